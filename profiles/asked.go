@@ -21,12 +21,12 @@ const askedFile = ".hinit-intent.json"
 type asked struct {
 	Desired string    `json:"desired_state"`
 	At      time.Time `json:"at"`
-	// Kernel is the boot id of the machine. A record of an earlier boot is ignored: the file is not synced, so a crash of the
+	// Kernel is the boot ID of the machine. A record with another boot ID is ignored: the file is not synced, so a crash of the
 	// machine may bring back an older version of it.
 	Kernel string `json:"kernel"`
 }
 
-// recordAsked writes an intent to askedFile. The caller holds the lock of profile.
+// recordAsked writes an intent to askedFile. The caller holds the lock of the profile.
 func (s *Store) recordAsked(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
@@ -45,19 +45,19 @@ func (s *Store) recordAsked(profile, want string, at time.Time) error {
 			return nil
 		}
 		if gone := d.Remove(rel); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			return err // the old record remains and contradicts the state file
+			return err // the old record stays and contradicts the state file
 		}
 		return nil
 	})
 }
 
-// kernelBoot returns the boot id of the machine (random(4)), "" if unknown.
+// kernelBoot returns the boot ID of the machine (random(4)), or "" if it is unknown.
 var kernelBoot = sync.OnceValue(func() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
 })
 
-// correct restores an intent that another writer has overwritten by accident, and reports whether it did. It changes only st, not
+// correct restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st, but not
 // the file.
 func (s *Store) correct(d *fsutil.Dir, home string, st *State) bool {
 	var a asked
@@ -65,7 +65,7 @@ func (s *Store) correct(d *fsutil.Dir, home string, st *State) bool {
 		return false
 	}
 	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= raceWindow
-	if !lost || a.At.After(s.now().Add(clockSlack)) { // recorded in the future: the order of the two writes is unknown
+	if !lost || a.At.After(s.now().Add(clockSlack)) { // the record is from the future, so the order of the two writes is unknown
 		return false
 	}
 	st.Desired, st.HasDesired = a.Desired, true

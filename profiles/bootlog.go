@@ -15,12 +15,12 @@ import (
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // bytes; a log of this size is rotated before the next boot adds lines
+	bootLogMax = 262144 // bytes; a larger log is rotated before the next boot adds lines
 
 	bootLogTime = "2006-01-02T15:04:05-0700" // local time
 )
 
-// appendBootLog adds a line for each decision. It first renames a large log to container-boot.log.1.
+// appendBootLog adds a line for each decision. First it renames a large log to container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -45,7 +45,7 @@ func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }
 
-// field formats a value from an agent's file for the log. It quotes an empty or long value, and one with characters that would
+// field formats a value from an agent's file for the log. It quotes a value that is empty or long, or has characters that would
 // end the field or the line.
 func field(value string) string {
 	const long = 64

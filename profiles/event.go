@@ -6,19 +6,19 @@ type Event interface{ event() }
 // Appeared reports a new profile: a directory with the marker and a possible name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The loss of the marker is not
-// enough: an editor that replaces it must not stop a gateway. A directory that is removed and made again between two scans
+// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The loss of the marker alone
+// is no Disappeared, because an editor may replace the marker. A directory that is removed and made again between two scans
 // doesn't disappear.
 type Disappeared struct{ Profile Profile }
 
 // StateChanged reports a change of gateway_state.json that [State.Equal] detects. The first scan reports every file that exists.
-// State is zero if the file is missing or unusable.
+// State is zero for a missing or unusable file.
 type StateChanged struct {
 	Profile Profile
 	State   State
 }
 
-// InputsChanged reports that config.yaml, .env or the marker changed, for a profile with [Watcher.Interest].
+// InputsChanged reports a change of config.yaml, .env or the marker, for a profile with [Watcher.Interest].
 type InputsChanged struct {
 	Profile Profile
 	Hash    Hash

@@ -16,17 +16,17 @@ import (
 
 // hints watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use it.
 //
-// The agent can replace a watched path by a link. That is harmless, because a notification only causes a scan, and scans follow
+// The agent can replace a watched path by a link. That does no harm, because a notification only causes a scan, and scans follow
 // no link.
 type hints struct {
 	notify  *fsnotify.Watcher
-	add1    func(path string) error // notify.Add; tests replace it
+	add1    func(path string) error // notify.Add; tests replace this function
 	watched map[string]watched
-	remotes map[uint64]bool // device → result of remote; nil before the first call
+	remotes map[uint64]bool // results of the function remote by device; nil before the first call
 }
 
 // remote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file system
-// once.
+// only once.
 func (h *hints) remote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -64,7 +64,7 @@ func (h *hints) changes() <-chan fsnotify.Event {
 	return h.notify.Events
 }
 
-// lost returns a channel of errors after which notifications may be missing.
+// lost returns a channel of errors. After an error, notifications may be missing.
 func (h *hints) lost() <-chan error {
 	if h == nil {
 		return nil
@@ -74,11 +74,11 @@ func (h *hints) lost() <-chan error {
 
 func (h *hints) close() {
 	if h != nil {
-		_ = h.notify.Close() // an error leaves nothing open
+		_ = h.notify.Close() // after an error nothing stays open either
 	}
 }
 
-// add watches the directory at path, unless it is watched already. complete is false on a file system that other machines can
+// add watches the directory at path, unless a watch exists already. complete is false on a file system that other machines can
 // change, because this kernel reports only its own changes.
 func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
@@ -113,7 +113,7 @@ func (h *hints) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether the watch of path is on the directory with this identity.
+// watchesAt reports whether the watch of path is on the directory with the identity id.
 func (h *hints) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
@@ -122,13 +122,13 @@ func (h *hints) watchesAt(path string, id stamp) bool {
 	return ok && w.dev == id.dev && w.ino == id.ino
 }
 
-// forget removes the watch of a path, if there is one.
+// forget removes the watch of a path, if any.
 func (h *hints) forget(path string) {
 	if h == nil {
 		return
 	}
 	if _, ok := h.watched[path]; ok {
-		_ = h.notify.Remove(path) // an error means that the watch is gone already
+		_ = h.notify.Remove(path) // an error means that the watch is already gone
 		delete(h.watched, path)
 	}
 }
@@ -140,29 +140,29 @@ func (h *hints) retain(keep func(path string) bool) {
 	}
 	for path := range h.watched {
 		if !keep(path) {
-			_ = h.notify.Remove(path) // an error means that the watch is gone already
+			_ = h.notify.Remove(path) // an error means that the watch is already gone
 			delete(h.watched, path)
 		}
 	}
 }
 
-// gone handles an event about the removal or renaming of a watched directory itself, and reports whether ev is such an event.
+// gone handles an event that a watched directory itself was removed or renamed, and reports whether ev is such an event.
 //
-// For a renamed directory, the event of the parent comes before the directory's own. Between the two the old watch still exists.
-// A new watch under the new name would be the same kernel object, and would be lost with the second event.
+// For a renamed directory, the event of the parent comes before the event of the directory. Between the two the old watch still
+// exists. A new watch under the new name would be the same kernel object, and the second event would remove it.
 func (h *hints) gone(ev fsnotify.Event) bool {
 	path := filepath.Clean(ev.Name)
 	if _, ok := h.watched[path]; !ok {
 		return false
 	}
 	if ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
-		_ = h.notify.Remove(path) // an error means that the watch is gone already
+		_ = h.notify.Remove(path) // an error means that the watch is already gone
 		delete(h.watched, path)
 	}
 	return true
 }
 
-// hint watches a directory: the root, profiles/, or the home of a profile. It ignores anything else.
+// hint watches a directory: the root, profiles/, or the home of a profile. It ignores other files.
 func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
 	if w.hints == nil {
 		return
@@ -172,7 +172,7 @@ func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
 	}
 }
 
-// hintHomes watches the homes of a listing: the profiles first, then some of the directories without the marker.
+// hintHomes watches the homes of a listing: first the profiles, then some of the directories without the marker.
 func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
 	if w.hints == nil {
 		return
@@ -204,7 +204,7 @@ func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostSpare limits how many directories without the marker are watched. In the others the poll finds a new marker, later.
+// mostSpare limits the watched directories without the marker. In the other directories only the poll finds a new marker, later.
 const mostSpare = 256
 
 // hintSpare watches a directory without the marker. Beyond mostSpare it removes the oldest such watch.
@@ -220,7 +220,7 @@ func (w *Watcher) hintSpare(name string, id stamp) {
 }
 
 // hintAt watches a directory, and reports whether it succeeded. For a needed directory it may remove the watches of directories
-// without the marker. After the kernel has refused a watch it tries no other one in the same scan.
+// without the marker. After the kernel has refused a watch, hintAt tries no other watch in the same scan.
 func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	if w.short && !w.hints.watchesAt(path, id) {
 		return false
@@ -246,7 +246,7 @@ func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startHints makes an inotify instance if there is none.
+// startHints makes an inotify instance unless one exists.
 func (w *Watcher) startHints() {
 	w.partial, w.short, w.remote, w.hintErr = false, false, false, nil
 	if w.hints == nil {
@@ -292,7 +292,7 @@ func hintsStep(err error) string {
 	return ""
 }
 
-// tellList reports the warnings of a full scan that are new since the one before.
+// tellList reports the warnings of a full scan that the previous full scan did not have.
 func (w *Watcher) tellList(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
@@ -304,7 +304,7 @@ func (w *Watcher) tellList(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports an error unless it is the same as the last one for that key. A nil error forgets the last one.
+// warnOnce reports an error unless it is the same as the last error for that key. A nil error forgets the last error.
 func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	if err == nil {
 		delete(w.warned, key)
@@ -318,7 +318,7 @@ func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	w.o.Notify(Warned{Warning: warning})
 }
 
-// warnVolume is warnOnce for errors of the whole volume.
+// warnVolume calls warnOnce for an error of the whole volume.
 func (w *Watcher) warnVolume(err error) {
 	w.warnOnce("volume", Warning{Path: w.store.root}, err)
 }

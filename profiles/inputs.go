@@ -12,15 +12,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput limits how many bytes of an input file are read.
+// maxInput limits the bytes that are read of an input file.
 const maxInput = 4 << 20
 
 // Hash identifies the content of the files that a gateway reads when it starts. "" is unknown.
 type Hash string
 
-// InputsHash returns a hash of config.yaml, .env and the marker in the home of profile. It changes when one of these files
-// changes, appears or disappears. For a file that can't be read (too large, a symbolic link) the hash covers the metadata only.
-// An error means that the name or the volume can't be used; the hash is unknown then.
+// InputsHash returns a hash of config.yaml, .env and the marker in the home of a profile. The hash changes when one of these
+// files changes, appears or disappears. For a file that can't be read (too large, a symbolic link) the hash covers only the
+// metadata. An error means that the name or the volume can't be used; then the hash is unknown.
 func (s *Store) InputsHash(profile string) (Hash, error) {
 	var h Hash
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -30,12 +30,12 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is how far the timestamp of a file may be behind the clock, because the kernel uses the time of its last tick. Some
-// volumes store whole seconds and are further behind.
+// clockTick is the delay of a file's timestamp behind the clock, because the kernel uses the time of its last tick. Volumes that
+// store whole seconds may have a longer delay.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether a file that InputsHash reads was written after t, or up to clockTick before, by the clock of
-// the volume. A file that can't be examined counts as unchanged.
+// InputsChangedSince reports whether a file that InputsHash reads was written after t, or up to clockTick before t, by the clock
+// of the volume. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {

@@ -10,52 +10,51 @@ import (
 )
 
 const (
-	// raceWindow is the time after a command in which a different desired_state counts as a lost update.
+	// raceWindow is the time after a command in which a different desired_state counts as an accident.
 	raceWindow = 10 * time.Second
 
 	// clockSlack allows for coarse timestamps and for the clock of a network file system. A file written after a command may seem
-	// this much older than the command.
+	// older than the command by this time.
 	clockSlack = 2 * time.Second
 )
 
-// RestoreDelay is how long a state file must be missing before it is restored.
+// RestoreDelay is the time for which a state file must be missing before Restore writes it again.
 const RestoreDelay = 2 * time.Second
 
-// Intents remembers the last order of an operator for each gateway, as long as this process lives, and restores it when another
-// writer of gateway_state.json overwrites it.
+// Intents keeps the last order of an operator for each gateway during the life of this process. It restores the order after
+// another writer of gateway_state.json has overwritten it.
 //
 // The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
-// before a command writes it, and writes it afterwards, overwrites desired_state by accident. The watcher of the file calls
+// before a command, and writes the file after the command, overwrites desired_state by accident. The watcher of the file calls
 // Restore with each content:
 //
-//   - The key is missing: it is restored.
-//   - The whole file is missing: no race causes that. It was removed, most likely with the profile. It is restored if the profile still exists
-//     after two seconds.
-//   - Another value, written within 10 seconds of the command: a lost update. The order is restored.
-//   - Another value, written later: it was written on purpose. It is adopted.
+//   - The key is missing: Restore restores it.
+//   - The whole file is missing: no such race causes that. The file was removed, most likely with the profile. Restore writes it
+//     again if the profile still exists after two seconds.
+//   - Another value, written within 10 seconds of the command: an accident. Restore writes the order again.
+//   - Another value, written later: a program has written it on purpose. Restore adopts it.
 //
-// The process may be killed before such a race is over. So each order is also written to a file of its own, and the next boot
+// This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot
 // applies the same rules (see [Store.Reconcile]).
 //
-// Every command must call Begin, or Note if the agent's command line writes the file itself right afterwards. Otherwise Restore
-// undoes the command, because it mistakes the change for a lost update for 10 seconds.
+// Every command must call Begin, or Note if the agent's command line then writes the file itself. Otherwise Restore undoes the
+// command within 10 seconds, because it takes the change for an accident.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// May returns why no intent may be written for now. Nil allows every write. It is set before the first use and must not
-	// block.
+	// May returns why Intents must not write now. Nil allows every write. Set May before the first use. It must not block.
 	May func() error
 
 	store *Store
 
-	mu    sync.Mutex // guards asked; never held across disk operations
+	mu    sync.Mutex // guards asked; never held during disk operations
 	asked map[string]intent
 }
 
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool      // it could not be written to the disk
+	pending bool      // the write of the order to the disk has failed
 	missing time.Time // when Restore first found the file missing
 }
 
@@ -64,14 +63,15 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, asked: make(map[string]intent)}
 }
 
-// Begin records an operator's order for profile, [Running] or [Stopped], and writes it, so that it survives the end of this process.
-// The function sync makes it survive a crash of the machine. The caller may act on the order between the two.
+// Begin records an operator's order for a profile, [Running] or [Stopped], and writes it, so that it survives the end of this
+// process. The function sync makes the order survive a crash of the machine. The caller may act on the order before it calls
+// sync.
 //
-// If writing fails although the profile exists (disk full), the order counts all the same, and the next Restore writes it again.
+// If the write fails although the profile exists (disk full), the order is valid, and the next Restore writes it again.
 //
 // Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile
-// only the last sync is needed. An error of sync means that the order counts all the same. An error of
-// Begin says that the profile or the value is invalid, and that nothing was recorded.
+// only the last sync is needed. After an error of sync the order is valid. An error of Begin says that the profile or the value
+// is invalid, and that Begin has recorded nothing.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, soon)
-	// The disk may have delayed the write, and a gateway may have read the old file meanwhile. So the order gets the time of the
+	// The disk may have delayed the write, and meanwhile a gateway may have read the old file. So the order gets the time at the
 	// end of the write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
@@ -103,7 +103,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// fail marks the order that was given at this time as not yet safe on the disk. It does nothing if a newer order exists.
+// fail marks the order of this time as not yet safe on the disk. If a newer order exists, fail does nothing.
 func (in *Intents) fail(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -124,7 +124,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an order that another program writes to the state file. It blocks on the disk.
+// Note records an order that another program writes to the state file. Note blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
@@ -132,13 +132,13 @@ func (in *Intents) Note(profile, want string) {
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns the last order for profile in this process. ok is false if there was none. It doesn't block.
+// Want returns the last order for a profile in this process. ok is false without an order. Want doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
 
-// Pending lists the profiles whose order could not be written to the disk. It doesn't block.
+// Pending lists the profiles whose order is not on the disk, because the write has failed. It doesn't block.
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -157,7 +157,7 @@ func (in *Intents) may() error {
 	return in.May()
 }
 
-// Clear forgets all orders, because another init handles the profiles now. It doesn't block.
+// Clear forgets all orders, because another init now handles the profiles. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -176,22 +176,22 @@ type Outcome string
 
 // The outcomes.
 const (
-	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
-	Restored  Outcome = "restored"  // the order was written to the file again
+	Unchanged Outcome = "unchanged" // the file has the order, or no order exists
+	Restored  Outcome = "restored"  // Restore has written the order to the file again
 	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // another program changed it on purpose: Want returns the new value, or none if the value is unknown
+	Adopted   Outcome = "adopted"   // another program has changed the file on purpose: Want returns the new value, or none if the value is unknown
 )
 
-// Restore compares the order for profile with seen, a state that was just read, and acts by the rules above. Before it writes or
-// adopts anything it reads the file again. After an error the outcome is Unchanged; call it again at the next scan. It blocks on
-// the disk, unless the two agree.
+// Restore compares the order for a profile with seen, a state that was just read, and acts by the rules of Intents. Before it
+// writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at the next
+// scan. Restore blocks on the disk, unless order and state agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agrees(seen) {
 		in.seen(profile, time.Time{})
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
-	i, ok := in.get(profile) // there may be a newer order
+	i, ok := in.get(profile) // a newer order may exist
 	if !ok {
 		return Unchanged, nil
 	}
@@ -225,11 +225,11 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so raceWindow doesn't start again
+	in.put(profile, i) // i.at stays the time of the command, so that raceWindow doesn't start again
 	return Restored, nil
 }
 
-// tooSoon notes that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
+// tooSoon records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
 func (in *Intents) tooSoon(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -239,7 +239,7 @@ func (in *Intents) tooSoon(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// seen records since when the state file of a profile is missing. missing is zero if the file exists.
+// seen records the time since which the state file of a profile is missing. missing is zero if the file exists.
 func (in *Intents) seen(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -254,8 +254,8 @@ func (i intent) agrees(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// writtenAt returns when the file was written. A time before the command (a copy that kept its time) or in the future is replaced
-// by now.
+// writtenAt returns when the file was written. It replaces a time before the command (a copy that kept its time), or in the
+// future, by now.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
@@ -269,7 +269,7 @@ func (in *Intents) adopt(profile, desired string, at time.Time) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // no command writes such a value: leave it alone
+	in.Forget(profile) // no command writes such a value: keep it
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

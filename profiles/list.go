@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: first the default one, then in byte order each directory of profiles/ that has the marker.
-// Directories with the marker that can't be a profile are skipped with a warning: profiles/default, a reserved or impossible
-// name, a symbolic link. So are profiles beyond the limit. An error means that the volume can't be opened or listed. Even then
-// the list has the default profile (contract, sections 4 and 5).
+// Discover lists the profiles: first the default profile, then in byte order each directory of profiles/ that has the marker. It
+// leaves out, with a warning, directories with the marker that can't be a profile: profiles/default, a reserved or impossible
+// name, a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed.
+// Even then the list has the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.root0()}
 	l, err := s.list(nil)
@@ -27,20 +27,20 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 // listing is the result of reading profiles/. Each list is in byte order, and no longer than the limit.
 type listing struct {
 	marked   []string // profiles
-	unmarked []string // directories without the marker, which would make them profiles
+	unmarked []string // directories without the marker; with it they would be profiles
 	left     bool     // the limit left out profiles
 	others   bool     // the limit left out directories without the marker
 	silent   []string // directories that did not answer in time
-	dir      stamp    // stamp of profiles/ before it was read; zero when it is missing
+	dir      stamp    // stamp of profiles/ before the read; zero if profiles/ is missing
 	warnings []Warning
-	unnamed  bool // warnings were left out
+	unnamed  bool // some warnings were left out
 }
 
-// preference selects the names that are kept first when there are too many.
+// preference reports whether to keep a name before others if there are too many names.
 type preference func(d *fsutil.Dir, name string, marked bool) bool
 
-// list reads profiles/. A missing directory counts as empty. When there are too many names, it keeps the names that prefer
-// selects, then profiles whose gateway ran before. It needs memory only for the names that it keeps.
+// list reads profiles/. A missing directory counts as empty. If there are too many names, it keeps the names that prefer selects,
+// then the profiles whose gateway ran before. It needs memory only for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -57,7 +57,7 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listPatiently reads profiles/. When a directory doesn't answer, it starts again without that directory.
+// listPatiently reads profiles/. If a directory doesn't answer, it starts again without this directory.
 func (s *Store) listPatiently(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -94,7 +94,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= mostStuck // one more stuck call would block everything: don't touch mount points
+	careful := s.stuckCalls() >= mostStuck // one more stuck call would block everything, so don't use mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
 		path := filepath.Join(s.root, profilesDir, name)
@@ -129,7 +129,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
 			if impossible == nil {
-				unmarked.add(name, prefer(dir, name, false)) // it may get a marker later
+				unmarked.add(name, prefer(dir, name, false)) // the directory may get a marker later
 			}
 		case missing && impossible == nil:
 			unmarked.add(name, prefer(dir, name, false))
@@ -169,7 +169,7 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds a warning that names were left out. Its text is always the same, so it is reported once.
+// warnRest adds a warning that names were left out. Its text is constant, so the watcher reports it only once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.unnamed {
@@ -191,7 +191,7 @@ func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
 
-// selection keeps a limited number of the names that are added: preferred names first, then by byte order.
+// selection keeps a limited number of the added names: preferred names first, then by byte order.
 type selection struct {
 	most             int
 	preferred, plain []string
@@ -215,7 +215,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns the kept names in byte order, and whether any was dropped.
+// names returns the kept names in byte order. left reports whether any name was dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.most)
 	s.trim(&s.plain, s.most-len(s.preferred))
@@ -224,8 +224,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.left
 }
 
-// usable returns why the name of a directory can't be a profile, nil if it can. It allows more than the 64 characters of the
-// command line, because older agents made longer names.
+// usable returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the command
+// line, because older agents made longer names.
 func usable(name string) error {
 	switch {
 	case name == Default:

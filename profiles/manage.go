@@ -16,11 +16,11 @@ const envFile = ".env"
 // Info describes a profile in a list.
 type Info struct {
 	Profile Profile
-	Active  bool  // the agent's commands use it when none is named
+	Active  bool  // the agent's commands use this profile if they get no name
 	State   State // see [Store.ReadState]
 }
 
-// List describes each profile that [Store.Discover] finds, in its order. A state that can't be read is a warning.
+// List describes each profile that [Store.Discover] finds, in the same order. An unreadable state is a warning.
 func (s *Store) List() ([]Info, []Warning, error) {
 	found, warnings, err := s.Discover()
 	if err != nil {
@@ -47,9 +47,9 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use when none is named. That is the content of active_profile, or
-// "default" without the file. The profile need not exist (contract, section 4). A symbolic link in place of the file is not
-// followed: the error says so.
+// Active returns the profile that the agent's commands use if they get no name. It is the content of the file active_profile, or
+// "default" without the file. The profile need not exist (contract, section 4). Active does not follow a symbolic link in place
+// of the file, and returns an error.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Store) Active() (string, error) {
 	return ActiveIn(d)
 }
 
-// ActiveIn is [Store.Active] for a volume that is already open.
+// ActiveIn works like [Store.Active], for a volume that is already open.
 func ActiveIn(d *fsutil.Dir) (string, error) {
 	data, err := d.ReadFile(ActiveFile, maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,22 +74,22 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsOdd reports whether an error says that a small text file was replaced by a link, a device, or something too large.
+// IsOdd reports whether an error says that a small text file is a link, a device, or something too large.
 func IsOdd(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Prefixes of the names of homes that are being made or removed. No profile has a name with a dot.
+// Prefixes for names of homes while they are made or removed. No name of a profile has a dot.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"
 )
 
-// Sweep removes the leftovers of a Create or a Delete that was interrupted before the given time.
+// Sweep removes the remains of a Create or a Delete that was interrupted before the given time.
 func (s *Store) Sweep(before time.Time) error {
 	err := s.together(func(d *fsutil.Dir) error {
 		var left []string
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // errors are ignored: the scan of profiles reports them
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // errors don't matter: the scan of profiles reports them
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}

@@ -16,14 +16,14 @@ import (
 type Topology struct {
 	// Multiplexed means that the gateway of the default profile serves other profiles too.
 	Multiplexed bool
-	// Set is the mode that an operator set by `hinit topology`: [PerProfile], [Multiplex], or "". With "" the environment and the
-	// agent's configuration decide.
+	// Set is the mode that an operator has set with `hinit topology`: [PerProfile], [Multiplex], or "". With "" the environment
+	// and the agent's configuration decide.
 	Set string
-	// From names the file or the variable that decided, "" for the built-in default.
+	// From names the file or the variable with the mode, "" for the built-in default.
 	From string
 
 	allowed []string
-	limited bool // only the allowed profiles are served
+	limited bool // the gateway serves only the allowed profiles
 }
 
 // Vars returns the variables that tell a gateway the operator's mode.
@@ -49,12 +49,13 @@ func (t Topology) Serves(profile string) bool {
 	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
 }
 
-// topologyFile records the mode that an operator set. It belongs to the agent, like the configuration that it overrides.
+// topologyFile records the mode that an operator has set. It belongs to the agent, like the configuration that it overrides.
 const topologyFile = ".hinit-topology"
 
 // Topology returns how the default profile's gateway would serve the profiles if it started now. The operator's mode decides,
-// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration; a blank or unknown word is ignored. as replaces
-// the operator's recorded mode; "" keeps it. It reads the disk. With an error the result ignores the unreadable file.
+// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration. A blank or unknown word is ignored. as replaces
+// the operator's recorded mode; "" keeps that mode. Topology reads the disk. After an error the result ignores the unreadable
+// file.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.in(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
@@ -121,18 +122,19 @@ func (v setting) null() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting returns the value of a key in the agent's config.yaml, at top level or beneath "gateway"; the top level wins.
+// agentSetting returns the value of a key in the agent's config.yaml, at top level or beneath "gateway". The top level comes
+// first.
 //
-// It scans lines and is no YAML parser, because PID 1 must boot with any content of the file. It understands block mappings and
-// lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it doesn't find
-// the key.
+// agentSetting scans lines and is no YAML parser, because PID 1 must boot with any content of the file. It understands block
+// mappings and lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it
+// doesn't find the key.
 func agentSetting(config, wanted string) setting {
 	config = strings.TrimPrefix(config, "\ufeff")
 	if strings.HasPrefix(strings.TrimSpace(config), "{") {
 		return jsonSetting(config, wanted)
 	}
 	var top, nested setting
-	var open *setting // the value that "- item" lines may extend; nil for none
+	var open *setting // the value to which "- item" lines may add items; nil for none
 	inGateway, indent := false, 0
 	for line := range strings.Lines(config) {
 		line = strings.TrimRight(line, " \t\r\n")
@@ -257,7 +259,7 @@ func unquote(s string) string {
 	return s
 }
 
-// switchWord parses a boolean as the agent does, ignoring case. known is false for a blank or unknown word.
+// switchWord parses a boolean like the agent, ignoring case. known is false for a blank or unknown word.
 func switchWord(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile. Its home is the root of the volume. It always exists: no command creates, deletes or
-// renames it.
+// Default is the name of the root profile, whose home is the root of the volume. This profile always exists: no command creates,
+// deletes or renames it.
 const Default = "default"
 
 // slotPrefix begins the name of a gateway's service slot.
@@ -19,23 +19,23 @@ const (
 )
 
 var (
-	// ErrName is wrapped by errors about names that no profile can have.
+	// ErrName is the cause in errors about names that no profile can have.
 	ErrName = errors.New("invalid profile name")
-	// ErrExists is wrapped by errors about a profile that exists already.
+	// ErrExists is the cause in errors about a profile that exists already.
 	ErrExists = errors.New("the profile exists already")
-	// ErrNotExist is wrapped by errors about a missing profile.
+	// ErrNotExist is the cause in errors about a missing profile.
 	ErrNotExist = errors.New("no such profile")
 )
 
-// Normalize returns s in lower case and without white space around it, so that " Default" becomes "default". It doesn't validate.
-// Pure (contract, section 4).
+// Normalize returns s in lower case and without white space around it: " Default" becomes "default". It doesn't validate the
+// name. It is pure (contract, section 4).
 func Normalize(s string) string {
 	return strings.ToLower(strings.TrimSpace(s))
 }
 
-// ValidName checks a name by the rule of the agent's command line; the error wraps [ErrName] and says which rule is broken. A
+// ValidName checks a name by the rule of the agent's command line. The error wraps [ErrName] and says which rule is broken. A
 // name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word. "default" is
-// valid: it names the root profile. The name must be normalized already. Pure (contract, section 4).
+// valid, because it names the root profile. The name must be normalized already. ValidName is pure (contract, section 4).
 func ValidName(name string) error {
 	if err := checkName(name, maxName); err != nil {
 		return err
@@ -46,17 +46,18 @@ func ValidName(name string) error {
 	return nil
 }
 
-// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. It is the rule
-// of [ValidName] with up to 251 characters and without reserved words. The error wraps [ErrName]. Pure (contract, section 4).
+// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. The rule is
+// that of [ValidName] with up to 251 characters and without reserved words. The error wraps [ErrName]. The function is pure
+// (contract, section 4).
 func ValidServiceName(name string) error {
 	return checkName(name, maxServiceName)
 }
 
-// SlotName returns the name of the service slot of profile's gateway: "gateway-" and the profile. Pure.
+// SlotName returns the name of the service slot of a profile's gateway: "gateway-" and the profile.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile is the inverse of [SlotName]: it returns the profile of a gateway's slot. ok is false if slot is no slot of a
-// gateway, or names no possible profile. Pure.
+// SlotProfile is the inverse of [SlotName]: it returns the profile of a gateway's slot. ok is false if slot belongs to no
+// gateway, or names no possible profile.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {
@@ -95,13 +96,13 @@ func checkName(name string, limit int) error {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // a name from outside can have any length: quote only its beginning
+	if len(name) > maxServiceName+1 { // a name from outside can have any length, so quote only its beginning
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
 }
 
-// Compare orders profile names for all lists: the default one first, then by byte order.
+// Compare orders profile names for all lists: first the default profile, then by byte order.
 func Compare(a, b string) int {
 	switch {
 	case a == b:

@@ -10,34 +10,34 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience is how long the store waits for a directory of the volume to answer. A longer silence is probably a mount whose server
-// is gone.
+// patience limits the wait of the store for an answer of a directory. A longer silence probably means a mount whose server is
+// gone.
 const patience = time.Second
 
-// steps divides patience into short waits. If this whole process is paused, at most one of them is lost.
+// steps divides patience into short waits. A pause of this whole process then shortens at most one of them.
 const steps = 10
 
-// mostStuck limits the calls that wait for directories without an answer, because each holds a thread and a turn. At this number
-// hinit no longer uses mount points below profiles/. Above it, hinit uses no directory.
+// mostStuck limits the calls that wait for directories without an answer, because each call holds a thread and a turn. At this
+// number hinit no longer uses mount points below profiles/. Above it, hinit uses no directory.
 const mostStuck = 3
 
 // errSilent means that a directory of the volume does not answer.
 var errSilent = errors.New("it does not answer")
 
-// patiently runs fn with the volume in a goroutine. If that takes longer than patience, it returns an error that wraps errSilent,
-// and leaves the goroutine to end when the disk answers.
+// patiently runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
+// errSilent. The goroutine then ends when the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
 	_, err := askEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress tells askEach which directory fn examines next, relative to the root; "" is none. When it returns false, askEach has
-// given up and fn must end.
+// progress tells askEach which directory fn examines next, relative to the root; "" is none. goOn is false after askEach has
+// given up; then fn must end.
 type progress func(rel string) (goOn bool)
 
-// askEach is patiently for a function that examines many directories: each has the full time of patience. A directory that takes
-// longer counts as silent until it answers; the error is an fs.PathError that names it. fn may still be running then, so the
-// caller must not use its variables.
+// askEach works like patiently, for a function that examines many directories: each directory has the full time of patience. A
+// directory that takes longer counts as silent until it answers. The error is an fs.PathError that names the directory. fn may
+// still be running then, so the caller must not use its variables.
 func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -65,7 +65,7 @@ func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (r
 	for beats, quiet := 0, 0; ; {
 		select {
 		case got, ok := <-done:
-			if !ok { // fn panicked, which was reported
+			if !ok { // fn panicked, and the panic was reported
 				return result, a.silent()
 			}
 			return got.result, got.err
@@ -89,7 +89,7 @@ func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (r
 type attempt struct {
 	store *Store
 	beats int
-	rel   string // the directory that is being examined
+	rel   string // the directory that fn examines now
 	left  bool   // askEach has given up
 	over  bool
 }
@@ -110,14 +110,14 @@ func (a *attempt) count() int {
 	return a.beats
 }
 
-// silent returns the error that names the directory that doesn't answer. It wraps errSilent.
+// silent returns the error about the directory that doesn't answer. It wraps errSilent.
 func (a *attempt) silent() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp abandons the attempt, and reports true, unless it has made progress since beats.
+// giveUp abandons the attempt unless it has made progress since beats. It reports whether it did.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -132,7 +132,7 @@ func (a *attempt) giveUp(beats int) bool {
 	return true
 }
 
-// ended records that fn has ended, so the directory answers again.
+// ended records that fn has ended. So the directory answers again.
 func (a *attempt) ended() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -149,21 +149,21 @@ func (s *Store) stuckCalls() int {
 	return s.stuck
 }
 
-// isSilent reports whether a directory has not answered its last call yet.
+// isSilent reports whether a directory has not yet answered its last call.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silent[rel]
 }
 
-// answers reports whether a directory, relative to the root, answers in time. A silent directory is not asked again.
+// answers reports whether a directory, relative to the root, answers in time. It does not ask a silent directory again.
 func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
 	_, err := askEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
-		_ = d.Has(filepath.Join(rel, s.marker)) // even an error is an answer
+		_ = d.Has(filepath.Join(rel, s.marker)) // an error is an answer too
 		return struct{}{}, nil
 	})
 	return !errors.Is(err, errSilent)

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a profile's home by which a gateway and the program that stops it communicate (contract, section 6.1).
+// Files in a profile's home for messages between a gateway and the program that stops it (contract, section 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -19,24 +19,25 @@ const (
 )
 
 const (
-	// markerTTL is how long a marker is valid.
+	// markerTTL is the time for which a marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker limits how many bytes of a marker or a pid file are read; they have a few hundred.
+	// maxMarker limits the bytes that are read of a marker or a PID file; usual files have a few hundred.
 	maxMarker = 64 << 10
 )
 
 // plannedStop is the content of plannedStopFile.
 type plannedStop struct {
 	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"` // null when unknown
+	TargetStartTime *uint64 `json:"target_start_time"` // null if unknown
 	StopperPID      int     `json:"stopper_pid"`
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway with that pid that the coming stop signal is planned, so that it ends with code 0 and records
-// "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes it stop.
-// startTime is the process's start time (see [StartTime]), 0 if unknown. The marker is valid for 60 seconds, and the gateway
-// removes it (contract, section 6.1). It isn't synced, because no gateway survives a crash of the machine.
+// PlannedStop tells the gateway with a PID that the coming stop signal is planned, so that it exits with code 0 and records
+// "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes the
+// gateway stop. startTime is the start time of the process (see [StartTime]), 0 if unknown. The marker is valid for 60 seconds,
+// and the gateway removes it (contract, section 6.1). The marker isn't synced, because no gateway survives a crash of the
+// machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -62,8 +63,8 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has left for a gateway, if that ended without reading it. A marker of
-// another writer, or for another process, is kept.
+// ForgetPlannedStop removes the marker that this process has left for a gateway, if the gateway ended without reading it. It
+// keeps a marker of another writer, or for another process.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -72,7 +73,7 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
 			return nil
 		}
-		return d.Remove(rel) // an error is harmless: the marker expires within a minute
+		return d.Remove(rel) // an error does no harm: the marker expires within a minute
 	})
 }
 
@@ -90,11 +91,11 @@ type holder struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. That
-// would explain the exit of pid. There are two proofs. Either a takeover marker names pid, is at most 60 seconds old and younger
-// than begun, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. The
-// second is usual, because the target removes its marker before it exits. With missing or invalid data it returns false: a
-// needless restart does less harm than a gateway that stays down.
+// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. A
+// takeover explains the exit of pid. There are two proofs. Either a takeover marker names pid, is at most 60 seconds old and
+// younger than begun, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time.
+// The second proof is usual, because the target removes its marker before it exits. With missing or invalid data TakeoverOf
+// returns false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -107,22 +108,22 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// names reports whether the marker is valid and means the process pid that began at begun. A pid alone proves nothing, because
-// pids repeat after a restart of the container.
+// names reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing, because
+// PIDs repeat after a restart of the container.
 func (s *Store) names(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
-		return false // a zombie with the same pid, but not the target
+		return false // a zombie with the same PID, but not the target
 	}
 	ticks, ok := alive(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// holds reports whether the recorded process runs and is not pid. Without a start time it may be a later process with the same
-// number, or one of another container.
+// holds reports whether the recorded process runs and is not pid. Without a start time the process may be a later one with the
+// same PID, or belong to another container.
 func (h holder) holds(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime

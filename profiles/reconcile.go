@@ -29,23 +29,23 @@ const (
 	maxConfig = 4 << 20
 )
 
-// Action is what Reconcile decides about a gateway.
+// Action is the decision of Reconcile about a gateway.
 type Action string
 
-// The actions, as the boot log spells them.
+// The actions, by their names in the boot log.
 const (
-	ActionStarted    Action = "started"    // the gateway is started
-	ActionRegistered Action = "registered" // the gateway is known and down
+	ActionStarted    Action = "started"    // the boot starts the gateway
+	ActionRegistered Action = "registered" // the boot registers the gateway and keeps it down
 )
 
-// How the gateway ended before this boot, as the boot log spells it (contract, section 6.2).
+// How the gateway ended before this boot, by its name in the boot log (contract, section 6.2).
 const (
 	ExitClean   = "clean"
 	ExitUnclean = "unclean"
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of Reconcile besides the volume.
+// BootOptions are the inputs of Reconcile in addition to the volume.
 type BootOptions struct {
 	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
 	Args []string
@@ -53,56 +53,59 @@ type BootOptions struct {
 	Getenv func(string) string
 	// Now returns the time for the boot log. Nil is time.Now.
 	Now func() time.Time
-	// Found is called with the number of profiles, including the default one, before the second one is decided. It may be nil.
+	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second one.
+	// Found may be nil.
 	Found func(profiles int)
-	// Decided is called for each decision, in order, as soon as it is made, in a goroutine that does not have the agent's
-	// identity. All calls have returned before the boot log is written. It may be nil.
+	// Reconcile calls Decided for each decision, in order and at once, in a goroutine that does not have the agent's identity.
+	// All calls have returned before the boot log is written. Decided may be nil.
 	Decided func(Decision)
-	// Log gets the function that writes the boot log, and must arrange that it is called after the gateways are started: the log
-	// says that they are. Nil writes the log at once. Log is not called if no log is to be written.
+	// Log gets the function that writes the boot log. Log must arrange a call of write after the gateways have started, because
+	// the log says so. If Log is nil, Reconcile writes the log at once. It does not call Log if it writes no log.
 	Log func(write func() error)
 }
 
-// Decision is what Reconcile decides about one profile.
+// Decision is the decision of Reconcile about one profile.
 type Decision struct {
 	Profile    Profile
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
 	Start      bool      // Action is ActionStarted
-	Used       time.Time // when the agent was last used, by the times of its files
+	Used       time.Time // time of the last use of the agent, by the times of its files
 }
 
 // Plan holds the decisions of Reconcile.
 type Plan struct {
-	// Skipped means that this container gets no gateways, because it is a dashboard.
+	// Skipped means that this container gets no gateways, because it runs a dashboard.
 	Skipped bool
-	// Topology says whether the default gateway serves all profiles, so that the others aren't started.
+	// Topology says whether the default gateway serves all profiles. Then the boot starts no other gateways.
 	Topology Topology
-	// Silent lists profile directories that did not answer; Unread means that profiles/ itself did not. There is no decision
-	// about them. Each appears as soon as it answers, and is started then if it ran before.
+	// Silent lists profile directories that did not answer; Unread means that profiles/ itself did not answer. Reconcile decides
+	// nothing about these profiles. Each appears as soon as its directory answers, and then starts if it ran before.
 	Silent []string
 	Unread bool
-	// Profiles has a decision for each profile, the default one first. It is empty only if Skipped.
+	// Profiles has a decision for each profile, the default profile first. It is empty only if Skipped.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are messages for the container's standard error. The boot goes on after each of them.
+	// Warnings are messages for the container's standard error. The boot continues after each of them.
 	Warnings []Warning
 
-	deliver chan<- Decision // delivers decisions to Decided; nil while a decision may still change
+	deliver chan<- Decision // passes decisions to Decided; nil while a decision may still change
 }
 
 // Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also removes
 // files of gateways that no longer run and of interrupted writes, and writes the boot log. No gateway may run during the call,
-// because every gateway.pid counts as stale.
+// because Reconcile treats every gateway.pid as stale.
 //
-// A desired_state that a gateway overwrote by accident at the end of the last container is restored, by the rules of [Intents].
+// By the rules of [Intents], Reconcile restores a desired_state that a gateway overwrote by accident at the end of the last
+// container.
 //
-// It never fails: a file that can't be read or written causes a warning, and the other files decide. It blocks on the disk.
+// Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. Reconcile blocks on
+// the disk.
 //
-// Beyond the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway down in
-// any state, because the CMD is that gateway (contract, section 3.1).
+// In addition to the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway
+// down in any state, because the CMD is that gateway (contract, section 3.1).
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -136,10 +139,10 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead limits how many decisions wait for a call of Decided.
+// decidedAhead limits the decisions that wait for a call of Decided.
 const decidedAhead = 64
 
-// plan makes the decisions and reports them. volume is false if no volume could be read.
+// plan makes the decisions and reports them. volume is false if the volume can't be read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
@@ -167,7 +170,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// settle makes the decisions so far final: it delivers them, and decide delivers the next ones at once.
+// settle makes the existing decisions final and delivers them. From then on decide delivers each decision at once.
 func (p *Plan) settle(deliver chan<- Decision) {
 	if p.deliver != nil {
 		return
@@ -178,7 +181,7 @@ func (p *Plan) settle(deliver chan<- Decision) {
 	p.deliver = deliver
 }
 
-// decideAll decides about every profile, the default one first. An error means that the volume can't be used.
+// decideAll decides about every profile, the default profile first. An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
@@ -187,14 +190,14 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
-		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, which must be cleaned first
+		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, so these must be cleaned first
 			p.settle(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if noSupervise && isGatewayRun(args) {
 				return false
 			}
-			if migrated { // even if the state file could not be written
+			if migrated { // even if the write of the state file has failed
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running
@@ -275,11 +278,11 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// usedFiles are the files whose times show when the agent was last used.
+// usedFiles lists the files whose times show the last use of the agent.
 var usedFiles = [...]string{"state.db", "sessions"}
 
-// homeNames lists the names in a home that Reconcile looks for. One listing is cheaper than a system call for each name. A home
-// may have any number of other names.
+// homeNames holds the names in a home that Reconcile needs. One listing is cheaper than a system call for each name. A home may
+// have any number of other names.
 type homeNames struct {
 	found   []string
 	unknown bool // the home can't be listed
@@ -291,7 +294,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 		case usedFiles[0], usedFiles[1], stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
-			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the limit leaves the rest to the next boot
+			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the names beyond the limit wait for the next boot
 				n.found = append(n.found, name)
 			}
 		}
@@ -301,13 +304,13 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	return n
 }
 
-// may reports whether the home may have an entry of that name. It returns true if the home can't be listed.
+// may reports whether the home may have an entry of that name. For a home that can't be listed it returns true.
 func (n homeNames) may(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
 // leftBehind returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
-// writes. It returns existing files only, because on a read-only volume removing even a missing file fails.
+// writes. It returns only existing files, because on a read-only volume even the removal of a missing file fails.
 func (n homeNames) leftBehind() []string {
 	var found []string
 	for _, name := range n.found {
@@ -342,8 +345,8 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a container that was made before desired states existed. If its CMD ran the gateway, the gateway is wanted
-// (contract, section 5, step 3).
+// migrate handles a container that is older than desired states. If its CMD ran the gateway, the gateway is wanted (contract,
+// section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {
 		return false
@@ -359,7 +362,7 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 	return true
 }
 
-// priorExit reads how the last gateway ended from the ledger that newer gateways keep.
+// priorExit returns how the last gateway ended. It reads the ledger that newer gateways keep.
 func priorExit(d *fsutil.Dir, home string) string {
 	var ledger struct {
 		Phase string `json:"phase"`
@@ -381,8 +384,8 @@ func isGatewayRun(args []string) bool {
 	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
 }
 
-// withoutWrappers removes the words before the agent's own arguments in a container's CMD. These are the wrapper script and
-// everything before it, the dispatcher script, and the agent's name; each may be missing (contract, section 3.2).
+// withoutWrappers removes the words before the agent's own arguments in a container's CMD: the wrapper script and everything
+// before it, the dispatcher script, and the agent's name. Each of these may be missing (contract, section 3.2).
 func withoutWrappers(args []string) []string {
 	for i, arg := range args {
 		if strings.HasSuffix(arg, "main-wrapper.sh") {

@@ -20,8 +20,8 @@ const (
 // full reports whether an error says that the disk, or a quota on it, is full.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// spend writes data over the reserve of a home and renames it to rel. The blocks are never free, so no other process can take
-// them.
+// spend writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other process can
+// take them.
 func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {
@@ -30,7 +30,7 @@ func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error
 	return d.Rename(from, rel)
 }
 
-// reserve creates the reserve file of a home if it is missing. An error is ignored: the next order tries again.
+// reserve creates the reserve file of a home if it is missing. It ignores an error, because the next order tries again.
 func reserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

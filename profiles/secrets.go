@@ -9,8 +9,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// Limits of the values taken from a .env. The agent writes that file, and every value costs memory of PID 1 and time for each
-// line of the log.
+// Limits of the values from a .env. The agent writes that file, and every value costs memory of PID 1 and time for each line of
+// the log.
 const (
 	leastSecret     = 8 // shorter values may be ordinary words
 	mostSecrets     = 256
@@ -18,8 +18,8 @@ const (
 )
 
 // Secrets returns secret values of the profile's .env: values of at least eight bytes whose variable has the name of a secret,
-// and passwords in URLs (package redact). Each line of a value is returned separately. At most 256 values and 16 KB are returned;
-// more reports that some were left out. A missing file has none.
+// and passwords in URLs (package redact). It returns each line of a value separately, and at most 256 values and 16 KB; more
+// reports that it left some out. A missing file has no secrets.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
@@ -41,7 +41,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 				case len(secrets) == mostSecrets || len(part) > room:
 					return secrets, true
 				default:
-					// without Clone, the value would keep all of text in memory
+					// without Clone, the value would keep the whole text in memory
 					secrets, room = append(secrets, strings.Clone(part)), room-len(part)
 				}
 			}

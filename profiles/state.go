@@ -23,61 +23,61 @@ const (
 )
 
 const (
-	// StateFile is the name of the file in a profile's home that holds a [State].
+	// StateFile is the name of the file with the [State] in a profile's home.
 	StateFile   = "gateway_state.json"
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState limits how many bytes of a state file are read. Usual files have a few hundred.
+	// maxState limits the bytes that are read of a state file. Usual files have a few hundred.
 	maxState = 1 << 20
 
-	// stateTries limits how often a read-modify-write is repeated because another program wrote the file meanwhile.
+	// stateTries limits the repetitions of a read-modify-write because another program wrote the file meanwhile.
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json. The zero value means that the file is missing or unusable. Both the gateway and the
-// commands write the file, so compare PID and StartTime with the living process before you trust Gateway.
+// State is the content of gateway_state.json. The zero value means a missing or unusable file. Both the gateway and the commands
+// write the file. So compare PID and StartTime with the living process before you trust Gateway.
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
 	Desired    string // desired_state; if it isn't a string, its JSON text
 	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // gateway_state as the gateway wrote it; if it isn't a string, its JSON text
+	Gateway    string // gateway_state, written by the gateway; if it isn't a string, its JSON text
 
 	PID              int    // process of the gateway that wrote the file; 0 unknown
-	StartTime        uint64 // when it started, in clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
+	StartTime        uint64 // start time of this process, in clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
 	RestartRequested bool
 	ExitReason       string // "" for none
 	Active           int    // number of answers that the gateway is working on
 
-	Platforms int    // number of its chat platforms
+	Platforms int    // number of the gateway's chat platforms
 	Troubled  int    // number of platforms that are retrying or have failed
 	platforms string // result of Trouble
 
 	HasServed bool   // served_profiles exists: the gateway says which profiles it serves
-	served    string // their names, each between two slashes
+	served    string // the names of these profiles, each between two slashes
 
-	// Written is the modification time of the file. Beat is when the gateway wrote it, or zero if hinit or a command has written
-	// it since. Equal ignores both, and Active.
+	// Written is the modification time of the file. Beat is the time at which the gateway wrote it, or zero if hinit or a command
+	// has written it since. Equal ignores both, and Active.
 	Written, Beat time.Time
 }
 
 // Trouble returns one line about the platforms that the gateway reports as retrying or failed, each with its message, sorted by
-// name; "" for none. The gateway controls the text: escape it before you print it on a terminal.
+// name; "" for none. The gateway controls the text, so escape it before you print it on a terminal.
 func (s State) Trouble() string { return s.platforms }
 
 // Serves reports whether the gateway says that it serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether o has the same content, whenever the two were written.
+// Equal reports whether o has the same content. The times of the writes don't matter.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active = 0, 0
 	return s == o
 }
 
-// Prior returns the state that decides at boot. It is the operator's intent, else the gateway's last state, with "draining" and
-// "degraded" as "running". It is "None" if neither is known (contract, section 6).
+// Prior returns the state that decides at boot: the operator's intent, else the gateway's last state, with "draining" and
+// "degraded" as "running". It returns "None" if neither is known (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -90,12 +90,12 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state starts at boot: if Prior is "running". A gateway that was starting, or failed
-// to start, is deliberately not started again (contract, section 6).
+// Start reports whether the boot starts a gateway with this state: whether Prior is "running". A gateway that was starting, or
+// failed to start, is deliberately not started again (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
-// ReadState reads the gateway state of profile. A missing file is the zero State without an error. An error names the file, and
-// the State is zero; treat it as a warning (contract, section 6).
+// ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names
+// the file, and the State is zero; treat the error as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) {
 	var st State
 	err := s.in(profile, func(d *fsutil.Dir, home string) (err error) {
@@ -122,8 +122,8 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped reads a file, and returns the metadata of exactly the version that it read. It fails if the file is rewritten all
-// the time.
+// readStamped reads a file, and returns the metadata of exactly the version that it read. If a program rewrites the file again
+// and again, readStamped fails.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
 		before, err := d.Lstat(rel)
@@ -184,7 +184,7 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Limits on the parts of a state file that PID 1 keeps in memory for every profile. The agent writes the file. People read the
+// Limits of the parts of a state file that PID 1 keeps in memory for every profile. The agent writes the file. People read its
 // messages in a table.
 const (
 	maxWord            = 64
@@ -193,7 +193,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts a text to most bytes, between two characters.
+// shorten cuts a text to at most most bytes, between two characters.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -201,10 +201,10 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// kept returns a shortened copy of text, which does not keep the memory of a large file alive.
+// kept returns a shortened copy of text. The copy does not keep the memory of a large file.
 func kept(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// text returns the value of a string, the JSON text of anything else, and false for null.
+// text returns a string's value, or the JSON text of another value. ok is false for null.
 func text(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -235,7 +235,7 @@ func parseObject(data []byte) ([]member, error) {
 		return nil, errors.New("it isn't UTF-8")
 	}
 	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil { // this also refuses text after the object
+	if err := json.Unmarshal(data, &whole); err != nil { // Unmarshal also refuses text after the object
 		return nil, fmt.Errorf("it isn't JSON: %w", err)
 	}
 	if whole[0] != '{' {
@@ -263,7 +263,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// set replaces the value of key at its first occurrence, and drops repeated ones. A new key is added at the end.
+// set replaces the value of key at its first occurrence, and drops further occurrences. It adds a new key at the end.
 func set(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
@@ -294,7 +294,7 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// durability says what a finished write survives. It always survives the end of this process.
+// durability says which failures a finished write survives. Every write survives the end of this process.
 type durability bool
 
 const (
@@ -302,11 +302,11 @@ const (
 	synced durability = true  // survives a crash of the machine
 )
 
-// syncState completes writes with durability soon.
+// syncState makes writes with durability soon survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
 	return s.in(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a removed profile there is nothing to sync
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for a removed profile there is nothing to sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
 		return nil
@@ -314,13 +314,14 @@ func (s *Store) syncState(profile string) error {
 }
 
 // setDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and the present time in whole
-// seconds into updated_at. Everything else in the file, and its mode, stays the same to the byte (a new file has 0644). Neither a reader nor a crash sees half a file.
+// seconds into updated_at. The rest of the file keeps every byte, and the file keeps its mode (a new file has 0644). Neither a
+// reader nor a crash sees half a file.
 //
-// A file without a JSON object is moved to gateway_state.json.corrupt and replaced by a new one. For a missing home the error is
-// [ErrNotExist]. A symbolic link in place of the file is refused.
+// A file without a JSON object is moved to gateway_state.json.corrupt, and a new file replaces it. For a missing home the error
+// is [ErrNotExist]. A symbolic link in place of the file is refused.
 //
 // Writers in this process exclude each other by a lock. The gateway and the agent's commands don't know that lock. So setDesired
-// reads the file again right before it writes, and starts over if the file has changed. An update of another writer can get lost
+// reads the file again right before it writes, and starts again if the file has changed. An update by another writer can get lost
 // only during one small synced write. [Intents] handles the opposite case, a lost desired_state.
 //
 // The caller holds the lock of profile.
@@ -331,7 +332,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	return s.in(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
-// setDesiredIn is setDesired for an open volume.
+// setDesiredIn works like setDesired, for an open volume.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -347,8 +348,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 }
 
-// trySetDesired reads, changes and writes the file once. It returns false if the file changed meanwhile; with force it writes all
-// the same.
+// trySetDesired reads, changes and writes the file once. It returns false if the file has changed meanwhile. With force it writes
+// even then.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -368,7 +369,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err != nil { // unusable or too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // it was removed meanwhile: try again
+				return false, nil // the file was removed meanwhile: try again
 			}
 			if err != nil {
 				return false, err
@@ -395,7 +396,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	return err == nil, err
 }
 
-// errChanged says that another program has written a file since it was read.
+// errChanged says that another program has written a file after it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
 // homeExists returns [ErrNotExist] if home is missing or no directory, and another error for a symbolic link.
@@ -414,7 +415,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError returns the warning about a state file that can't be used.
+// stateError returns the warning about an unusable state file.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

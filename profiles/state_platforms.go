@@ -8,7 +8,7 @@ import (
 )
 
 // platformTrouble describes the faults of the platforms in a state file, see [State.Trouble], and counts the platforms. It
-// ignores what it can't parse.
+// ignores values that it can't parse.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {

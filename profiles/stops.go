@@ -10,14 +10,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// stopsFile records how long the last stop of the container took, if that was near its limit. The agent can write it, so it is
-// only shown and decides nothing.
+// stopsFile records the duration of the last stop of the container, if it was near its limit. The agent can write the file, so
+// hinit only shows its content.
 const stopsFile = ".hinit-slow-stop"
 
 // longestStop is the largest duration that hinit accepts from the file.
 const longestStop = time.Hour
 
-// NoteStop records how long a stop of the container took, if it needed most of its budget. Otherwise it removes the old record.
+// NoteStop records the duration of a stop of the container, if it needed most of its budget. Otherwise NoteStop removes the old
+// record.
 func (s *Store) NoteStop(took, budget time.Duration) error {
 	return s.in(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, stopsFile)
@@ -32,7 +33,7 @@ func (s *Store) NoteStop(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns the duration and the budget of the last stop of the container, 0 if it was not slow.
+// SlowStop returns the duration and the budget of the last stop of the container, or 0 if the stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.in(Default, func(d *fsutil.Dir, home string) error {

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// profilesDir holds the homes of all profiles but the default one (contract, section 4).
+// profilesDir holds the homes of all profiles except the default profile (contract, section 4).
 const profilesDir = "profiles"
 
 // ActiveFile is the file in the volume's root that names the active profile (contract, section 4).
@@ -21,12 +21,12 @@ const ActiveFile = "active_profile"
 // Profile is one agent profile.
 type Profile struct {
 	Name string // "default" or the name of the directory
-	Home string // absolute path, for configuration of other programs and for messages
+	Home string // absolute path, for the configuration of other programs and for messages
 }
 
-// Warning describes something that was skipped or failed, for an operator. The operation that found it goes on.
+// Warning tells an operator about a thing that was left out or failed. The operation continues.
 type Warning struct {
-	Profile string // "" when the warning is about no single profile
+	Profile string // "" for a warning about no single profile
 	Path    string // absolute path of the file or directory
 	Message string // a sentence without a full stop that names the path or the profile
 }
@@ -44,19 +44,19 @@ type Store struct {
 	max    int // limit of the named profiles, and of the directories without the marker
 	now    func() time.Time
 
-	mu     sync.Mutex          // guards the fields below; never held while the disk is used
-	locks  map[string]*writing // profiles that are being written to
+	mu     sync.Mutex          // guards the fields below; never held during disk operations
+	locks  map[string]*writing // profiles with a present writer
 	silent map[string]bool     // directories, relative to the root, that have not answered
 	stuck  int                 // calls that still wait for such directories
 }
 
-// NoLimit is a limit that is never reached.
+// NoLimit is a limit that no volume reaches.
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
 // "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File operations
-// run with the identity of actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the name of
-// the file that makes a directory a profile; "" is SOUL.md.
+// have the identity of actor, and each takes a turn of [blocking.Volume]. A nil actor is the process itself. marker is the name
+// of the file that makes a directory a profile; "" means SOUL.md.
 //
 // Open touches no disk and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -73,8 +73,8 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*writing), silent: make(map[string]bool)}
 }
 
-// Limit sets how many named profiles the store finds, and how many directories without a marker. It returns the store. Call it
-// before any other method.
+// Limit sets the limit of named profiles that the store finds, and of directories without a marker. It returns the store. Call
+// Limit before any other method.
 func (s *Store) Limit(most int) *Store {
 	s.max = most
 	return s
@@ -86,7 +86,7 @@ func (s *Store) Marker() string { return s.marker }
 // Root returns the root of the volume, which is the home of the default profile. It doesn't block.
 func (s *Store) Root() string { return s.root }
 
-// Profile returns name and home of a profile, even if it doesn't exist. The error wraps [ErrName]. It doesn't block.
+// Profile returns the name and home of a profile, which need not exist. The error wraps [ErrName]. Profile doesn't block.
 func (s *Store) Profile(name string) (Profile, error) {
 	rel, err := homeOf(name)
 	if err != nil {
@@ -107,8 +107,8 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// together opens the volume for several operations, and changes the identity once for all of them. fn must use the Dir in its own
-// goroutine only, see [fsutil.Dir.Together].
+// together opens the volume for several operations, and changes the identity once for all of them. fn must use the Dir only in
+// its own goroutine, see [fsutil.Dir.Together].
 func (s *Store) together(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
 		d, err := fsutil.OpenDir(s.root, s.actor.Inside())
@@ -126,7 +126,7 @@ func (s *Store) named(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, profilesDir, name)}
 }
 
-// homeOf returns the home of profile relative to the root. It checks the name: every name from outside goes through it.
+// homeOf returns the home of a profile relative to the root. It checks the name, and every name from outside passes this check.
 func homeOf(profile string) (string, error) {
 	if profile == Default {
 		return ".", nil
@@ -142,7 +142,7 @@ func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) er
 	return s.in(profile, fn)
 }
 
-// in does the work of In.
+// in calls fn for In, which documents it.
 func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
@@ -151,14 +151,14 @@ func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) er
 	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// writing is the lock of a profile that a goroutine writes to or waits for.
+// writing is the lock of a profile. It exists while a goroutine writes to the profile or waits for the lock.
 type writing struct {
 	sync.Mutex
 
-	users int // guarded by the mutex of the store
+	users int // number of these goroutines; guarded by the mutex of the store
 }
 
-// lock excludes all other writers of profile in this process, until the caller calls unlock.
+// lock excludes all other writers of a profile in this process until the caller calls unlock.
 func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
@@ -202,7 +202,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return st
 }
 
-// stampAt returns the stamp of the file at rel. It is zero if the file is missing or can't be examined.
+// stampAt returns the stamp of the file at rel. The stamp is zero if the file is missing or can't be examined.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {
@@ -218,15 +218,15 @@ func (s stamp) before(t time.Time) bool {
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID identifies the home of a profile. No other directory of the volume ever has the same, even if it gets the same inode
-// number later.
+// HomeID identifies the home of a profile. No other directory of the volume ever has the same HomeID, even if it later gets the
+// same inode number.
 type HomeID struct {
 	dev, ino uint64
 	born     int64
 }
 
 // HomeID returns the identity of a profile's home. It reads the disk. The error wraps errors.ErrUnsupported if the file system
-// does not record when a directory was made.
+// does not record the creation times of directories.
 func (s *Store) HomeID(profile string) (id HomeID, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)

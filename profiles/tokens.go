@@ -7,7 +7,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Exclusive is a value that two live gateways must not both use, such as a bot token. Only its hash is stored.
+// Exclusive is a value that two live gateways must not both use, such as a bot token. The value itself is not stored, only its
+// hash.
 type Exclusive struct {
 	Name  string // name of the variable
 	Value [sha256.Size]byte
@@ -16,8 +17,8 @@ type Exclusive struct {
 // mostExclusive limits the exclusive values of one profile.
 const mostExclusive = 16
 
-// Exclusives returns the values in the profile's .env that only its own gateway may use: tokens of its chat platforms, and its
-// port.
+// Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
+// its port.
 func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)

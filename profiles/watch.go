@@ -17,34 +17,34 @@ import (
 // WatchOptions configure [Store.Watch]. A zero duration means its default.
 type WatchOptions struct {
 	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next scan. It must
-	// not call Rescan or Find, which would wait for it forever.
+	// not call Rescan or Find, because they would wait for Notify for ever.
 	Notify func(Event)
-	// Known are the profiles that the caller knows already, usually from the boot. There is no Appeared for them.
+	// Known lists the profiles that the caller already knows, usually from the boot. The watcher sends no Appeared for them.
 	Known []Profile
 	// Poll is the time between full scans while notifications are unavailable or incomplete (network and virtual file systems,
 	// limits of inotify). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the time between full scans while notifications work, in case the kernel has lost one. Default 1 h. No scan reads
-	// unchanged files again.
+	// IdlePoll is the time between full scans while notifications work, because the kernel may lose one. Default 1 h. No scan
+	// reads unchanged files again.
 	IdlePoll time.Duration
-	// Settle is how long a scan waits for further notifications after the first one. Default 100 ms.
+	// Settle is the time that a scan waits for further notifications after the first one. Default 100 ms.
 	Settle time.Duration
-	// Appear is used in place of Settle for a profile that comes or goes. It is also used for a state file that is replaced after
-	// a pause of Settle, because a client or the next gateway may wait for it. Default 5 ms, at most Settle.
+	// Appear replaces Settle for a profile that comes or goes. It also replaces Settle for a state file that changes after a
+	// pause of Settle, because a client or the next gateway may wait for the change. Default 5 ms, at most Settle.
 	Appear time.Duration
-	// MaxSettle limits the wait while notifications keep coming. Default 1 s.
+	// MaxSettle limits the wait if notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// hints makes the source of notifications; tests replace it.
+	// hints makes the source of notifications; tests replace this function.
 	hints func() (*hints, error)
 }
 
 // Watcher reports changes of the profiles of a volume.
 //
-// A notification of the kernel only says that it is time to scan. The scan compares the content with the last scan. So a lost,
-// late or misleading notification costs time only, and a periodic scan finds changes without a notification.
+// A notification of the kernel only starts a scan. The scan compares the content with the last scan. So a lost, late or
+// misleading notification costs only time, and a periodic scan finds changes without a notification.
 //
-// One goroutine scans, one disk operation at a time.
+// One goroutine scans, with one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
@@ -52,26 +52,26 @@ type Watcher struct {
 	wake  chan struct{} // capacity 1; wakes the goroutine after a call of Interest
 	done  chan struct{}
 
-	mu          sync.Mutex // guards interest and interestNew; never held across disk operations
+	mu          sync.Mutex // guards interest and interestNew; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // profiles to scan because of a call of Interest
+	interestNew map[string]bool // profiles to scan after a call of Interest
 
 	// Only the goroutine uses the fields below.
 	known      map[string]*scanned
 	candidates map[string]bool   // directories without the marker, up to the limit
-	listWarned map[string]bool   // warnings of the last full scan, by their message
-	warned     map[string]string // other warnings that persist, by a key
+	listWarned map[string]bool   // warnings of the last full scan, by message
+	warned     map[string]string // other lasting warnings, by a key
 	notifications
 	lastScan
 	pending
 }
 
-// notifications holds the inotify watches, and what they don't cover.
+// notifications holds the inotify watches, and the gaps in their coverage.
 type notifications struct {
 	hints     *hints
 	spare     []string // candidates with a watch, the oldest first
 	partial   bool     // some directories are not watched completely
-	hintErr   error    // the first reason for that in the last full scan
+	hintErr   error    // the first reason in the last full scan for an incomplete watch
 	remote    bool     // other machines can change the volume
 	short     bool     // the kernel has no more watches; lacking is the first directory without one
 	lacking   string
@@ -80,24 +80,24 @@ type notifications struct {
 
 // lastScan describes the last full scan.
 type lastScan struct {
-	scannedAt time.Time // when it began
-	rests     time.Time // no scan because of a notification before this time
+	scannedAt time.Time // when the scan began
+	rests     time.Time // before this time no notification starts a scan
 	dir       stamp     // stamp of profiles/ at that scan
-	sure      bool      // if dir is unchanged, so are the names
+	sure      bool      // an unchanged dir means unchanged names
 }
 
-// pending says what to scan next, and when.
+// pending says which scans come next, and when.
 type pending struct {
 	dirty    map[string]bool // homes to scan
-	fresh    map[string]bool // names in profiles/ that have changed
+	fresh    map[string]bool // changed names in profiles/
 	dirtyAll bool
-	soon     bool      // a change to report soon is pending, see WatchOptions.Appear
+	soon     bool      // an early scan is pending, see WatchOptions.Appear
 	first    time.Time // time of the first notification since the last scan; zero for none
-	due      time.Time // when to scan because of notifications
+	due      time.Time // time of the scan for these notifications
 	nextPoll time.Time
 }
 
-// request is a call of Rescan or Find that waits.
+// request is a waiting call of Rescan or Find.
 type request struct {
 	profile string // "" for all profiles
 	reply   chan error
@@ -106,17 +106,17 @@ type request struct {
 // scanned is the result of the last scan of a profile.
 type scanned struct {
 	profile    Profile
-	scannedAt  time.Time // when it began
+	scannedAt  time.Time // when the scan began
 	state      State
 	beat       time.Time // time of the last beat
 	seen       stamp     // stamp of the state file
-	sure       bool      // if seen is unchanged, so is state
+	sure       bool      // an unchanged seen means an unchanged state
 	inputs     [3]stamp
 	inputsSure bool
 }
 
-// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in Known. The watcher ends when ctx
-// ends; [Watcher.Done] tells when it has ended.
+// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in Known. The watcher ends with
+// ctx; [Watcher.Done] says when it has ended.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, time.Hour)
@@ -154,12 +154,13 @@ func defaultTo(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Rescan scans everything now; simultaneous callers share one scan. When it returns nil, Notify has returned for every event of
-// that scan. An error means that the volume can't be used, or is the error of ctx (the scan goes on), or [context.Canceled] after
-// the end of the watcher.
+// Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event
+// of that scan. The error is that of an unusable volume, or of ctx (the scan continues), or [context.Canceled] after the end of
+// the watcher.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
 
-// Find is Rescan for one unknown profile. It scans only the directory of that name, and everything only if that is not enough.
+// Find scans for one unknown profile, and waits like Rescan. It scans only the directory of that name, and the whole volume only
+// if that is not enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -186,9 +187,9 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash from [Store.InputsHash] that
-// counts as unchanged. "" stands for the hash at the next scan; changes before that scan are not reported. It doesn't block: the
-// supervisor's loop may call it.
+// Interest requests [InputsChanged] events about a profile, until Disinterest. since is a hash from [Store.InputsHash]; inputs
+// with this hash count as unchanged. "" means the hash at the next scan, so earlier changes are not reported. Interest doesn't
+// block, and the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -196,7 +197,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// Disinterest ends Interest; one event may still come. It doesn't block.
+// Disinterest ends Interest; one more event may follow. It doesn't block.
 func (w *Watcher) Disinterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +205,7 @@ func (w *Watcher) Disinterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash that counts as unchanged. ok is false without Interest.
+// interested returns the hash of unchanged inputs. ok is false without Interest.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +300,7 @@ func (w *Watcher) settle(after time.Duration) {
 	}
 }
 
-// settled forgets the notifications so far: the scan that begins now sees their changes.
+// settled forgets the earlier notifications, because the scan that begins now sees their changes.
 func (w *Watcher) settled() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
@@ -307,14 +308,14 @@ func (w *Watcher) settled() {
 	clear(w.fresh)
 }
 
-// mark notes what to scan because of a notification. Homes also have busy files such as databases: notifications about files that
-// hinit doesn't use are ignored.
+// mark records what to scan because of a notification. Homes also have busy files such as databases, so mark ignores
+// notifications about files that hinit doesn't use.
 func (w *Watcher) mark(ev fsnotify.Event) {
 	self := w.hints.gone(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // but the owner of a candidate may have become the agent
+	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // for a candidate the owner matters, because it may have become the agent
 		return
 	}
 	name := Default
@@ -323,7 +324,7 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		w.fresh[file] = true
 		w.settleSoon()
 		return
-	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may have been scanned and be watched by now
+	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may have been scanned, and may have a watch by now
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
@@ -340,13 +341,13 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.settleSoon()
-		case !w.soon: // otherwise the scan that is due earlier handles this change too
+		case !w.soon: // otherwise an earlier scan handles this change too
 			w.settle(w.o.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether the last scan of a profile is longer ago than Settle, so that this is not part of a burst.
+// isQuiet reports whether the last scan of a profile is older than Settle, so that the change belongs to no burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle

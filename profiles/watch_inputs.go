@@ -9,7 +9,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanInputs scans the inputs of every profile for which [Watcher.Interest] was called since the last time.
+// scanInputs scans the inputs of every profile for which [Watcher.Interest] was called since the last scanInputs.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
 	names := slices.Collect(maps.Keys(w.interestNew))
@@ -18,7 +18,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.sure = false // makes the next poll scan the inputs
+		w.sure = false // then the next poll scans the inputs
 		return
 	}
 	defer d.Close()
@@ -36,7 +36,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	p := k.profile
 	since, ok := w.interested(p.Name)
-	if !ok || homeExists(d, home) != nil { // ignore changes while a profile is being removed
+	if !ok || homeExists(d, home) != nil { // ignore changes during the removal of a profile
 		return
 	}
 	var h Hash

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanAll scans the whole volume. After an error, which means that the volume can't be used, the known profiles are kept.
+// scanAll scans the whole volume. An error means that the volume can't be used; then the watcher keeps the known profiles.
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.settled()
@@ -24,14 +24,14 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Limits on the share of time that long scans take, however many names there are.
+// Limits on the share of time for long scans. They apply to any number of names.
 const (
 	pollShare = 20                    // polls take at most a 20th of the time
 	scanShare = 10                    // scans that notifications start take at most a 10th of the time
 	longScan  = 20 * time.Millisecond // shorter scans are not limited
 )
 
-// blindPoll is the time between full scans while there are directories without a watch, or the last scan may be incomplete.
+// blindPoll is the time between full scans if directories without a watch exist, or if the last scan may be incomplete.
 const blindPoll = time.Minute
 
 // rest sets the time of the next scan, after a scan that began at began.
@@ -92,7 +92,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // only its marker is gone
+		if w.known[name] != nil { // the directory has only lost its marker
 			w.scanHome(ctx, d, name, false)
 		}
 	}
@@ -103,7 +103,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// haveMarker returns the directories that got a marker since they were listed.
+// haveMarker returns the directories that got a marker after the listing.
 func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	_ = d.Together(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
@@ -117,11 +117,11 @@ func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes without a notification. It compares the times of the important files, and scans everything only if that is
-// not enough.
+// poll finds changes without a notification. It compares the times of the important files, and scans the whole volume only if
+// that is not enough.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // another machine may change the volume, and the times of directories may not show it
+	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // the times of directories may not show the changes of another machine
 	changed, all := w.changedTimes()
 	if all || remotely {
 		_ = w.scanAll(ctx) // the error was reported as a warning
@@ -142,8 +142,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.rest(began, nil)
 }
 
-// changedTimes compares the times of the important files with the last scan. It returns the profiles whose files changed, and the
-// directories that got the marker. all means that only a full scan can tell.
+// changedTimes compares the times of the important files with the last scan. It returns the profiles with changed files, and the
+// directories that got the marker. all means that only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -188,15 +188,15 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// drop reports the profiles that are gone. It removes their watches first: a renamed directory keeps its inode, and the new name
-// could not get a watch.
+// drop reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and the
+// new name could not get a watch.
 func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
-		// A missing name in the list is no proof that the directory is gone: it may be unreadable just now.
+		// A name may be missing in the list although the directory exists: the directory may be unreadable just now.
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			here[name] = true
@@ -276,8 +276,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name. That is the case when
-// the name meant another directory before, is a link, can't be a profile, does not answer or can't be watched.
+// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name, because the name meant
+// another directory before, is a link, can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if usable(name) != nil {
 		return false
@@ -296,7 +296,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return true
 	case errors.Is(err, fs.ErrNotExist):
 		w.forgetCandidate(name)
-		return true // it was removed again
+		return true // the directory was removed again
 	case err != nil, info.Mode()&fs.ModeSymlink != 0:
 		return false
 	case !info.IsDir():
@@ -306,7 +306,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.hints.watches(stampOf(info)):
-		return false // a renamed directory
+		return false // the directory was renamed
 	}
 	complete := !w.partial
 	w.makeRoom()
@@ -326,7 +326,7 @@ func (w *Watcher) forgetCandidate(name string) {
 	w.hints.forget(w.store.named(name).Home)
 }
 
-// makeRoom drops a directory without the marker if there are too many for another one.
+// makeRoom drops a directory without the marker if there is no room for another one.
 func (w *Watcher) makeRoom() {
 	if len(w.candidates) < w.store.max {
 		return
@@ -354,8 +354,8 @@ func (w *Watcher) isFull() bool {
 // limitKey identifies the warning about the limit of profiles.
 const limitKey = "limit"
 
-// scanHome scans one home and reports changes. An unknown profile appears if it has the marker; with marked that need not be
-// checked.
+// scanHome scans one home and reports changes. An unknown profile appears if it has the marker. With marked the marker is known
+// to exist.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
@@ -389,7 +389,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began := time.Now()
 	k.scannedAt = began
-	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
+	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads have the agent's identity
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
 		k.sure = k.seen.before(began)
 		st, err = readState(d, home)
