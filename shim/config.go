@@ -9,7 +9,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig limits the size of a file. It is enough for the names of a thousand profiles.
+// maxConfig limits the size of a file. It suffices for the names of a thousand profiles.
 const maxConfig = 64 << 10
 
 // configure reads target and user from the configuration file. A missing file is no error. On an error nothing changes.
@@ -31,7 +31,7 @@ func (o *options) configure() error {
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
-			o.user, o.home = user, "" // "" means the home of this user
+			o.user, o.home = user, "" // "" selects the home of this user
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolated reports whether a command is for a profile that PID 1 has isolated. It is false for a lifecycle command of a gateway,
-// which reads no file of a profile. It returns an error if the list of isolated profiles can't be read.
+// isolated reports whether a command is for a profile that PID 1 has isolated. The result is false for a lifecycle command of a
+// gateway, which reads no file of a profile. An error means that the list of isolated profiles can't be read.
 func (o *options) isolated(argv []string) (bool, error) {
 	profile := profileOf(argv[min(1, len(argv)):])
 	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
@@ -42,7 +42,7 @@ func profileOf(words []string) string {
 }
 
 // becomeTenant replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
-// returns only on failure.
+// returns only after a failure.
 func (o *options) becomeTenant(argv, env []string) error {
 	return unix.Exec(o.native, append([]string{"hinit", "shell", profileOf(argv[1:]), "--", o.target}, argv[1:]...), env)
 }

@@ -7,12 +7,12 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// nativeEnv is the variable that sends every command to the agent if its value is 0.
+// nativeEnv is the variable whose value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// goNative replaces the process by hinit if hinit handles the command. It returns if hinit does not, or if the exec failed: then the
-// agent handles the command. If no init answers as s6, goNative also sends commands that start or stop gateways to hinit. The agent
-// would do nothing and report success, or wait for ever.
+// goNative replaces the process by hinit if hinit handles the command. If not, or if the exec fails, goNative returns, and the
+// agent handles the command. If no init answers as s6, goNative also sends commands that start or stop gateways to hinit. The
+// agent would do nothing and report success, or wait for ever.
 func (o *options) goNative(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
@@ -24,7 +24,7 @@ func (o *options) goNative(argv, env []string) {
 		return
 	}
 	args := append([]string{agentuser.NativeName, o.target}, argv[1:]...)
-	_ = unix.Exec(o.native, args, env) // on failure the agent handles the command
+	_ = unix.Exec(o.native, args, env) // after a failure the agent handles the command
 }
 
 func isDirectory(path string) bool {

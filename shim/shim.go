@@ -7,8 +7,8 @@
 // It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if it
 // can't drop root, it refuses. It starts no goroutine.
 //
-// It has one limit. The Go runtime handles every signal from its start. So a signal that the caller ignores has its default action
-// in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
+// The shim has one limit. The Go runtime handles every signal from its start. So a signal that the caller ignores has its default
+// action in the real program. Exceptions are SIGHUP and SIGINT, which suffices for nohup.
 package shim
 
 import (
@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// exitRefused is a shell's exit code for a program that exists and could not run.
+	// exitRefused is a shell's exit code for a program that exists and does not run.
 	exitRefused = 126
 	// exitNotFound is a shell's exit code for a program that does not exist.
 	exitNotFound = 127
@@ -40,8 +40,8 @@ const (
 // options are the shim's settings for one image. Tests use other ones.
 type options struct {
 	target string // the real program
-	user   string // user that it runs as
-	home   string // its HOME
+	user   string // user that the real program runs as
+	home   string // HOME of this user
 	config string // file that may replace target and user
 	root   string // prefix of /etc/passwd and /etc/group
 
@@ -150,7 +150,7 @@ func (o *options) drop(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // PID 1 may have no place for the file, in a read-only container
+	} else { // PID 1 has not written the file, perhaps because the container is read-only
 		u.Ask(func(name string) string { return lookupEnv(env, name) })
 	}
 	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.

@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// burst is how many datagrams of a service are read within a pause. A service that sends more waits in its sendmsg(2).
+	// burst is the number of datagrams of a service that are read within a pause. A service that sends more waits in its
+	// sendmsg(2).
 	burst = 64
 	pause = 250 * time.Millisecond
 )
 
 // Hub holds the sockets of all services. Its methods may be called from any goroutine.
 type Hub struct {
-	// tell gets each message, with the service whose socket it came to and the process that sent it. For one service the calls
-	// come one after the other.
+	// tell gets each message, with the service whose socket got it and the process that sent it. The calls for one service come
+	// one after the other.
 	tell func(service string, pid int, m Message)
 
 	mu      sync.Mutex // never held while anything waits
@@ -30,8 +31,8 @@ func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{tell: tell, sockets: make(map[string]*socket)}
 }
 
-// Listen creates a socket for a service below dir, which the given user may write to, and returns its path. An existing socket
-// for the same user is kept. It may wait for the disk of dir.
+// Listen creates a socket for a service below dir, which the given user may write to, and returns its path. It keeps an existing
+// socket for the same user. It may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
 	if s := h.of(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
@@ -63,14 +64,14 @@ func (h *Hub) put(service string, s *socket) {
 		if raw, err := old.File.SyscallConn(); err == nil {
 			_ = raw.Control(blocking.Drain) // fails if the socket is closed
 		}
-		_ = old.File.Close() // this ends its goroutine
+		_ = old.File.Close() // this ends the goroutine of the old socket
 	}
 }
 
-// Drop closes the socket of a service, if it has one. The file stays, without a receiver.
+// Drop closes the socket of a service, if any. The file stays, without a receiver.
 func (h *Hub) Drop(service string) { h.put(service, nil) }
 
-// Drain handles the messages that a service has sent so far, up to one burst.
+// Drain handles the unread messages of a service, up to one burst.
 func (h *Hub) Drain(service string) {
 	if s := h.of(service); s != nil {
 		s.take(func(pid int, m Message) { h.tell(service, pid, m) })
@@ -82,11 +83,11 @@ func (h *Hub) serve(service string, s *socket) {
 	guard.Go("hearing what services say", func() {
 		raw, err := s.File.SyscallConn()
 		if err != nil {
-			return // it is closed
+			return // the socket is closed
 		}
 		for begin, taken := time.Now(), 0; ; {
 			n := 0
-			err := raw.Read(func(uintptr) bool { // returning false waits until the socket has data
+			err := raw.Read(func(uintptr) bool { // a false result waits until the socket has data
 				n = s.take(func(pid int, m Message) { h.tell(service, pid, m) })
 				return n > 0
 			})
@@ -101,10 +102,10 @@ func (h *Hub) serve(service string, s *socket) {
 	})
 }
 
-// Handover is the state of a hub that re-execution hands over to the next program of PID 1.
+// Handover is the state that a hub passes on when PID 1 executes itself again.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets with all unread messages, nil if there are none.
+// HandOver returns the sockets with all unread messages, or nil if there are none.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +119,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver makes a new hub continue an old one; nil stands for a hub without sockets.
+// TakeOver gives a new hub the state of an old one; nil means a hub without sockets.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -132,8 +133,8 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars returns the variables of the protocol. hinit must not pass its own values on to services: their messages would go to the
-// program that started hinit.
+// Vars returns the variables of the protocol. hinit must not pass its own values to services, because their messages would go to
+// the program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // The variables that a service gets.
@@ -142,7 +143,7 @@ const (
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns the variables for a service with a socket. If every is positive, it also gets a watchdog interval.
+// Environ returns the variables for a service with a socket. If every is positive, they include a watchdog interval.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

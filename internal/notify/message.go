@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage is the size of the largest datagram that is accepted, as for systemd.
+// MaxMessage is the size of the largest accepted datagram, as for systemd.
 const MaxMessage = 4096
 
 const (
@@ -25,15 +25,15 @@ type Message struct {
 	Ready, Stopping, Reloading bool
 
 	Status    string // one line without control characters
-	HasStatus bool   // there was a STATUS, perhaps an empty one
+	HasStatus bool   // the message has a STATUS, perhaps an empty one
 
 	Alive    bool          // WATCHDOG=1
 	Failed   bool          // WATCHDOG=trigger
 	Every    time.Duration // WATCHDOG_USEC: the interval from now on; 0 for no watchdog
 	HasEvery bool
-	Extend   time.Duration // EXTEND_TIMEOUT_USEC: the time it needs, from now on; 0 if the message has none
+	Extend   time.Duration // EXTEND_TIMEOUT_USEC: the time that the service needs, from now on; 0 if the message has none
 
-	Lease string // X_HINIT_LEASE: what the lease program reports about the lease, one line without control characters
+	Lease string // X_HINIT_LEASE: report of the lease program about the lease, one line without control characters
 }
 
 // Parse parses a datagram: lines NAME=VALUE. It ignores unknown and invalid lines.
@@ -78,7 +78,7 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
 }
 
-// clean turns a text into one line for display: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
+// clean makes one line for display of a text: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
 func clean(text string) string {
 	var b strings.Builder
 	for _, r := range text {

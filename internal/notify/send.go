@@ -12,7 +12,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Send sends a message to the socket at path, a file or "@name". It doesn't wait for a receiver that reads nothing. It may wait
+// Send sends a message to the socket at path, a file or "@name". It doesn't wait for a receiver that reads nothing, but may wait
 // for the disk.
 func Send(path, text string) error {
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > maxPath {
@@ -29,11 +29,11 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerTime limits how long hinit waits for the program that started the container to read a message.
+// outerTime limits the wait until the program that started the container reads a message.
 const outerTime = 5 * time.Second
 
-// Outer sends a message to the program that started this container, if that has asked for messages, as podman
-// --sdnotify=container and systemd do. It blocks for at most five seconds.
+// Outer sends a message to the program that started this container, if that program accepts messages, like systemd and podman
+// --sdnotify=container. It blocks for at most five seconds.
 func Outer(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

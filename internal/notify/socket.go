@@ -20,19 +20,18 @@ const (
 	maxPath = 107
 )
 
-// socket is where one service sends its messages.
+// socket gets the messages of one service.
 type socket struct {
 	File *os.File
 	Path string
-	UID  uint32 // the user who may write to it
+	UID  uint32 // the user who may write to the socket
 	GID  uint32
 
-	mu  sync.Mutex `reexec:"-"` // held while datagrams are read
+	mu  sync.Mutex `reexec:"-"` // held during the read of datagrams
 	buf []byte     `reexec:"-"`
 }
 
-// listen creates the socket of a service below dir, and replaces one that an earlier container has left. It may block on the
-// disk.
+// listen creates the socket of a service below dir, and replaces a socket from an earlier container. It may block on the disk.
 func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	path := dir + "/" + dirName + "/" + service
 	if len(path) > maxPath {
@@ -47,7 +46,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The file gets the mode of the descriptor, so no process can write to it before the owner is set.
+	// The file gets the mode of the descriptor, so no process can write to it before its owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -70,8 +69,8 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	return &socket{File: os.NewFile(uintptr(fd), path), Path: path, UID: uid, GID: gid}, nil
 }
 
-// openDir opens the directory of the sockets, and creates it if necessary. All users may pass through it, only this one may
-// change it.
+// openDir opens the directory of the sockets, and creates it if necessary. All users may enter it, and only this user may change
+// it.
 func openDir(path string) (*os.File, error) {
 	if err := os.Mkdir(path, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -99,7 +98,7 @@ func openDir(path string) (*os.File, error) {
 // credSpace is enough for the sender's credentials and no more. So the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// take passes up to [burst] datagrams to each, and returns how many there were.
+// take passes up to [burst] datagrams to each, and returns their number.
 func (s *socket) take(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +114,7 @@ func (s *socket) take(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// one handles the first datagram, if there is one. It removes the datagram from the socket only after each has returned.
+// one handles the first datagram, if any. It removes the datagram from the socket only after each has returned.
 func (s *socket) one(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -145,7 +144,7 @@ func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sock
 	}
 }
 
-// sender returns the process that sent a datagram, 0 if it is not in this PID namespace.
+// sender returns the process that sent a datagram, 0 if the process is not in this PID namespace.
 func sender(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

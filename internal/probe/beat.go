@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	// mostExtended limits how far a service can extend its start timeout, as a multiple of it.
+	// mostExtended limits the extension of a start timeout by the service itself, as a multiple of the timeout.
 	mostExtended = 10
-	// lateCheck is the delay of a watchdog check that shows that this process did not run, for example in a paused container.
-	// Then the service did not run either.
+	// A watchdog check with at least this delay shows that this process did not run, for example in a paused container. Then the
+	// service did not run either.
 	lateCheck = time.Second
 	// noProbe is the interval of checks that run no probe: only a message of the service changes their result.
 	noProbe = 1000 * time.Hour
 )
 
-// Beat is what a run has reported by sd_notify(3).
+// Beat holds the messages of a run by sd_notify(3).
 type Beat struct {
 	Run    uint64
 	Ready  bool
 	Failed bool          // WATCHDOG=trigger
 	At     time.Time     // last sign of life
-	Every  time.Duration // interval of its watchdog; 0 for none
-	Until  time.Time     // time by which its start must be over, as the service requested; zero if it didn't
-	Spared bool          // it has received one more interval, because this process did not run
+	Every  time.Duration // interval of the run's watchdog; 0 for none
+	Until  time.Time     // time by which the start must be over, at the request of the service; zero without a request
+	Spared bool          // the run has got one more interval, because this process did not run
 }
 
-// beats holds the Beat of a service's current run. It is nil for a service without checks of messages. Its methods may be called
-// from any goroutine.
+// beats holds the Beat of a service's current run. It is nil for a service whose checks need no messages. Its methods may be
+// called from any goroutine.
 type beats struct {
 	mu sync.Mutex // never held while anything waits
 	Beat
@@ -40,7 +40,7 @@ type beats struct {
 	paused bool
 }
 
-// beatsOf returns the beats of a service whose checks are being set. p.mu is held.
+// beatsOf returns the beats of a service that gets new checks. The caller holds p.mu.
 func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
 	handed := p.handedOverBeats[service]
 	delete(p.handedOverBeats, service)
@@ -62,14 +62,15 @@ func (b *beats) now() Beat {
 	return b.Beat
 }
 
-// begin notes that a run has begun, unless a message of the run came earlier.
+// begin records that a run has begun, unless a message of the run came earlier.
 func (b *beats) begin(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
 		b.record(run, every, &notify.Message{}, now)
 	}
 }
 
-// setPaused notes whether an operator has stopped the process. It reports true when that ends: then the watchdog interval begins anew.
+// setPaused records whether an operator has stopped the process. over reports the end of a pause: then the watchdog interval
+// begins anew.
 func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -83,7 +84,7 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// record handles a message of a run, and reports whether the times of the checks may have changed. It ignores messages of an
+// record handles a message of a run. anew reports whether the times of the checks may have changed. record ignores messages of an
 // earlier run.
 func (b *beats) record(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
@@ -107,7 +108,7 @@ func (b *beats) record(run uint64, every time.Duration, m *notify.Message, now t
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// extendInterval gives a run one more interval. It returns false if the run has sent nothing since it got the last one.
+// extendInterval gives a run one more interval. It returns false if the run has sent nothing since the last extension.
 func (b *beats) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +134,7 @@ func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 	}
 }
 
-// interval returns the watchdog interval of a new run. p.mu is held.
+// interval returns the watchdog interval of a new run. The caller holds p.mu.
 func (t *target) interval() time.Duration {
 	for i := range t.Checks {
 		if t.Checks[i].Type == config.CheckWatchdog {
@@ -143,7 +144,7 @@ func (t *target) interval() time.Duration {
 	return 0
 }
 
-// schedule sets the times of the checks that depend on messages. p.mu is held.
+// schedule sets the times of the checks that depend on messages. The caller holds p.mu.
 func (t *target) schedule(now time.Time) {
 	b := t.beats.now()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
@@ -190,7 +191,7 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 // watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
 type watchdogCheck struct {
 	beats        *beats
-	readMessages func() // handles messages that have arrived and were not read yet
+	readMessages func() // handles the messages that have arrived but are not read yet
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
@@ -211,7 +212,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// silent reports whether the run has missed its watchdog interval by a time.
+// silent reports whether the run has missed its watchdog interval at a time.
 func (b *Beat) silent(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// conn is a connection whose calls all end at a deadline. System calls take a turn, because there may be many at once.
+// conn is a connection whose calls all end at a deadline. Each system call takes a turn, because many may run at once.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -53,11 +53,11 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// intent says what a connection is for.
+// intent is the purpose of a connection.
 type intent int
 
 const (
-	acceptsOnly intent = iota // only test whether the port accepts; dial returns no connection
+	acceptsOnly intent = iota // the caller only tests whether the port accepts; dial returns no connection
 	established               // dial waits until the connection is established
 	writesFirst               // the caller writes first; an error of the connection may appear only then
 )
@@ -86,7 +86,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 			return err
 		}
 		blocking.RefuseDescriptors(uintptr(fd))
-		if keep { // the request then carries the last packet of the handshake, see tcp(7)
+		if keep { // then the request carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
@@ -147,7 +147,7 @@ func (c *conn) connected() (err error) {
 	return err
 }
 
-// isConnected reports whether a connection is established. After an error it never will be.
+// isConnected reports whether a connection is established. After an error it will never be established.
 func isConnected(fd int) (done bool, err error) {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -156,7 +156,7 @@ func isConnected(fd int) (done bool, err error) {
 	case errno != 0:
 		return true, unix.Errno(errno)
 	}
-	_, err = unix.Getpeername(fd) // fails until the connection is established
+	_, err = unix.Getpeername(fd) // fails before the connection is established
 	return err == nil, nil
 }
 
@@ -164,7 +164,7 @@ func isConnected(fd int) (done bool, err error) {
 func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() {
-	_ = c.raw.Control(blocking.Drain) // fails if it is closed already
+	_ = c.raw.Control(blocking.Drain) // fails if the connection is already closed
 	_ = c.file.Close()
 }
 
@@ -202,13 +202,13 @@ func (c *conn) write(data []byte) error {
 	return err
 }
 
-// shortError describes an error in a few words, which are always the same for the same error.
+// shortError describes an error in a few words. Equal errors have equal words.
 func shortError(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
-		switch errno { //nolint:exhaustive // the others have words of their own
+		switch errno { //nolint:exhaustive // the other errors have their own words
 		case unix.ECONNREFUSED:
 			return "connection refused"
 		case unix.EAGAIN:

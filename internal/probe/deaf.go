@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Evidence holds the observations of one round about a gateway that may be deaf. No single observation is enough: a disk may be
-// slow, a port in use, or a night quiet.
+// Evidence holds the observations of one round about a gateway that may be deaf. A single observation is never enough: a disk may
+// be slow, a port in use, or a night quiet.
 type Evidence struct {
 	Heartbeat, Log Silence
-	Asked, Answers bool // Asked: its /health was probed now, and has answered before in this run. Answers: it answered now
-	Idle           bool // it has used no processor time since the last round
-	Stopped        bool // a signal has stopped its process (SIGSTOP)
+	Asked, Answers bool // Asked: this round probed its /health, which has answered before in this run. Answers: /health answered now
+	Idle           bool // the gateway has used no processor time since the last round
+	Stopped        bool // a signal has stopped the process (SIGSTOP)
 }
 
-// Silence is how long a regular sign of life has not come.
+// Silence is the time without a regular sign of life.
 type Silence struct {
 	For      time.Duration
 	UsualGap time.Duration // longest time between two signs; 0 if unknown
-	AtRest   bool          // the sign is known to come even while the process is idle
+	AtRest   bool          // the sign also comes while the process is idle
 }
 
 const (
-	// gapsToKnow is how many gaps must be measured before the usual gap is known.
+	// gapsToKnow is the number of gaps after which the usual gap is known.
 	gapsToKnow = 8
-	// gapHalfLife is the time in which the usual gap is halved if no sign comes. It is longer than a weekend.
+	// gapHalfLife is the time after which the usual gap is halved if no sign comes. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is the multiple of the usual gap that a silence must exceed.
+	// unusual is the multiple of the usual gap that an unusual silence exceeds.
 	unusual = 3
 )
 
@@ -37,12 +37,12 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// counts reports whether the silence began in this round, or may become unusual.
+// counts reports whether the silence began in this round, or may become unusual later.
 func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
 
-// Deaf decides by the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is deaf
-// if /health has answered before and doesn't now, and heartbeats or lines are missing. A gateway without a port must fulfil two
-// conditions. It uses no processor time, and it lacks both heartbeats and lines although they used to come while it was idle.
+// Deaf decides from the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is
+// deaf if /health has answered before and doesn't answer now, and if heartbeats or lines are missing. A gateway without a port is
+// deaf if it uses no processor time and lacks both heartbeats and lines, although these came earlier while it was idle.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -66,7 +66,7 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	return true, strings.Join(signs, ", ")
 }
 
-// rough rounds a duration, so that the text does not change all the time.
+// rough rounds a duration, so that the text rarely changes.
 func rough(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
@@ -85,7 +85,8 @@ type silenceMeter struct {
 	met           bool
 }
 
-// pass adds the time that has passed, and whether a sign came in it. resting says that the process was almost idle.
+// pass adds the time since the last call. came says whether a sign came in that time, and resting that the process was almost
+// idle.
 func (h *silenceMeter) pass(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
@@ -110,17 +111,17 @@ func (h *silenceMeter) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. A round that is late counts as timely, because a pause of the
-// container or of the machine stops this process too. The first round after a rest is an exception.
+// signHistory collects the signs of one run over all rounds. A late round counts as timely, because a pause of the container or
+// of the machine stops this process too. The first round after a rest is an exception.
 type signHistory struct {
 	looked     time.Time // time of the last round, by this process's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all its processes at the last measurement; 0 if there was none since the doubt began
+	// 1 + processor time of all processes of the run at the last measurement; 0 if none was made since the doubt began
 	tree     uint64
-	answered bool // its /health has answered once
+	answered bool // /health has answered at least once
 }
 
 // signs holds the observations of one round about a run.
@@ -130,7 +131,7 @@ type signs struct {
 	usage
 }
 
-// doubts reports whether a closer examination is needed to decide whether the run is deaf.
+// doubts reports whether only a closer examination can show that the run is deaf.
 func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
@@ -139,14 +140,14 @@ func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeRests reports whether the processes of the run have used no processor time since the last closer examination.
+// treeRests reports whether all processes of the run have used no processor time since the last closer examination.
 func (h *signHistory) treeRests(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
-// look adds the signs of one round, and returns the evidence so far. The parameter most limits the time since the last round that counts.
+// look adds the signs of one round, and returns all evidence. Time since the last round counts up to most.
 func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)
@@ -165,5 +166,5 @@ func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence 
 	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
 }
 
-// restTick is the least time in which an idle process uses a tick of processor time (10 ms).
+// restTick is the shortest time in which an idle process uses a tick of processor time (10 ms).
 const restTick = 5 * time.Second

@@ -19,38 +19,37 @@ import (
 )
 
 const (
-	// mostAsked limits how many silent gateways are probed at the same time.
+	// mostAsked limits the silent gateways that are probed at the same time.
 	mostAsked = 16
-	// earPatience limits how long a gateway, or the disk, may take to answer.
+	// earPatience limits the time for an answer of a gateway, or of the disk.
 	earPatience = 2 * time.Second
-	// longRest is the time after which a rest ends by itself, in case the kernel's signal about a stopped gateway was lost.
+	// longRest is the time after which a rest ends by itself, because the kernel's signal about a stopped gateway may be lost.
 	longRest = time.Hour
-	// twice is how many rounds in a row must find a gateway deaf.
+	// twice is the number of rounds in a row that must find a gateway deaf.
 	twice = 2
 )
 
-// DeafOptions are the parts that [DeafWatch] works with. All functions may be called from any goroutine.
+// DeafOptions are the functions and channels that [DeafWatch] uses. All functions may be called from any goroutine.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
-	Ended    <-chan struct{}  // closed when the supervisor has ended
-	Children <-chan os.Signal // SIGCHLD, which the kernel also sends when a gateway is stopped
+	Ended    <-chan struct{}  // closed after the end of the supervisor
+	Children <-chan os.Signal // SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // number of lines that a service has written
-	// Envs returns the variables of profiles, by profile; unreadable ones are left out. State is the same as in [Options]. Both
-	// may wait for the disk.
+	// Envs returns the variables of profiles, by profile; it leaves out unreadable profiles. State is the same as in [Options].
+	// Both may wait for the disk.
 	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
 
 // DeafWatch finds deaf gateways at little cost: one goroutine with one timer examines all of them in rounds. A round normally
-// uses only heartbeats and lines that are known already, and asks the kernel for processor times. It uses the disk and /health
-// only for new runs, in one call for all of them, and for gateways that have become silent. There are no rounds while no gateway
-// can become deaf by silence alone: the next line, heartbeat or stop of a process begins them again. Its methods may be
-// called from any goroutine and don't block.
+// uses only known heartbeats and lines, and asks the kernel for processor times. It uses the disk and /health only for new runs,
+// in one call for all of them, and for silent gateways. The rounds rest while no gateway can become deaf by silence alone: the
+// next line, heartbeat or stop of a process starts them again. The methods may be called from any goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
 	wake    chan struct{} // capacity 1; holds a token when rounds begin again, or when the period has changed
-	rests   atomic.Bool   // rounds are suspended
+	rests   atomic.Bool   // the rounds are suspended
 	rounds  atomic.Uint64
 	waiting atomic.Int32 // number of calls that wait for the disk
 	found   atomic.Pointer[map[string]Deafness]
@@ -59,25 +58,25 @@ type DeafWatch struct {
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool
-	beats  map[string]time.Time // profile → time of its last heartbeat
+	beats  map[string]time.Time // time of the last heartbeat by profile
 
 	// Only the goroutine uses the fields below.
 	runs   map[string]*deafRun // by service
-	rested bool                // rounds were suspended since the last one
+	rested bool                // the rounds were suspended since the last round
 }
 
 // deafRun is the state of one run of a gateway over all rounds.
 type deafRun struct {
 	run     uint64
 	history signHistory
-	looked  bool // a round has examined it
-	asked   bool // its port has been looked up
+	looked  bool // a round has examined the run
+	asked   bool // the port of the run is known, or known to be missing
 	health  *httpCheck
-	bad     int // rounds in a row that found it deaf
+	bad     int // number of rounds in a row that found the run deaf
 	since   time.Time
 	why     string
 	told    bool
-	ended   bool // the supervisor was asked to restart it
+	ended   bool // the supervisor has got the order to restart the run
 	here    bool
 }
 
@@ -87,17 +86,17 @@ type Deafness struct {
 	Since    time.Time
 	Failures int
 	Why      string
-	ByCheck  bool // a check of the service reports it and acts on it
+	ByCheck  bool // a check of the service reports the deafness and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch that does nothing before Set, and then rests until Stir.
+// NewDeafWatch returns a DeafWatch that does nothing before Set, and rests until Stir.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.rests.Store(true)
 	return e
 }
 
-// Set says how often there is a round, and what to do about a deaf gateway.
+// Set sets the time between rounds, and the policy for a deaf gateway.
 func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,7 +109,7 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.begin()
 }
 
-// Stir resumes the rounds after one period. It is called for each line of a gateway, and for any other sign that may matter.
+// Stir resumes the rounds after one period. Call it for each line of a gateway, and for any other sign that may matter.
 func (e *DeafWatch) Stir() {
 	if e.rests.Load() {
 		e.begin()
@@ -122,7 +121,7 @@ func (e *DeafWatch) begin() {
 	pause.Wake(e.wake)
 }
 
-// Beat notes a heartbeat of a profile's gateway.
+// Beat records a heartbeat of a profile's gateway.
 func (e *DeafWatch) Beat(profile string) {
 	e.mu.Lock()
 	e.beats[profile] = time.Now()
@@ -130,7 +129,7 @@ func (e *DeafWatch) Beat(profile string) {
 	e.Stir()
 }
 
-// Deafness returns whether a service is deaf. The caller must compare Deafness.Run with the run that it knows.
+// Deafness returns the deafness of a service, if it is deaf. The caller must compare Deafness.Run with the run that it knows.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -173,7 +172,7 @@ type silent struct {
 	service  *supervisor.Service
 	policy   config.Deaf
 	evidence Evidence
-	unknown  bool // its state can't be determined now
+	unknown  bool // this round can't determine the state of the gateway
 }
 
 // round examines all gateways once. It reports whether the next round may find a deaf gateway even without a new sign.
@@ -208,7 +207,7 @@ func (e *DeafWatch) round() (again bool) {
 		e.mu.Unlock()
 		use := processorTime(v.PID)
 		if use.state == 0 {
-			continue // it has just ended
+			continue // the run has just ended
 		}
 		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
 		again = again || s.evidence.Stopped || r.looked && (r.bad > 0 || s.evidence.Heartbeat.counts() || s.evidence.Log.counts())
@@ -271,8 +270,7 @@ func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 	work.Wait()
 }
 
-// findPorts looks up the ports for /health that are not known yet. The first round needs all of them, so there is one call for
-// several gateways.
+// findPorts finds the unknown ports for /health. The first round needs all of them, so one call handles several gateways.
 func (e *DeafWatch) findPorts(of []*silent) {
 	var names []string
 	for _, s := range of {
@@ -307,14 +305,14 @@ func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	}
 	var st profiles.State
 	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
-		s.unknown = true // a hung disk may be the reason for its silence
+		s.unknown = true // a hung disk may be the reason for the silence
 	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
 		e.Beat(s.service.Profile)
 	}
 }
 
-// disk makes a call that may wait for the disk, and reports whether it returned in time.
+// disk makes a call that may wait for the disk, and reports whether the call returned in time.
 func (e *DeafWatch) disk(call func() error) bool {
 	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
@@ -328,13 +326,13 @@ func (e *DeafWatch) disk(call func() error) bool {
 	}) == nil
 }
 
-// Variables in a profile's .env that say where its gateway answers.
+// Variables in a profile's .env with the address of its gateway.
 const (
 	healthSwitch = "API_SERVER_ENABLED"
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf returns a probe for the /health of a profile with these variables, nil if it has none. Any HTTP status counts as an
+// healthOf returns a probe for the /health of a profile with these variables, or nil if it has none. Any HTTP status counts as an
 // answer.
 func healthOf(env map[string]string) *httpCheck {
 	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
@@ -345,7 +343,7 @@ func healthOf(env map[string]string) *httpCheck {
 	return h
 }
 
-// deafCheck is the check that uses DeafWatch's result about one run.
+// deafCheck is the check that reports DeafWatch's result about one run.
 type deafCheck struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -358,8 +356,8 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// judge decides by the evidence, and reports and restarts a deaf gateway. A gateway whose state can't be determined keeps its
-// last result.
+// judge decides from the evidence, and reports and restarts a deaf gateway. A gateway with an unknown state keeps its last
+// result.
 func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
@@ -391,14 +389,14 @@ func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text about one that works
-// again.
+// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text about a gateway that
+// works again.
 const (
 	IsDeaf  = "deaf: "
 	notDeaf = "not deaf any more: "
 )
 
-// Remarked reports whether this package wrote a remark in the event history.
+// Remarked reports whether this package wrote a given remark in the event history.
 func Remarked(text string) bool {
 	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
 }

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// patient runs the part of a check that may wait for a disk. While an earlier call still waits, the check fails.
+// patient runs the part of a check that may wait for a disk. The check fails while an earlier call still waits.
 type patient struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -94,7 +94,7 @@ func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// shortFileError returns the reason of a file error, without the path, which the reader knows from the configuration.
+// shortFileError returns the reason of a file error, without the path, because the reader knows the path from the configuration.
 func shortFileError(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

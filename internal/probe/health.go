@@ -15,22 +15,22 @@ const (
 	Pending Verdict = "pending" // too few results yet
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped" // it can't run here, and counts as passing
+	Skipped Verdict = "skipped" // the check can't run here, and counts as passed
 )
 
 // Progress is the state of one check of a run.
 type Progress struct {
-	Rule    config.Check // its period and its thresholds, which mean the same as in Kubernetes
+	Rule    config.Check // period and thresholds of the check, which mean the same as in Kubernetes
 	Verdict Verdict
 	Since   time.Time // when the verdict last changed
-	InARow  int       `reexec:"Row"` // how many results in a row were like the last one
+	InARow  int       `reexec:"Row"` // number of results in a row that equal the last one
 	Good    bool      // the last result
 	Answer  string    // text of the last result
 	Asked   time.Time // time of the last result; zero before the first
-	Due     time.Time // when to run it next
+	Due     time.Time // time of the next run of the check
 }
 
-// Failures returns how many bad results came since the last good one.
+// Failures returns the number of bad results since the last good one.
 func (p *Progress) Failures() int {
 	if p.Good || p.Asked.IsZero() {
 		return 0
@@ -42,8 +42,8 @@ func (p *Progress) Failures() int {
 type Health struct {
 	Run    uint64
 	Checks []Progress
-	Given  bool      // the run was given up; no check runs until the next run
-	Paused time.Time // no check runs before this time, by order of an operator; zero for no pause. It outlasts the run
+	Given  bool      // hinit has given the run up; no check runs until the next run
+	Paused time.Time // no check runs before this time, by order of an operator; zero for no pause; applies to later runs too
 }
 
 // Begin returns the Health of a run that has begun.
@@ -55,7 +55,7 @@ func Begin(rules []config.Check, run uint64, began time.Time) Health {
 	return h
 }
 
-// Follow replaces the rules while the run goes on. A check keeps its state if its kind stays the same.
+// Follow replaces the rules during a run. A check keeps its state if its kind stays the same.
 func (h *Health) Follow(rules []config.Check, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
@@ -70,7 +70,7 @@ func (h *Health) Follow(rules []config.Check, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has started without this check
+		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check
 			c.Verdict = Passing
 		}
 	}
@@ -97,7 +97,7 @@ func (h *Health) Held(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due, and whether there is one. busy reports whether a check is running.
+// Next returns when the next check is due; ok is false if no check will run. busy reports whether a check is running.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.Held(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -107,20 +107,20 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// NoteStart notes that check i starts now. random is a number in [0,1).
+// NoteStart records that check i starts now. random is a number in [0,1).
 func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip records that check i can't run in this run of the service.
+// Skip records that check i can't run in this run of the service, and why.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the
-// On constants of package config, or "". The result of a held check is dropped.
+// Record handles a result of check i. changed reports whether the verdict has changed. act is the action on the run: one of the
+// On constants of package config, or "". Record drops the result of a held check.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
@@ -161,7 +161,7 @@ func Gates(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said is why it isn't, or a warning if it is.
+// Ready reports whether the run is ready according to its checks. said says why it isn't ready, or is a warning.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
 	for i := range h.Checks {

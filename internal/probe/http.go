@@ -21,11 +21,11 @@ import (
 	"hinit/internal/config"
 )
 
-// answerSize limits how many bytes of a response are read, including its headers.
+// answerSize limits the bytes that are read of a response, including its headers.
 const answerSize = 64 << 10
 
-// httpCheck sends one GET request over a new connection. net/http formats the request and parses the response. It doesn't use
-// [http.Transport]: the system calls must take turns (internal/blocking), and there are no further goroutines.
+// httpCheck sends one GET request over a new connection. net/http formats the request and parses the response. httpCheck doesn't
+// use [http.Transport], because its system calls must take turns (internal/blocking), and because it would start goroutines.
 type httpCheck struct {
 	to       []unix.Sockaddr
 	request  []byte
@@ -73,7 +73,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	return h, err
 }
 
-// oneLine removes line breaks, so that a text from a file of the agent can't add headers.
+// oneLine removes line breaks. Without it a text from a file of the agent could add headers.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
 var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -93,7 +93,7 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	r.Reset(limited)
 	defer r.Reset(nil)
 	for {
-		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // closing the body would read the rest; the connection is closed
+		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // a close of the body would read the rest; the connection is closed instead
 		switch {
 		case err != nil:
 			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
@@ -103,8 +103,8 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	}
 }
 
-// unread returns why there is no complete response. room is how many more bytes could have been read. late says that the deadline
-// has passed: net/http does not report that in the middle of a line.
+// unread returns why the response is incomplete. room is the number of further bytes that could have been read. late says that
+// the deadline has passed, because net/http does not report that in the middle of a line.
 func (h *httpCheck) unread(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -150,7 +150,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	}
 }
 
-// missing says what a response body lacks, "" for nothing.
+// missing returns the expected text that a response body lacks, or "".
 func (h *httpCheck) missing(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):

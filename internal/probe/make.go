@@ -11,7 +11,7 @@ import (
 	"hinit/profiles"
 )
 
-// make prepares the checks of a run. It returns false if it must wait for the .env of the profile. p.mu is held.
+// make prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds p.mu.
 func (p *Prober) make(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.made(t, nil, nil)
@@ -32,7 +32,7 @@ func (p *Prober) make(t *target) bool {
 	return false
 }
 
-// made prepares the checks with their variables. A check with a missing variable is skipped. p.mu is held.
+// made prepares the checks with their variables. It skips a check with a missing variable. The caller holds p.mu.
 func (p *Prober) made(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))

@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// maxRunningChecks limits how many checks run at the same time. Further checks wait, and give no result meanwhile.
+	// maxRunningChecks limits the checks that run at the same time. Further checks wait, and give no result meanwhile.
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer: checks that are due within one timerSlot start together.
 	timerSlot = 25 * time.Millisecond
 )
 
-// Options are the parts that a Prober works with. All functions may be called from any goroutine.
+// Options are the functions and channels that a Prober uses. All functions may be called from any goroutine.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
 	News     func() <-chan struct{} // closed when the snapshot changes
-	Ended    <-chan struct{}        // closed when the supervisor has ended
+	Ended    <-chan struct{}        // closed after the end of the supervisor
 	Post     func(supervisor.Event)
 	// Env returns the variables in the .env of a profile, or of the home for "". It may wait for a disk.
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch registers a function that gets the lines of a service; nil removes it.
+	// Watch registers a function that gets the lines of a service. Nil removes it.
 	Watch func(service string, seen func(lines []byte))
 	// ReadMessages handles the unread messages of a service, so that they count when ReadMessages returns.
 	ReadMessages func(service string)
-	// Deafness reports whether a gateway is deaf, as [DeafWatch.Deafness] does.
+	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
-	// Run executes a command, and returns its exit code and its last line. When ctx ends it kills all processes of the command.
+	// Run executes a command, and returns its exit code and its last line. When ctx ends, Run kills all processes of the command.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
 
@@ -49,10 +49,10 @@ type Target struct {
 	Profile string
 	Expand  func(string) string // replaces all placeholders except variables
 	Env     map[string]string   // variables from the configuration
-	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then may its checks use that file.
+	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then may its checks use this file.
 	AgentDecides bool
-	Actor        *fsutil.Actor // identity of the service's user; takes turns of the data volume
-	Spec         proc.Spec     // how the service is started
+	Actor        *fsutil.Actor // identity of the service's user; each operation takes a turn of the data volume
+	Spec         proc.Spec     // how the supervisor starts the service
 }
 
 // Prober runs the checks of all services. Its methods may be called from any goroutine and don't block.
@@ -64,13 +64,13 @@ type Prober struct {
 
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
-	handedOver      map[string]Health // handed over by the old program, until Set is called for the service
+	handedOver      map[string]Health // from the old program, until Set is called for the service
 	handedOverBeats map[string]Beat   // the same for beats
 	running         bool
-	runningChecks   int // checks that are running
+	runningChecks   int // number of running checks
 	allBusy         bool
-	timerAt         time.Time // when the timer fires; zero for never
-	origin          time.Time // origin of the timer's slots
+	timerAt         time.Time // when the timer fires; zero if it doesn't
+	origin          time.Time // start of the timer's first slot
 	outbox          []supervisor.Event
 }
 
@@ -85,19 +85,19 @@ type target struct {
 
 	name       string
 	options    *Options
-	beats      *beats      // messages of its runs; nil if no check uses them
+	beats      *beats      // messages of the service's runs; nil if no check uses them
 	logMatches []*logMatch // the matches of its log checks; nil for other checks
 	rules      []config.Check
 	health     Health
-	ended      time.Time // end of the previous run. The lines of this run may come before the supervisor reports it as up
-	began      time.Time // beginning of this run; after re-execution, when the new program first saw it
-	live       bool      // its run is up and not paused
-	checkers   []checker // its checks, made anew for each run; nil until then
+	ended      time.Time // end of the previous run; lines of this run may come before the supervisor reports it as up
+	began      time.Time // beginning of this run; after re-execution, the time at which the new program first saw it
+	live       bool      // the run is up and not paused
+	checkers   []checker // the checks, made anew for each run; nil until then
 	making     bool
 	busy       []bool
-	version    int // changes whenever results of running checks become invalid
+	version    int // changes when the results of running checks become invalid
 	reported   readinessReport
-	check      int // index of the check that is being made
+	check      int // index of the check in preparation
 }
 
 // readinessReport is the last report to the supervisor about a run.
@@ -159,7 +159,7 @@ func (p *Prober) wakeUp() {
 	pause.Wake(p.wake)
 }
 
-// run is the scheduler. It ends when there are no checks any more.
+// run is the scheduler. It ends when no check is left.
 func (p *Prober) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -199,7 +199,7 @@ func (p *Prober) run() {
 	}
 }
 
-// follow updates the targets from a snapshot of the supervisor. p.mu is held.
+// follow updates the targets from a snapshot of the supervisor. The caller holds p.mu.
 func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -240,9 +240,9 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 }
 
 // next returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
-// event can make it run. p.mu is held.
+// event makes the scheduler run. The caller holds p.mu.
 func (p *Prober) next() (at time.Time, some bool) {
-	if p.allBusy { // all probe slots are busy: the end of a check wakes the scheduler
+	if p.allBusy { // all slots are in use: the end of a check wakes the scheduler
 		return at, false
 	}
 	for _, t := range p.targets {
@@ -265,7 +265,7 @@ func (p *Prober) next() (at time.Time, some bool) {
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// startDue starts every check that is due. p.mu is held.
+// startDue starts every check that is due. The caller holds p.mu.
 func (p *Prober) startDue(now time.Time) {
 	p.allBusy = false
 	for _, t := range p.targets {
@@ -283,7 +283,7 @@ func (p *Prober) startDue(now time.Time) {
 			if t.checkers == nil && !p.make(t) {
 				break
 			}
-			if t.health.Held(i) { // it can't run
+			if t.health.Held(i) { // the check must not run now
 				continue
 			}
 			p.startCheck(t, i, now)
@@ -291,7 +291,7 @@ func (p *Prober) startDue(now time.Time) {
 	}
 }
 
-// startCheck starts one check. p.mu is held.
+// startCheck starts one check. The caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.NoteStart(i, now, rand.Float64())
@@ -332,7 +332,7 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 }
 
-// changed reports a new verdict, and carries out the action that follows from it. p.mu is held.
+// changed reports a new verdict, and executes the resulting action. The caller holds p.mu.
 func (p *Prober) changed(t *target, i int, act string) {
 	c := &t.health.Checks[i]
 	text := Remark + c.Rule.Name + " " + words[c.Verdict]
@@ -355,7 +355,7 @@ const Remark = "check "
 // exitUnhealthy is the exit code of a container that ends because of a failed check.
 const exitUnhealthy = 1
 
-// reportReadiness reports the readiness of a run to the supervisor, if it has changed. p.mu is held.
+// reportReadiness reports the readiness of a run to the supervisor, if it has changed. The caller holds p.mu.
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
 	now.ready, now.said = t.health.Ready()
@@ -365,13 +365,13 @@ func (p *Prober) reportReadiness(t *target) {
 	}
 }
 
-// post queues an event, which the scheduler sends to the supervisor, so that events keep their order. p.mu is held.
+// post queues an event, which the scheduler sends to the supervisor, so that events keep their order. The caller holds p.mu.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
 	p.wakeUp()
 }
 
-// Health returns a copy of the state of a service's checks, and their types. ok is false if it has no checks.
+// Health returns a copy of the state of a service's checks, and their types. ok is false for a service without checks.
 func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -380,7 +380,7 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 		return h, nil, false
 	}
 	h = t.health
-	if h.Checks == nil { // it has not run yet
+	if h.Checks == nil { // the service has not run yet
 		h = Begin(t.rules, 0, time.Time{})
 	}
 	h.Checks = append([]Progress(nil), h.Checks...)
@@ -390,8 +390,8 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	return h, types, true
 }
 
-// PauseUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now. It reports whether the service
-// has checks.
+// PauseUntil pauses the checks of a service until a time. A zero time ends the pause and runs the checks now. The result is false
+// for a service without checks.
 func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -409,7 +409,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 	return true
 }
 
-// Handover is the state of a prober that re-execution hands over to the next program of PID 1.
+// Handover is the state that a prober passes on when PID 1 executes itself again.
 type Handover struct {
 	Services map[string]Health
 	Beats    map[string]Beat // messages of the services whose checks use them
@@ -434,7 +434,7 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new prober continue an old one; nil stands for a prober without checks. Call it before Set.
+// TakeOver gives a new prober the state of an old one; nil means a prober without checks. Call it before Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

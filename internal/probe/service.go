@@ -54,11 +54,11 @@ type stateCheck struct {
 	patient
 	want config.StateCheck
 	read func() (profiles.State, error)
-	beat atomic.Int64 // the last heartbeat, in nanoseconds since 1970; 0 for none
+	beat atomic.Int64 // time of the last heartbeat, in nanoseconds since 1970; 0 for none
 }
 
-// silence returns how long the gateway has not written its state file. Other programs write it too. If the file never says when
-// the gateway wrote it, the time of the file counts.
+// silence returns the time since the gateway wrote its state file. Other programs write the file too. If the file has no time of
+// the gateway, its modification time counts.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())
@@ -89,7 +89,7 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch has the matches of a log check in the lines of a service, over all runs.
+// logMatch finds matches of a log check in the lines of a service, over all runs.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
@@ -105,20 +105,20 @@ func logMatchesOf(checks []config.Check) []*logMatch {
 		}
 		matches[i] = &logMatch{contains: []byte(c.Log.Contains)}
 		if c.Log.Matches != "" {
-			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // no error: the configuration was validated
+			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // no error, because the configuration is validated
 		}
 	}
 	return matches
 }
 
-// watch starts the search in the lines of a service, and replaces an earlier search. p.mu is held.
+// watch starts the search in the lines of a service, and replaces an earlier search. The caller holds p.mu.
 func (p *Prober) watch(next, old *target) {
 	looksOut := func(t *target) bool {
 		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })
 	}
 	switch {
 	case looksOut(next):
-		if old != nil { // matches of the old search in this run count
+		if old != nil { // matches of the old search in this run count too
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if s != nil && at >= 0 && old.logMatches[at] != nil {
@@ -158,7 +158,7 @@ type logCheck struct {
 	want  config.LogCheck
 	since atomic.Int64 // earlier lines don't count
 	began time.Time
-	seen  bool // a matching line was found, perhaps by the program before re-execution
+	seen  bool // a matching line was found, perhaps before re-execution
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {

@@ -7,7 +7,7 @@ import (
 
 // usage is the processor time of a process.
 type usage struct {
-	state byte   // 0 if there is no such process
+	state byte   // 0 without such a process
 	ticks uint64 // clock ticks used by the process and its reaped children
 }
 
@@ -17,7 +17,7 @@ func processorTime(pid int) usage {
 	return usage{st.State, st.CPU + st.Waited}
 }
 
-// treesOf returns for every process the ticks used by it and all its descendants.
+// treesOf returns, for every process, the ticks of the process and all its descendants.
 func treesOf() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {
@@ -25,7 +25,7 @@ func treesOf() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a loop: parents may have changed while /proc was read
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a loop: parents may change during the read of /proc
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent
 		}

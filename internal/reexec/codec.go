@@ -16,11 +16,11 @@ import (
 	"unsafe"
 )
 
-// Codec encodes and decodes the state that generations hand over. It includes unexported fields of structs, so a new field can't
-// be forgotten. It supports booleans, numbers, strings, times and open files, and pointers, slices, arrays, maps and structs of
-// these. A value of any other type is an error. Raw JSON is copied. Tags of fields:
+// Codec encodes and decodes the state that one generation passes to the next. It includes unexported fields of structs, so that
+// no new field is forgotten. It supports booleans, numbers, strings, times and open files, and pointers, slices, arrays, maps and
+// structs of these. A value of any other type is an error. Raw JSON is copied. Tags of fields:
 //
-// `reexec:"-"`      is not handed over, and keeps its value in Decode
+// `reexec:"-"`      is left out, and keeps its value in Decode
 // `reexec:"Name"`   has this name instead of the field's
 // `reexec:",json"`  is encoded by encoding/json
 //
@@ -49,7 +49,7 @@ func NewCodec() *Codec {
 	return c
 }
 
-// Keep returns the descriptors that Encode has encoded, each once.
+// Keep returns the descriptors that Encode has encoded, without repetitions.
 func (c *Codec) Keep() []int { return c.keep }
 
 // field is a field of a struct as it is encoded.
@@ -59,7 +59,7 @@ type field struct {
 	v    reflect.Value
 }
 
-// fields returns the fields of a struct that are handed over.
+// fields returns the fields of a struct that are encoded.
 func fields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -172,7 +172,7 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// number returns the descriptor number of an open file without changing the file. It returns -1 for a nil or closed file.
+// number returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed file.
 func (c *Codec) number(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
@@ -238,13 +238,13 @@ func (c *Codec) moment(t time.Time) any {
 		return nil
 	}
 	m := moment{Wall: t.UnixNano()}
-	if t != t.Round(0) { // compares the monotonic reading too, unlike Equal
+	if t != t.Round(0) { // != compares the monotonic reading too, unlike Equal
 		m.Mono = c.mono + int64(t.Sub(c.now))
 	}
 	return m
 }
 
-// Decode decodes the JSON into the value that v points to. Fields that are missing in the JSON keep their values.
+// Decode decodes the JSON into the value that v points to. Fields without a value in the JSON don't change.
 func (c *Codec) Decode(data json.RawMessage, v any) error {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer || at.IsNil() {

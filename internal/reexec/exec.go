@@ -32,21 +32,21 @@ type Program struct {
 	Path  string          // path of the executable
 	Argv  []string        // includes argv[0]
 	Env   []string        // Become adds Var
-	Keep  []int           // descriptors that stay open, besides 0, 1 and 2
-	State json.RawMessage // the state to hand over
-	// Signals are the signals that the new program handles. They wait in the kernel from the call of Late until the new program
-	// asks for them. The exceptions are HUP, INT, QUIT and TERM: the Go runtime unblocks these early (runtime, blockableSig).
-	// They are ignored, and lost, for about a millisecond until the new program handles them.
+	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
+	State json.RawMessage // the state for the new program
+	// Signals lists the signals that the new program handles. They wait in the kernel from the call of Late until the new program
+	// accepts them. The exceptions are HUP, INT, QUIT and TERM: the Go runtime unblocks these early (runtime, blockableSig). They
+	// are lost, for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// Late returns the signals that were delivered and not handled. It is called as late as possible. The new program gets them
-	// from Take.
+	// Late returns the signals that were delivered and not handled. Become calls Late as late as possible. The new program gets
+	// these signals from Take.
 	Late func() []syscall.Signal
 	// Knows says that the program can continue stopped processes, see [Halted].
 	Knows bool
 }
 
-// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. No other
-// goroutine may start a process meanwhile, because the child would inherit the kept descriptors.
+// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. Meanwhile no
+// other goroutine may start a process, because the child would inherit the kept descriptors.
 func (p *Program) Become() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -89,7 +89,7 @@ func (p *Program) Become() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// hold makes the signals wait for the new program, as far as possible. undo restores the old state; call it on the same thread.
+// hold makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same thread.
 func hold(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -112,7 +112,7 @@ func hold(signals []syscall.Signal) (undo func(), err error) {
 	}, nil
 }
 
-// essential are the signals that the Go runtime always unblocks.
+// essential lists the signals that the Go runtime always unblocks.
 var essential = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
 // action has room for the kernel's struct sigaction.
@@ -164,16 +164,16 @@ func monotonic() int64 {
 	return now.Nano()
 }
 
-// Taken is what the previous generation has handed over.
+// Taken is the state from the previous generation.
 type Taken struct {
 	State   json.RawMessage
-	Signals []syscall.Signal // signals that came and were not handled
-	Deaf    time.Duration    // how long, until now, HUP, INT, QUIT and TERM were lost
+	Signals []syscall.Signal // signals that were delivered and not handled
+	Deaf    time.Duration    // the time until now in which HUP, INT, QUIT and TERM were lost
 	Halted  *Halted          // nil if no process was stopped for the change
-	Stood   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets it
+	Stood   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
 }
 
-// Threads returns how many threads and processors this program may use at most, 0 for no limit. taken may be nil.
+// Threads returns the limits of threads and processors for this program, 0 for no limit. taken may be nil.
 func (taken *Taken) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -181,11 +181,11 @@ func (taken *Taken) Threads() (threads, processors int) {
 	return taken.Halted.Threads, taken.Halted.Processors
 }
 
-// ErrNone is the error of Take in a process without a predecessor.
+// ErrNone is the error of Take in a process without a previous generation.
 var ErrNone = errors.New("nothing was handed over")
 
-// Take returns what the previous generation has handed over, once. The error is ErrNone if there is nothing. With any other
-// error, the result may still name stopped processes. Take also removes Var, so that no child gets it.
+// Take returns the state from the previous generation, once. Without such a state the error is ErrNone. With any other error, the
+// result may still name stopped processes. Take also removes Var, so that no child gets it.
 func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
@@ -196,7 +196,7 @@ func Take() (out *Taken, err error) {
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // set by another program, or by an init outside of this one
+		return nil, ErrNone // another program has set the variable, or an init outside of this one
 	}
 	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")

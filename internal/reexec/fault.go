@@ -13,17 +13,17 @@ import (
 const (
 	// ExitFault is the container's exit code when hinit can't continue after a fault of its own (EX_SOFTWARE of sysexits(3)).
 	ExitFault = 70
-	// faultWindow is how soon after a fault a second one ends the container.
+	// faultWindow is the time after a fault in which a second fault ends the container.
 	faultWindow = time.Minute
-	// reportTime limits how long writing the report of a fault to the console and the disk may take.
+	// reportTime limits the time to write the report of a fault to the console and the disk.
 	reportTime = time.Second
 )
 
-// Panicked handles a panic in any goroutine except the supervisor's. It is called in that goroutine. It re-executes hinit, which
-// starts the goroutine anew.
+// Panicked handles a panic in any goroutine except the supervisor's. The goroutine with the panic calls it. Panicked re-executes
+// hinit, which starts the goroutine again.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.broken.CompareAndSwap(false, true) {
-		return // another fault is already being handled
+		return // another fault is in progress
 	}
 	g.report(doing, value, stack)
 	err := g.mayGoOn()
@@ -41,7 +41,8 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	g.host.End(ExitFault, "hinit has a fault")
 }
 
-// SupervisorPanicked handles a panic of the supervisor, in its goroutine. When it returns, the supervisor has ended for good.
+// SupervisorPanicked handles a panic of the supervisor, in its goroutine. When SupervisorPanicked returns, the supervisor has
+// ended for good.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
@@ -53,7 +54,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// awaitRoom repeats try while it fails only for lack of room for the new program's threads.
+// awaitRoom repeats try while the only error is a lack of room for the new program's threads.
 func awaitRoom(try func() error) error {
 	for end := time.Now().Add(roomTime); ; <-time.After(roomTime / 20) {
 		if err := try(); !errors.Is(err, errNoRoom) || time.Now().After(end) {
@@ -91,8 +92,8 @@ func (g *Generation) report(doing string, value any, stack []byte) {
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
-	go func() { // guard is not used: a panic here could be reported nowhere
-		_, _ = os.Stderr.Write(b.Bytes()) // errors are ignored: there is no other place to report to
+	go func() { // without guard, because a panic here could be reported nowhere
+		_, _ = os.Stderr.Write(b.Bytes()) // errors don't matter: hinit has no other place for the report
 		written <- struct{}{}
 	}()
 	go func() {

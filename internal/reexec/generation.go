@@ -17,32 +17,32 @@ import (
 	"hinit/internal/version"
 )
 
-// Format is the version of the handed-over state. It changes when a successor could misunderstand the state. New keys don't
-// change it.
+// Format is the version of the encoded state. It changes when a later program could misunderstand the state. New keys don't
+// change Format.
 const Format = 2
 
-// Self is the path of this process's program. It works even if the file was replaced or removed.
+// Self is the path of this process's program. It works even after the file was replaced or removed.
 const Self = "/proc/self/exe"
 
-// Host is the container, whose state a generation hands over.
+// Host is the container, whose state passes from one generation to the next.
 type Host interface {
-	// Claim locks the configuration of the container against changes, until release. An error says why re-execution is not
-	// possible now.
+	// Claim locks the configuration of the container against changes until release. An error says why no re-execution is possible
+	// now.
 	Claim() (release func(), err error)
-	// Rest waits for operations that can't be handed over halfway, and lets no new ones begin until wake, which is never nil.
-	// After a fault it does what it can, and returns no error.
+	// Rest waits for operations that must not be interrupted, and prevents new ones until wake, which is never nil. After a fault
+	// Rest does as much as it can, and returns no error.
 	Rest(fault bool) (wake func(), err error)
 	// Yield calls f in the supervisor's goroutine, between two events. An error says that the supervisor has ended.
 	Yield(f func()) error
-	// HandOver returns a pointer to the state for the next generation, which includes past. Nothing of the state changes until
-	// thaw, which is never nil. It is called in Yield, or by the supervisor after its fault.
+	// HandOver returns a pointer to the state for the next generation. The state includes past. It does not change until thaw,
+	// which is never nil. The generation calls HandOver in Yield, or the supervisor calls it after its fault.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
-	// TakeLate returns the signals that have come and were not handled; PutBack queues them again.
+	// TakeLate returns the signals that were delivered and not handled; PutBack queues them again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
 	// LastEvents returns the last events, for the report of a fault.
 	LastEvents() string
-	// Keep stores the report of a fault where people find it.
+	// Keep stores the report of a fault in a file that people can find.
 	Keep(name string, report []byte) (path string, err error)
 	// Say writes a line to the container's log.
 	Say(line string)
@@ -50,14 +50,14 @@ type Host interface {
 	End(code int, reason string)
 }
 
-// Past is what each generation tells the next about itself and the earlier ones.
+// Past describes this generation and the earlier ones to the next generation.
 type Past struct {
 	Format int
 	Number int
 	Exe    string      // file of the container's program
 	Comm   string      // name of the process
 	Cause  string      // why it is replaced, for people
-	Faults []time.Time // when faults caused a re-execution within the last minute
+	Faults []time.Time // times of faults within the last minute that caused a re-execution
 }
 
 // Generation is one program of this process, between two re-executions. Its methods may be called from any goroutine.
@@ -65,21 +65,21 @@ type Generation struct {
 	Number  int
 	Version string // version of this program
 	Exe     string // file of the container's program
-	ID      string // identity of that file when this generation began, see [FileID]
+	ID      string // identity of that file at the beginning of this generation, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  []time.Time // used only by the goroutine that handles a fault
+	faults  []time.Time // only the goroutine that handles a fault uses faults
 
-	settled atomic.Bool // the boot is over: there is state to hand over
-	busy    atomic.Bool // a requested re-execution is under way
-	broken  atomic.Bool // a fault is being handled
+	settled atomic.Bool // the boot is over, so there is a state to pass on
+	busy    atomic.Bool // a requested re-execution is in progress
+	broken  atomic.Bool // a fault is in progress
 	failed  atomic.Bool // the container ends because of faults
 
 	mu      sync.Mutex
 	refused string
 }
 
-// First returns the generation that the container was started with. signals are the signals that the host handles.
+// First returns the first generation of a container. signals are the signals that the host handles.
 func First(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(Self) // without /proc no re-execution is possible anyway
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
@@ -91,7 +91,7 @@ func (g *Generation) Follows(past Past) {
 	g.Settle()
 }
 
-// Understand decodes the state that was taken, into the value that state points to. It also restores the name of the process.
+// Understand decodes the state in taken into the value that state points to. It also restores the name of the process.
 func Understand(taken *Taken, state any, past *Past) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
@@ -99,11 +99,11 @@ func Understand(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // otherwise it is the name of the link that was executed
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // without this the name is that of the executed link
 	return nil
 }
 
-// GoesOn returns the line of the log after a re-execution: why it was done, and for how long the signals waited.
+// GoesOn returns the line of the log after a re-execution: its cause, and for how long the signals waited.
 func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
 	if taken.Halted != nil {
@@ -112,7 +112,7 @@ func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	return text
 }
 
-// Settle notes that the boot is over.
+// Settle records that the boot is over.
 func (g *Generation) Settle() { g.settled.Store(true) }
 
 // Failed reports whether the container ends because of faults.
@@ -131,8 +131,8 @@ func (g *Generation) refuse(reason string) {
 	g.refused = reason
 }
 
-// Ask checks whether this process can become binary ("" for its own file), and starts the re-execution. It returns the number of
-// this generation and doesn't wait: either the next generation begins, or Refusal returns an error.
+// Ask checks whether this process can become binary ("" means its own file), and starts the re-execution. It returns the number
+// of this generation and doesn't wait: either the next generation begins, or Refusal returns an error.
 func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
 	if binary == "" {
 		binary = g.Exe
@@ -166,7 +166,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	return g.Number, nil
 }
 
-// replace becomes another program. It returns only after a failure, and the state is the same as before. over says that the
+// replace executes another program. It returns only after a failure, and the state is the same as before. over says that the
 // container has ended meanwhile.
 func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Rest(fault)

@@ -19,46 +19,45 @@ import (
 	"hinit/internal/tuning"
 )
 
-// HaltVar is the environment variable that tells the new program that all other processes are stopped, see [Halted]. Package
-// entry reads its first number before the Go runtime begins.
+// HaltVar is the environment variable that tells the new program that the old one has stopped all other processes, see [Halted].
+// Package entry reads its first number before the Go runtime begins.
 const HaltVar = "HINIT_HALTED"
 
 const (
 	// plenty is a number of free process numbers that is always enough: no fork bomb uses so many while a program starts. With
-	// fewer free numbers, all other processes are stopped.
+	// fewer free numbers, hinit stops all other processes.
 	plenty = 1024
-	// outside is how many process numbers may be taken from outside of the container, as by docker exec, while all other
+	// outside is the number of process numbers that may be used from outside of the container, as by docker exec, while all other
 	// processes are stopped.
 	outside = 3
-	// spare is how many more threads must be possible besides this program's own, if the limit of the control group can't be
-	// read.
+	// spare is the number of further threads that must be possible if the limit of the control group can't be read.
 	spare = 64
 	// mostBefore limits how many stopped processes the variable lists. A number takes up to ten digits and a blank.
 	mostBefore = 10_000
-	// haltTime limits how long stopping the other processes may take. The supervisor waits meanwhile.
+	// haltTime limits the time to stop the other processes. The supervisor waits meanwhile.
 	haltTime = 10 * time.Second
-	// roomTime is how long a re-execution after a fault waits for free process numbers.
+	// roomTime limits the wait of a re-execution after a fault for free process numbers.
 	roomTime = 10 * time.Second
 )
 
-// errNoRoom is wrapped by errors about too few free process numbers for the new program's threads.
+// errNoRoom is the cause in errors about too few free process numbers for the new program's threads.
 var errNoRoom = errors.New("the new program might not get its threads")
 
-// Halted is what the old program tells the new one when it has stopped every other process.
+// Halted tells the new program that the old program has stopped every other process.
 type Halted struct {
-	Threads    int   // threads that the new program needs besides the first; a few more process numbers are free
+	Threads    int   // threads that the new program needs in addition to the first; a few more process numbers are free
 	Processors int   // GOMAXPROCS of the old program
-	since      int64 // when they were stopped, by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were stopped already before that
+	since      int64 // when the processes were stopped, by CLOCK_MONOTONIC, in nanoseconds
+	before     []int // processes that were stopped already before this time
 }
 
 func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB for a variable. Processes beyond that are continued with the others.
+	// execve(2) accepts at most 128 KiB for a variable. Processes beyond this limit continue like the others.
 	before := h.before[:min(len(h.before), mostBefore)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-// parseHalted is the inverse of String. It returns nil if nothing was stopped.
+// parseHalted is the inverse of String. It returns nil if no process was stopped.
 func parseHalted(text string) *Halted {
 	var n []int
 	for word := range strings.FieldsSeq(text) {
@@ -74,7 +73,7 @@ func parseHalted(text string) *Halted {
 	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume continues every process, and returns how long they were stopped. Call it when this program has its threads.
+// Resume continues every process, and returns how long the processes were stopped. Call Resume when this program has its threads.
 func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
@@ -83,16 +82,16 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// makeRoom makes sure that the new program gets its threads. execve(2) frees the numbers of this program's threads. If others
-// take them, the Go runtime of the new program ends the process. So if few numbers are free, all other processes are stopped;
-// otherwise halted is nil. knows says that the new program will continue them.
+// makeRoom makes sure that the new program gets its threads. execve(2) frees the numbers of this program's threads. If other
+// processes take these numbers, the Go runtime of the new program ends the process. So if few numbers are free, makeRoom stops
+// all other processes; otherwise halted is nil. knows says that the new program will continue them.
 func makeRoom(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // a guess, without /proc
+	threads := 64 // a guess, if /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can't stop other processes, so the present number of free ones must be enough.
+	// A subreaper can't stop other processes, so the present number of free process numbers must be enough.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plenty || os.Getpid() != 1) && roomFor(threads+spare) {
 		return nil, nil
 	}
@@ -117,15 +116,15 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	return nil, err
 }
 
-// roomFor reports whether this process can create so many threads now.
+// roomFor reports whether this process can create a number of threads now.
 func roomFor(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return entry.Room(threads)
 }
 
-// knowsHalt reports whether a program can continue stopped processes: its file contains the name of the variable. It blocks on
-// the disk.
+// knowsHalt reports whether a program can continue stopped processes: then its file contains the name of the variable. knowsHalt
+// blocks on the disk.
 func knowsHalt(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Kept is how many ended runs are remembered.
+// Kept is the number of ended runs that a Book remembers.
 const Kept = 1000
 
 // maxLive limits the living runs, because each is a service of the supervisor.
@@ -62,7 +62,7 @@ type Order struct {
 type Book struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // distinguishes the runs of this container from the runs of others
+	instance string // distinguishes the runs of this container from runs of other containers
 	next     uint64
 	seq      uint64
 	live     map[string]*entry // by ID
@@ -78,7 +78,7 @@ type entry struct {
 	limit   time.Duration
 	timer   *time.Timer
 	output  *os.File
-	starts  chan struct{} // closed when its process runs or could not be started
+	starts  chan struct{} // closed when the process runs or has failed to start
 	started bool
 	err     error
 }
@@ -90,7 +90,7 @@ func NewBook() *Book {
 	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach connects the book to its loop and follows the loop's events. Call it once, before any run is started.
+// Attach connects the book to its loop and follows the loop's events. Call it once, before the first run.
 func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
@@ -104,7 +104,7 @@ func (b *Book) Attach(loop Loop) {
 // prefix begins the names of runs in the supervisor. No service of hinit.yaml and no service directory can have such a name.
 const prefix = "run/"
 
-// Owns reports whether the name of a service means a run.
+// Owns reports whether the name of a service is that of a run.
 func Owns(service string) bool { return strings.HasPrefix(service, prefix) }
 
 // CheckTag returns why a tag is invalid, or "".
@@ -122,8 +122,8 @@ func CheckTag(tag string) string {
 	return ""
 }
 
-// Start starts a run. It returns when the process runs, or could not be started; the reason is in Run.End. If the book knows the
-// tag, Start returns the run with that tag and starts none.
+// Start starts a run. It returns when the process runs, or has failed to start; then the reason is in Run.End. If the book knows
+// the tag, Start returns the run with that tag and starts none.
 func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
@@ -170,7 +170,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	return out, err
 }
 
-// drop makes the supervisor forget a run that is over. It waits for the loop, so the caller must not hold b.mu.
+// drop makes the supervisor forget a run if over is true. It waits for the loop, so the caller must not hold b.mu.
 func (b *Book) drop(over bool, service string) {
 	if over {
 		b.loop.Post(supervisor.Remove{Name: service})
@@ -218,7 +218,7 @@ func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
 }
 
-// arm starts the timer for the time limit of a run. b.mu is held.
+// arm starts the timer for the time limit of a run. The caller holds b.mu.
 func (b *Book) arm(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
@@ -227,8 +227,8 @@ func (b *Book) arm(e *entry) {
 	}
 }
 
-// Stop begins to end a run and returns at once: TERM to its process, then to its descendants, and KILL to all after the grace.
-// For an ended run it does nothing.
+// Stop begins to end a run and returns at once: TERM to its process, then to its descendants, and KILL to all after the grace. It
+// does nothing to an ended run.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -246,7 +246,7 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 	service := e.Service
 	b.mu.Unlock()
 	err := b.loop.Do(ctx, supervisor.Stop{Name: service})
-	if errors.Is(err, supervisor.ErrUnknown) { // it has just ended
+	if errors.Is(err, supervisor.ErrUnknown) { // the run has just ended
 		err = nil
 	}
 	b.mu.Lock()
@@ -254,7 +254,7 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 	return e.Run, err
 }
 
-// Find returns a run.
+// Find returns the run with an ID.
 func (b *Book) Find(id string) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -273,7 +273,7 @@ func (b *Book) find(id string) (client.Run, error) {
 	return client.Run{}, unknown(id)
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all.
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
 func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -290,7 +290,7 @@ func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	return out, b.seq
 }
 
-// News returns a channel that is closed when a run begins or ends. Call it before Since, or a change between the calls is missed.
+// News returns a channel that is closed when a run begins or ends. Call News before Since, because Since misses later changes.
 func (b *Book) News() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +305,7 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// wakeWaiters wakes the callers of News after a run has begun or ended. b.mu is held.
+// wakeWaiters wakes the callers of News after a run has begun or ended. The caller holds b.mu.
 func (b *Book) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
@@ -327,8 +327,8 @@ func (b *Book) follow() {
 	}
 }
 
-// lookAll compares the runs with the current snapshot of the supervisor. It takes the snapshot while b.mu is held: an older one
-// could lack a run that was just started.
+// lookAll compares the runs with the current snapshot of the supervisor. It takes the snapshot under b.mu, because an older
+// snapshot could lack a run that was just started.
 func (b *Book) lookAll() {
 	var over []string
 	b.mu.Lock()
@@ -352,12 +352,13 @@ func (b *Book) lookAll() {
 	}
 }
 
-// look compares a run with its state in the supervisor, and reports whether the supervisor must forget it. b.mu is held.
+// look compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller holds
+// b.mu.
 func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
-	case v == nil: // the shutdown of the container has dropped it
+	case v == nil: // the shutdown of the container has dropped the run
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		e.End, over = endOf(v.LastExit), true
@@ -392,7 +393,7 @@ func (e *entry) shorten() {
 	}
 }
 
-// forget moves a run to the ended ones, and drops the oldest of these. b.mu is held.
+// forget moves a run to the ended runs, and drops the oldest of these. The caller holds b.mu.
 func (b *Book) forget(e *entry) {
 	e.shorten()
 	delete(b.live, e.ID)

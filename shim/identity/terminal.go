@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyFile says whether the kernel allows TIOCSTI. Linux has the file since 6.2.
+// legacyFile says whether the kernel allows TIOCSTI. Linux has this file since 6.2.
 const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
 
 // LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process types
@@ -19,7 +19,7 @@ func LeaveTerminal() error {
 		return nil
 	}
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) { // it has no controlling terminal
+	if errors.Is(err, unix.ENXIO) { // the process has no controlling terminal
 		return nil
 	}
 	if !types() {

@@ -56,8 +56,8 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
-// Changes reports whether the words after the agent's name start, stop or restart gateways, also if [Parse] does not accept them. It
-// is false for a request for help.
+// Changes reports whether the words after the agent's name start, stop or restart gateways, even if [Parse] does not accept them.
+// The result is false for a request for help.
 func Changes(words []string) bool {
 	verb := ""
 	named, gateway := false, false

@@ -1,4 +1,4 @@
-// Package local makes a book of runs for a program that has no PID 1 to ask. PID 1's program does not link it. It owns a
+// Package local makes a book of runs for a program without a PID 1. PID 1's program does not link it. The package owns one
 // goroutine, the loop of a supervisor.
 package local
 
@@ -14,7 +14,7 @@ import (
 )
 
 // Book returns a book with its own supervisor. The program becomes a subreaper, so that the descendants of a run become its
-// children. Runs that are alive when the program ends go on. It may be called once in a process.
+// children. Living runs continue after the end of the program. Call Book only once in a process.
 func Book() (*runs.Book, error) {
 	proc.Unignore()
 	procs, err := proc.New()
