@@ -193,7 +193,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts a text to at most most bytes, between two characters.
+// shorten cuts a text between two characters, so that it has no more bytes than most.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text

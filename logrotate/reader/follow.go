@@ -101,7 +101,7 @@ type reader struct {
 
 	file  *os.File // current file, nil for none
 	at    int64    // offset behind the last emitted line
-	carry []byte   // the unfinished line at at
+	carry []byte   // the unfinished line at that offset
 	known string   // newest archive that Read has handled
 	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that is not skipped
 

@@ -42,7 +42,7 @@ func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+t
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
 
 func (c *Call) die(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error is ignored: there is no reader
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // the error doesn't matter: the text has no reader
 	return code
 }
 
@@ -73,9 +73,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files without a magic number. If
-// that fails it returns the exit code. The message of an error names the tool as who, because in a chain of tools that is the
-// last one.
+// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files without a magic number.
+// After a failure it returns the exit code. Its error message names the tool who, because in a chain of tools this is the last
+// one.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

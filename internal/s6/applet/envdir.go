@@ -20,7 +20,7 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. If the container has no PATH, the caller's is used. If
+// withContenv runs a program in the container's environment. If the container has no PATH, the program gets the caller's PATH. If
 // S6_KEEP_ENV is a number other than 0, the program gets the caller's environment. For root, rootEnv reduces the environment.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
@@ -77,7 +77,7 @@ func envdir(c *Call, options []option) int {
 			rules.asIs = true
 		case 'f':
 			rules.whole = true
-		case 'L': // values may have any length here
+		case 'L': // here values may have any length
 		case 'c':
 			if len(o.value) != 1 {
 				return wrongUsage
@@ -101,13 +101,13 @@ type envDirRules struct {
 const (
 	// maxEnvValue is the longest value of a program's variable (MAX_ARG_STRLEN, see execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits beyond what one program's environment can hold.
+	// Limits above the environment that one program can have.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env with changes from the files of a directory: an empty file removes its variable. It skips names with a
-// leading dot or a "=". After an error it returns env unchanged.
+// readEnvDir returns env with changes from the files of a directory. An empty file removes its variable. Names with a leading dot
+// or a "=" are left out. After an error the result is env without changes.
 //
 // It reads only regular files and the null device, without blocking. Root follows only links in directories that only root can
 // write, also on the way to the directory. Otherwise the agent could make root read any file and pass its content on.
@@ -160,7 +160,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads a file, or only enough of it for its first line.
+// readEnvFile reads a file. Without whole it reads only as much as the first line needs.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {

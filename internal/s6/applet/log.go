@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// partialTime is how long s6-log waits for the end of a line after it was asked to end.
+	// partialTime is the time that s6-log waits for the end of a line after a signal to end.
 	partialTime = 2 * time.Second
 	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, so its writer blocks.
 	mostPending = 4 << 20
@@ -27,8 +27,8 @@ type logger struct {
 	dirs     []*logDir
 	limit    int // length at which lines are split, 0: never
 	verbose  int
-	protect  bool // TERM doesn't end it
-	blocking bool // read nothing while there is output to write
+	protect  bool // TERM doesn't end s6-log
+	blocking bool // read nothing while output waits
 
 	partial []byte // the incomplete line
 	out     []byte // output for stdout
@@ -73,7 +73,7 @@ func logMain(c *Call, options []option) int {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
 			l.warn("unable to notify readiness: " + strerror(err))
 		}
-		_ = unix.Close(notify) // readiness is reported by one line only
+		_ = unix.Close(notify) // a single line reports readiness
 	}
 	return l.run(wake)
 }
@@ -172,7 +172,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partial) == 0 {
-			break // everything written before the signal has been read
+			break // everything from before the signal has been read
 		}
 	}
 	return l.end()
@@ -187,7 +187,7 @@ func (l *logger) mayRead() bool {
 	return true
 }
 
-// patience returns how long to wait for input, in milliseconds: until the next try of a directory, or until the end.
+// patience returns the time to wait for input, in milliseconds: until the next try of a directory, or until the end.
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {
@@ -249,7 +249,8 @@ func (l *logger) take(input []byte, now time.Time) {
 	}
 }
 
-// split cuts a line that is longer than the limit. It keeps a line of exactly the limit, whose end may come next.
+// split cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may come
+// next.
 func (l *logger) split(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -281,7 +282,7 @@ func (l *logger) line(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // an error is ignored: there is no reader
+				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // the error doesn't matter: stderr has no reader
 			default:
 				s.to.add(stamp, line)
 			}

@@ -20,8 +20,8 @@ const (
 	liveMode  = 0o644
 )
 
-// logDir is a directory of s6-log: current, archives named by the time of their rotation, and a lock. No symbolic link in it is
-// followed.
+// logDir is a directory of s6-log: current, archives named by the time of their rotation, and a lock. logDir follows no symbolic
+// link in the directory.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
@@ -35,9 +35,9 @@ type logDir struct {
 	retryAt time.Time // earliest next try; zero: now
 }
 
-// openLogDir opens and locks a directory; it creates a missing last component. For root see [fsutil.OpenForRoot]. others are the
-// directories that this process has open already: its own lock would not keep it from opening one of them again. The result
-// named what says which action failed, in the words of s6.
+// openLogDir opens and locks a directory; it creates a missing last component. For root see [fsutil.OpenForRoot]. others lists
+// the directories that this process has open already, because its own lock does not prevent a second opening. The result what
+// says which action failed, in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -75,7 +75,7 @@ func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == "/" {
-		return nil // it exists
+		return nil // the directory exists
 	}
 	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {
@@ -131,7 +131,7 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens current. It continues a complete file. It archives an incomplete one, with a suffix that says so.
+// begin opens current. It continues a complete file. It archives an incomplete file with a suffix that marks it.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -153,8 +153,7 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// ours refuses a file with other hard links, if this process is root in another user's directory: root may need the file
-// elsewhere.
+// ours refuses a file with other hard links, if this process is root in another user's directory: the file may belong elsewhere.
 func (l *logDir) ours(fd int) error {
 	strange, err := others(l.dir)
 	if err != nil || !strange {
@@ -251,8 +250,7 @@ func (l *logDir) cut() {
 	}
 }
 
-// flush writes pending output and rotates. After an error it tries again when the script's delay is over. Until then it loses
-// nothing.
+// flush writes pending output and rotates. After an error it tries again after the script's delay. Until then it loses nothing.
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -299,7 +297,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate completes current and archives it. It doesn't open a new file.
+// rotate completes current and archives it. It opens no new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err

@@ -67,7 +67,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				steps = append(steps, scriptStep{do: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
-		case 'p': // applies to all actions that follow
+		case 'p': // 'p' applies to all later actions
 			if label = value; label != "" {
 				label += " "
 			}
@@ -91,7 +91,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// ending returns how many steps at the end of a script have no action after them.
+// ending returns the number of steps at the end of a script without a later action.
 func ending(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
@@ -100,7 +100,7 @@ func ending(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// set parses a directive with a number. It applies to the directories that follow.
+// set parses a directive with a number. It applies to the later directories.
 func (r *dirRules) set(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -20,7 +20,7 @@ type Supervisor interface {
 // errNotListening is the error for a directory that is no slot, and for every directory if there is no init.
 var errNotListening = errors.New("supervisor not listening")
 
-// reach connects to PID 1 and returns the path to ask it about: absolute and lexically clean, without resolving links.
+// reach connects to PID 1 and returns the path for the request: absolute and lexically clean. It resolves no links.
 func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist

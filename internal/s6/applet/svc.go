@@ -41,7 +41,7 @@ func svc(c *Call, options []option) int {
 	}
 	ctx := context.Background() // no handler: a signal ends the tool like any program
 	before := make(map[string]uint64)
-	// record the present runs first: if they end before the wait begins, that counts too
+	// record the present runs first, so that an end before the wait counts too
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -71,7 +71,7 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// waitable returns the state to wait for: readiness only for services that announce it.
+// waitable returns the state to wait for. Only services that announce readiness can wait for readiness.
 func (c *Call) waitable(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
@@ -90,7 +90,7 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // only check that it exists
+	if letters == "" { // only check that the directory exists
 		_, err := init.Slot(ctx, path)
 		return missing(dir, err)
 	}
@@ -130,7 +130,7 @@ func (c *Call) scan(dir, letters string) error {
 	return missing(dir, init.SlotScan(context.Background(), letters))
 }
 
-// svcLetter returns the letter for a signal to the main process. ok is false if there is none.
+// svcLetter returns the letter for a signal to the main process. ok is false if no letter exists.
 func svcLetter(number int) (letter byte, ok bool) {
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {

@@ -51,7 +51,7 @@ func svok(c *Call, _ []option) int {
 	return code
 }
 
-// look returns the slot of the directory in the arguments. The code is exitNo if it is not supervised.
+// look returns the slot of the directory in the arguments. code is exitNo if the directory is not supervised.
 func (c *Call) look() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {

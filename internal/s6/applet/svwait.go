@@ -29,8 +29,8 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services, or one of them, are in a state, and returns the exit code. before has their runs from before
-// the command, so that restarts and ends before the wait count; without it only later changes count.
+// waitFor waits until all services, or one of them, are in a state, and returns the exit code. before has the runs from before
+// the command, so that restarts and ends before the wait count. Without before only later changes count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // no handler: a signal ends the tool like any program
 	defer cancel()
@@ -38,7 +38,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	for _, dir := range dirs { // like s6, begin to watch all of them before waiting for any
+	for _, dir := range dirs { // like s6, begin to watch all services before the first wait
 		if _, err := c.slot(ctx, dir); err != nil {
 			return c.notWaitable(ctx, dir, err)
 		}

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tai64nlocal copies lines and replaces a label at the beginning by the local time, with -g by UTC. It writes everything that it
-// has read before it waits for more.
+// tai64nlocal copies lines and replaces a label at the beginning by the local time, or with -g by UTC. It writes everything that
+// it has read before it waits for further input.
 func tai64nlocal(c *Call, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)

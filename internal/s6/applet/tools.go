@@ -13,7 +13,7 @@ import (
 type tool struct {
 	plain  string // letters of its options without a value
 	valued string // letters of its options with a value
-	words  int    // how many words it needs after the options
+	words  int    // number of words that the tool needs after the options
 	usage  string
 	run    func(c *Call, options []option) int
 }

@@ -65,9 +65,9 @@ type Definition struct {
 	DownSignal    int
 	ReloadSignal  int
 	NotifyFD      int  // descriptor on which the service reports readiness, 0 for none
-	Tally         int  // how many deaths are kept in TallyFile
-	Down          bool // it does not start by itself
-	Logger        bool // it has a directory log
+	Tally         int  // number of deaths that TallyFile keeps
+	Down          bool // the service does not start by itself
+	Logger        bool // the service has a directory log
 	// Warnings name files that could not be parsed; their defaults apply.
 	Warnings []string
 }

@@ -23,8 +23,8 @@ var leaps = [...]int64{
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns the number of leap seconds before a time. each is how many seconds a leap second takes in the time scale of
-// seconds: 0 in Unix time.
+// leapsUntil returns the number of leap seconds before a time. each is the length of a leap second in the time scale of seconds:
+// 0 in Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {

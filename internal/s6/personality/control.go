@@ -18,11 +18,11 @@ import (
 	"hinit/supervisor"
 )
 
-// intentTime limits how long a command to a slot waits for the data volume. After that it is confirmed as received; s6 promises
-// no more (contract of s6, section 1).
+// intentTime limits the wait of a command to a slot for the data volume. After that hinit confirms the command as received; s6
+// promises no more (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
-// Slots implements control.Slots. It returns none if the scan directory does not answer in time.
+// Slots implements control.Slots. If the scan directory does not answer in time, it returns none.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
 	var out []client.Slot
 	err := blocking.Wait(ctx, "looking at the scan directory", func() error {
@@ -32,7 +32,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 			services[v.Name] = v
 		}
 		for _, slot := range s.Scanner.Slots() {
-			if v := services[slot.Name]; v != nil || slot.Fixed() { // otherwise it is not a service yet, or not any more
+			if v := services[slot.Name]; v != nil || slot.Fixed() { // a slot without a service is left out, unless it is fixed
 				out = append(out, s.view(slot, v))
 			}
 		}
@@ -73,7 +73,7 @@ func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
 
-// viewOf returns a service as the tools of s6 see it. A service that is parked or can't be started counts as wanted down.
+// viewOf returns a service as the tools of s6 see it. A service that is parked or can't start counts as wanted down.
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
@@ -103,7 +103,7 @@ func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
 	return slot, err
 }
 
-// SlotControl implements control.Slots. The commands stay in force even if ctx ends.
+// SlotControl implements control.Slots. The commands stay in force after ctx ends.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
@@ -118,8 +118,8 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	})
 }
 
-// letter carries out one command of s6-svc. For hinit's own services it records the intent; for foreign services it does what s6
-// would do.
+// letter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the same as
+// s6.
 func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {
@@ -163,7 +163,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	case 'c', 'C':
 		return s.host.Do(ctx, supervisor.Continue{Name: name, Group: letter == 'C'})
 	case 'x':
-		return nil // there is no separate supervisor to restart
+		return nil // no separate supervisor exists that could restart
 	case 'l':
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
 	case 't', 'r':
@@ -185,7 +185,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// intend carries out a command to a service of hinit's own. If the volume is slow, it returns before the command is recorded.
+// intend executes a command to a service of hinit. On a slow volume it returns before the command is recorded.
 func (s *S6) intend(ctx context.Context, name string, command func(context.Context) error) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()

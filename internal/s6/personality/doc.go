@@ -1,12 +1,12 @@
-// Package personality lets PID 1 act as s6: its services have directories below the scan directory, and it carries out s6's
-// commands to them.
+// Package personality lets PID 1 act as s6: its services have directories below the scan directory, and it executes s6's commands
+// to them.
 //
 // A container that is made for s6 has an [S6]. It follows the registry, which says which slots exist.
 //
 // # Promises
 //
-//   - Services that hinit runs are started and stopped as with hinit's own commands, so the operator's intent is recorded.
-//   - A directory that hinit did not make is treated as s6 would treat it, see package foreign.
+//   - Services of hinit start and stop as with hinit's own commands, so the operator's intent is recorded.
+//   - hinit treats a directory of another program like s6, see package foreign.
 //   - A command waits for the data volume for two seconds at most. It stays in force after that.
 //
 // # Goroutines

@@ -20,7 +20,7 @@ const (
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init acts as s6: because the environment says so, or because it is PID 1 of an image made for s6.
+// Wanted reports whether this init acts as s6: because of the environment, or as PID 1 of an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.Truthy3(v)

@@ -20,7 +20,7 @@ type Host interface {
 	scandir.Host
 	// Command carries out an order to a service and records the intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
-	// Refuse returns an error for a gateway that must not be started now.
+	// Refuse returns an error for a gateway that must not start now.
 	Refuse(name string) error
 	// Warn writes a warning that status also shows.
 	Warn(format string, args ...any)
@@ -59,13 +59,13 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			host.Warn("%v", err) // it is tried again later
+			host.Warn("%v", err) // another try follows later
 		}
 	}
 	return s, nil
 }
 
-// TakeOver continues the scan directory of the program before re-execution. It changes no file; the work begins with Start.
+// TakeOver continues with the scan directory of the program before re-execution. It changes no file; the work begins with Start.
 func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
 	scanner, err := scandir.TakeOver(host, with.layout(), old)
 	if err != nil {

@@ -29,7 +29,7 @@ func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]s
 // On returns the personality, nil while it is off.
 func (w *Switch) On() *S6 { return w.s6.Load() }
 
-// Open makes the directories of s6, and acts as s6 until ctx ends. After an error, hinit goes on without the personality.
+// Open makes the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
 func (w *Switch) Open(ctx context.Context) error {
 	s6, err := Open(ctx, w.host, w.with())
 	if err == nil {
@@ -38,8 +38,8 @@ func (w *Switch) Open(ctx context.Context) error {
 	return err
 }
 
-// TakeOver continues the scan directory of the program before re-execution, if that acted as s6. Call it before the supervisor's
-// loop runs.
+// TakeOver continues with the scan directory of the program before re-execution, if that program acted as s6. Call it before the
+// supervisor's loop runs.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -80,7 +80,7 @@ func (w *Switch) Start(ctx context.Context) {
 	}
 }
 
-// Observe passes a record of the supervisor on, see [scandir.Scanner.Observe].
+// Observe passes a record of the supervisor to the scanner, see [scandir.Scanner.Observe].
 func (w *Switch) Observe(r supervisor.Record) {
 	if s6 := w.On(); s6 != nil {
 		s6.Observe(r)

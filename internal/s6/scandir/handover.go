@@ -16,18 +16,18 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Handover is the state of a scanner that re-execution hands over to the next program of PID 1.
+// Handover is the state that a scanner passes on when PID 1 executes itself again.
 type Handover struct {
 	Slots   []*Slot
 	Pairs   []*foreign.Service   // services that the supervisor knows
-	Ending  map[string]time.Time // logger whose service is gone → end of its time
+	Ending  map[string]time.Time // end of the wait for a logger without a service, by logger
 	Later   map[string]definition
 	Refused map[string]foreign.ID
 	Lock    *os.File
 }
 
-// Hold stops the scanner between two tasks, until release is called, so that HandOver returns the complete state. It fails if the
-// scanner does not finish its task in time.
+// Hold stops the scanner between two tasks until release, so that HandOver returns the complete state. Hold fails if the scanner
+// does not finish its task in time.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.hold)
 	defer cancel()
@@ -45,8 +45,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 	return func() { close(released) }, nil
 }
 
-// HandOver returns the state that the next program needs. It does not block. If the scanner is not held, it returns the last
-// published state.
+// HandOver returns the state that the new program needs. It does not block. Without Hold it returns the last published state.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.all(), Refused: make(map[string]foreign.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -68,8 +67,8 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver returns a scanner that continues an old one. It changes no file; the first check finds later changes. Readers see the
-// slots when it returns. [Scanner.Start] begins the work.
+// TakeOver returns a scanner with the state of an old one. It changes no file; the first check finds later changes. Readers see
+// the slots when TakeOver returns. [Scanner.Start] begins the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.limited()
 	dir, err := fsutil.OpenReal(layout.Scan, layout.Agent)
@@ -114,8 +113,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work after re-execution, which ends with ctx. It waits until the directories of all slots are open, but not
-// for long.
+// Start begins the work after re-execution. The work ends with ctx. Start waits until the directories of all slots are open, but
+// not for long.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -130,7 +129,7 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots and checks everything at once. That registers every service again, because the
+// reopen opens the directories of all slots and checks the whole scan directory. It registers every service again, because the
 // supervisor may have missed the last registration. The check also finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()

@@ -29,7 +29,7 @@ const (
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearPatience is how long the boot waits for the removal of old files.
+// clearPatience limits the wait of the boot for the removal of old files.
 const clearPatience = 3 * time.Second
 
 const (
@@ -49,15 +49,15 @@ type Layout struct {
 
 	// Tests set these fields; 0 stands for the default.
 	most     int           // limit of the number of services
-	patience time.Duration // how long to wait for the removal of old files
+	patience time.Duration // limit of the wait for the removal of old files
 	fill     time.Duration // from the last made slot until the first one is completed
-	hold     time.Duration // how long a re-execution waits for the scanner
+	hold     time.Duration // limit of the wait of a re-execution for the scanner
 
 	self    *fsutil.Actor // identity of the process
 	foreign *fsutil.Actor // identity of the agent's user, for paths that others choose
 }
 
-// limited sets the defaults, and limits how many file system calls run at a time.
+// limited sets the defaults, and limits the file system calls that run at a time.
 func (l Layout) limited() Layout {
 	l.most, l.patience = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience)
 	l.fill, l.hold = cmp.Or(l.fill, fillTime), cmp.Or(l.hold, holdTime)
@@ -66,7 +66,7 @@ func (l Layout) limited() Layout {
 }
 
 // prepare empties or creates both directories. It returns the scan directory, opened as the agent's user, and its lock. If
-// another hinit uses the scan directory, it fails without a change.
+// another hinit uses the scan directory, prepare fails and changes nothing.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.free(); err != nil {
 		return nil, nil, err
@@ -99,8 +99,8 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptied returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if
-// emptying that is quick.
+// emptied returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it can
+// quickly empty it.
 func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.remover(path, owner)
@@ -121,8 +121,8 @@ func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	return fsutil.OpenReal(path, owner)
 }
 
-// reuse empties a directory, gives it to its owner and reports whether that was quick. If it belonged to another user, it must
-// already be empty.
+// reuse empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must already
+// be empty.
 func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -141,8 +141,8 @@ func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// remover returns the identity for removing the content of the directory at path: its owner, if that is not the process itself.
-// The owner may have moved a directory of root's into it, which root must not remove.
+// remover returns the identity that removes the content of the directory at path: its owner, unless the process itself is the
+// owner. The owner may have moved a directory of root into it, which root must not remove.
 func (l Layout) remover(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.above(path)
 	if err != nil {
@@ -227,9 +227,9 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// fresh creates an empty directory at path, mode 0755, and returns it. An old directory that is large or belongs to another user
-// is moved aside. It is removed in the background; files that the user by may not remove stay there. A directory that can't be
-// moved, such as a mount point, is emptied.
+// fresh creates an empty directory at path, mode 0755, and returns it. It moves an old directory aside if that is large or
+// belongs to another user, and removes it in the background. Files that the user by may not remove stay there. It empties a
+// directory that can't be moved, such as a mount point.
 func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.above(path)
 	if err != nil {
@@ -256,7 +256,7 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
 	select {
 	case err = <-cleared:
-	case <-time.After(l.patience): // the removal goes on, so that the next boot finds less
+	case <-time.After(l.patience): // the removal continues, so that the next boot finds fewer files
 		guard.Go("removing what an s6 directory had", func() {
 			if err := <-cleared; err == nil { // after an error the next boot tries again
 				l.removeOld(parent, name)
@@ -278,8 +278,8 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// above opens the directory that contains path, and creates it if it is missing. If it belongs to the agent, it is opened as the
-// agent: otherwise the agent could make root remove a file by giving it a name there.
+// above opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the agent.
+// As root it might remove a file that the agent has given a name there.
 func (l Layout) above(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -296,7 +296,7 @@ func (l Layout) above(path string) (*fsutil.Dir, error) {
 	return fsutil.OpenReal(filepath.Dir(path), l.Agent)
 }
 
-// fewFiles is how many names, at any depth, the boot removes before it goes on.
+// fewFiles is the number of names, at any depth, that the boot removes before it continues.
 const fewFiles = 2000
 
 func few(in *fsutil.Dir, name string) bool {
@@ -339,7 +339,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes directories that were moved aside, also by an earlier process. It ignores errors.
+// removeOld removes directories that this process or an earlier one has moved aside. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")

@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and asks the services of removed ones to end. Requests that come before a
-// scan begins are all fulfilled by it.
+// Scan supervises new directories before it returns, and asks the services of removed directories to end. One scan fulfils all
+// requests from before its beginning.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -59,7 +59,7 @@ func (s *Scanner) look() {
 		if e.Service != nil {
 			e.Service.Settle()
 		}
-		if e.Refused != (foreign.ID{}) { // forget the complaint, so that it is repeated if the directory comes back
+		if e.Refused != (foreign.ID{}) { // forget the complaint, so that it is repeated if the directory returns
 			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
 				e.Refused = foreign.ID{}
 			}
@@ -72,7 +72,7 @@ func (s *Scanner) look() {
 	}
 }
 
-// gone returns the slots whose directory was removed or replaced. Together changes the identity once for all of them.
+// gone returns the slots whose directory was removed or replaced. Together changes the identity only once.
 func (s *Scanner) gone() map[string]bool {
 	gone := make(map[string]bool)
 	_ = s.dir.Together(func(d *fsutil.Dir) error { // fails if the scan directory is missing; then no slot counts as gone
@@ -99,7 +99,7 @@ func (s *Scanner) lost(e *entry) {
 	}
 }
 
-// find supervises new directories. The numbers of names and of complaints are limited; one line reports the rest.
+// find supervises new directories. The numbers of names and of complaints are limited; one line reports the others.
 func (s *Scanner) find() {
 	names, refused := 16*s.layout.most, s.layout.most/10
 	entries, more, err := s.dir.ReadSome("", names)
@@ -130,7 +130,7 @@ func (s *Scanner) find() {
 	s.partial = partial
 }
 
-// noRoom returns why there is no room for another service, "" if there is.
+// noRoom returns why no further service has room, or "".
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
@@ -138,7 +138,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // it has not ended yet, and may take long
+			services++ // the service has not ended yet, and may take long
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -153,12 +153,12 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// skipped reports whether a name can't be a service's. The agent creates gateway-NAME.tmp before gateway-NAME.
+// skipped reports whether a name belongs to no service. The agent creates gateway-NAME.tmp before gateway-NAME.
 func skipped(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse reports a directory that can't be a slot, once unless another directory takes its place. It returns false after too many reports.
+// refuse reports a directory that can't be a slot. It reports each directory only once, and returns false after too many reports.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {
@@ -166,7 +166,7 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	}
 	info, err := e.Info()
 	if err != nil {
-		return true // it is gone
+		return true // the directory is gone
 	}
 	known := s.at(e.Name())
 	defer s.tidy(e.Name())
@@ -204,7 +204,7 @@ func (s *Scanner) take(name string, link bool) error {
 	return s.takeForeign(name, link)
 }
 
-// takeGateway accepts a slot that the agent has made. Only the exports in its run script are used.
+// takeGateway accepts a slot that the agent has made. It uses only the exports in the slot's run script.
 func (s *Scanner) takeGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -240,7 +240,7 @@ func (s *Scanner) takeForeign(name string, link bool) error {
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
-		s.soon() // the checks are more frequent from now on
+		s.soon() // from now on the checks are more frequent
 	}
 	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (s *Scanner) takeForeign(name string, link bool) error {
 
 const maxRun = 64 << 10
 
-// exportsOf returns the exports in a slot's run script, which is not executed.
+// exportsOf returns the exports in a slot's run script. It does not execute the script.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {
@@ -261,7 +261,7 @@ func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 		return nil, errors.New("it has no run")
 	case err != nil:
 		s.host.Say("%s: what its run exports is not taken over: %v", slot.Name, err)
-		return nil, nil //nolint:nilerr // the gateway runs without them
+		return nil, nil //nolint:nilerr // the gateway runs without the exports
 	}
 	exports, unclear := formats.Exports(script)
 	if len(unclear) > 0 {

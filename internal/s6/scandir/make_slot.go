@@ -15,8 +15,8 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the directory of a service that hinit runs. It keeps an existing one; if that is a gateway's slot that waits for
-// a scan, it accepts it.
+// Publish makes the directory of a service of hinit. It keeps an existing directory. If that is the slot of a gateway that waits
+// for a scan, Publish accepts the slot.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.put(ctx, name, native, files, down)
 }
@@ -40,11 +40,11 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is the delay before a slot is tried again after an error, such as a full disk.
+// slotRetry is the delay before another try to make a slot after an error, such as a full disk.
 const slotRetry = time.Second
 
-// make makes a queued slot. The slot stays in the queue until the next publish, or after an error until it can be made. Only the
-// first failure returns an error.
+// make makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try succeeds.
+// Only the first failure returns an error.
 func (s *Scanner) make(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -88,7 +88,7 @@ func (s *Scanner) makeNow(name string, d definition) error {
 	}
 	err := s.build(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.takeGateway(name, profile) // another program has made it, and not asked for a scan yet
+		err = s.takeGateway(name, profile) // another program has made the slot, and not yet requested a scan
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
@@ -104,8 +104,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// build makes the directory of a slot. It waits for an agent that is about to make the same one: the agent checks the name first,
-// and its rename would fail (contract, section 9.3).
+// build makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name first,
+// and then its rename would fail (contract, section 9.3).
 func (s *Scanner) build(name string, d definition) error {
 	nodes := d.Files.definition(d.Down)
 	if !d.bare {
@@ -142,17 +142,17 @@ func (s *Scanner) beingMade(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit's own. Re-execution hands it over.
+// definition describes a slot of hinit. It passes through re-execution.
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // it could not be made, and that was reported
+	Failed bool  `reexec:"failed"` // the slot could not be made, and the failure was reported
 
-	bare bool `reexec:"-"` // make only run and down now, and the rest when the scanner is idle
+	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
-// catchUp tries again to make slots that could not be made.
+// catchUp tries again to make the slots that have failed.
 func (s *Scanner) catchUp() {
 	again := s.again
 	s.again = make(map[string]bool)
@@ -171,13 +171,13 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	}
 	info, err := d.Lstat("")
 	if err != nil {
-		_ = d.Close() // nothing was done with it
+		_ = d.Close() // the directory was not used
 		return nil, err
 	}
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the directory of a service. If another directory has replaced it, that stays.
+// Withdraw removes the directory of a service. It keeps another directory that has replaced it.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -218,12 +218,12 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // otherwise it has just been removed
+	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // otherwise the slot has just been removed
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }
 
-// present fails if the directory of a slot was removed, and starts a check in that case.
+// present fails if the directory of a slot was removed. Then it also starts a check.
 func (s *Scanner) present(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -234,7 +234,7 @@ func (s *Scanner) present(slot *Slot) error {
 		return nil
 	}
 	if s.pending.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.look) }) // it ends with the scanner
+		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.look) }) // the goroutine ends with the scanner
 	}
 	return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
 }

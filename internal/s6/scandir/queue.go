@@ -10,17 +10,17 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that are not made yet. The scanner makes a slot when it is idle, or when a reader asks for it. A slot
+// queue holds the slots that are not yet made. The scanner makes a slot when it is idle, or when a reader needs the slot. A slot
 // that could not be made stays in the queue.
 type queue struct {
 	wake chan struct{} // holds a token while the queue is not empty
 
 	mu    sync.Mutex
 	turns []turn                // slots to make, in order
-	open  map[string]definition // by name: slots that are queued, or made and not published yet
+	open  map[string]definition // by name: slots that are queued, or made and not yet published
 }
 
-// turn is an element of the queue: the name of a slot, or a channel to close when everything before it is done.
+// turn is an element of the queue: the name of a slot, or a channel to close after all earlier elements.
 type turn struct {
 	name    string
 	reached chan<- struct{}
@@ -30,13 +30,13 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
 }
 
-// Enqueue makes the directory of a service that hinit runs, like [Scanner.Publish], but later. It does not block. Errors are
-// reported to the host.
+// Enqueue makes the directory of a service of hinit, like [Scanner.Publish], but later. It does not block. The host gets the
+// errors.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// Made returns a channel that is closed when the scanner has tried every slot now in the queue.
+// Made returns a channel that is closed after the scanner has tried every slot that is now in the queue.
 func (s *Scanner) Made() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
@@ -130,7 +130,8 @@ func (q *queue) all() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// unseenMost is how many queued slots are made before a publish, because the cost of a publish grows with the number of slots.
+// unseenMost is the number of queued slots that are made before a publish, because the cost of a publish grows with the number of
+// slots.
 const unseenMost = 64
 
 func (s *Scanner) serveQueue() {
@@ -160,7 +161,7 @@ type made struct {
 	down bool // whether it was made with a down file
 }
 
-// shown removes published slots from the queue. If the down file was changed after a slot was made, it applies the change.
+// shown removes published slots from the queue. If the down file has changed since a slot was made, shown applies the change.
 func (s *Scanner) shown() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -173,8 +174,8 @@ func (s *Scanner) shown() {
 	}
 }
 
-// fillNext completes a slot that has only its definition yet, when the scanner is idle. Completing can take longer than a short
-// CMD, for example on an overlay, so it must not delay the end of the container.
+// fillNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer than a
+// short CMD, for example on an overlay, so it must not delay the end of the container.
 func (s *Scanner) fillNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

@@ -25,16 +25,16 @@ var ErrUnknown = errors.New("no such slot")
 
 const (
 	maxServices = 1000
-	makingTime  = 5 * time.Second        // how long another program may take to make a slot
+	makingTime  = 5 * time.Second        // time for another program to make a slot
 	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
-	makingLimit = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name all the time
+	makingLimit = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name again and again
 	idlePoll    = time.Hour              // between two checks, if notifications work and all slots are hinit's own
 	foreignPoll = time.Minute            // the same, if another program made a slot
 	busyPoll    = 5 * time.Second        // between two checks, if notifications don't work
-	settleTime  = 50 * time.Millisecond  // from a notification to the check that it causes
-	lookAgain   = time.Second            // between two checks that notifications cause
+	settleTime  = 50 * time.Millisecond  // from a notification to its check
+	lookAgain   = time.Second            // between two checks after notifications
 	fillTime    = 100 * time.Millisecond // from the last made slot until the first one is completed
-	holdTime    = 3 * time.Second        // how long a re-execution waits, before and after; longer than the announcement of a stop
+	holdTime    = 3 * time.Second        // limit of the wait of a re-execution, before and after; longer than the announcement of a stop
 )
 
 // Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls it; its methods may block.
@@ -42,11 +42,11 @@ type Host interface {
 	// SlotMade registers the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
 	// variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// SlotRemoved reports that a client removed the slot of one of hinit's own services.
+	// SlotRemoved reports that a client removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved returns why a directory can't have a name, "" if it can.
+	// Reserved returns why no directory can have a name, or "" if one can.
 	Reserved(name string) string
-	// Room returns why there is no room for another service, nil if there is.
+	// Room returns why no further service has room, or nil.
 	Room() error
 	// Register also makes a log for the service.
 	foreign.Supervisor
@@ -75,25 +75,25 @@ type Scanner struct {
 	ended    chan struct{}
 	resumed  chan struct{} // closed when the directories are open after re-execution
 	table    atomic.Pointer[table]
-	pending  atomic.Bool // a check for removed directories is due
+	pending  atomic.Bool // a check for removed directories will follow
 	queue    *queue
 
 	// Only the goroutine uses the fields below.
 	ctx     context.Context   //nolint:containedctx // ends the goroutine
 	entries map[string]*entry // by name in the scan directory
-	unseen  []made            // queued slots that are made, but not published
+	unseen  []made            // queued slots that are made, but not yet published
 	again   map[string]bool   // queued slots that could not be made
-	idle    *time.Timer       // until slots are completed
+	idle    *time.Timer       // fires when the scanner completes slots
 	partial string            // last report about directories that are not supervised
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
-	hinted  bool      // the time of the next check was advanced because of a notification
+	hinted  bool      // a notification has advanced the time of the next check
 	looked  time.Time // time of the last check
 	scanned time.Time // beginning of the last scan
 }
 
-// Open empties or creates the directories and begins to work. It ends with ctx.
+// Open empties or creates the directories and begins to work. The work ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	layout = layout.limited()
 	dir, lock, err := layout.prepare()
@@ -118,7 +118,7 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles begins to watch the scan directory. If that fails, the scanner polls more often.
+// observeFiles starts notifications about the scan directory. After a failure the scanner polls more often.
 func (s *Scanner) observeFiles() {
 	hints, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Scanner) watch(path string) {
 
 func (s *Scanner) unwatch(path string) {
 	if s.hints != nil {
-		_ = s.hints.Remove(path) // it may be gone already
+		_ = s.hints.Remove(path) // the watch may already be gone
 	}
 }
 
@@ -172,7 +172,7 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service that a name belongs to. The name may be its logger's.
+// service returns the foreign service with a name, or the service whose logger has the name.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -181,8 +181,8 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It does not block: if the queue is full, the next check compensates
-// for the lost record.
+// Observe passes a record of the supervisor to the scanner. It does not block: if the queue is full, the next check finds the
+// change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
 		return
@@ -268,8 +268,8 @@ func (s *Scanner) soon() {
 	}
 }
 
-// matters reports whether a notification needs a check. Most don't: they are about temporary names, and files that services write
-// in their directories.
+// matters reports whether a notification needs a check. Most notifications are about temporary names, and about files that
+// services write in their directories, and need none.
 func (s *Scanner) matters(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
@@ -281,7 +281,7 @@ func (s *Scanner) matters(ev fsnotify.Event) bool {
 
 func (s *Scanner) end() {
 	if s.hints != nil {
-		_ = s.hints.Close() // nothing is read from it any more
+		_ = s.hints.Close() // nothing reads from it any more
 	}
 	s.due.Stop()
 	s.idle.Stop()
@@ -315,7 +315,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine, and returns when that begins to execute it.
+// send passes f to the scanner's goroutine, and returns when the goroutine begins to execute f.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

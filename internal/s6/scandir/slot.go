@@ -20,7 +20,8 @@ const (
 	other              // the directory defines its service, see package foreign
 )
 
-// Slot is one directory in the scan directory, or its logger. It is immutable. Re-execution hands over the fields without a tag.
+// Slot is one directory in the scan directory, or the directory of its logger. It is immutable. The fields without a tag pass
+// through re-execution.
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              //
@@ -33,14 +34,14 @@ type Slot struct {
 	reload int         `reexec:"-"` // signal that asks the service to reload its configuration, 0 for SIGHUP
 }
 
-// entry is what the scanner knows about a name in the scan directory. Empty entries are removed.
+// entry is the knowledge of the scanner about a name in the scan directory. The scanner removes empty entries.
 type entry struct {
 	Slot    *Slot            // nil for none
-	Service *foreign.Service // the service that the directory defines, also while it is ending
-	Refused foreign.ID       // a directory about which there was a complaint
+	Service *foreign.Service // the service that the directory defines; also during its end
+	Refused foreign.ID       // a directory that was the subject of a complaint
 
 	making time.Time     `reexec:"-"` // since when another program is making the slot
-	rest   []fsutil.Node `reexec:"-"` // nodes that are still to be added to the slot
+	rest   []fsutil.Node `reexec:"-"` // nodes that the slot still lacks
 }
 
 func (e *entry) empty() bool {
@@ -59,7 +60,7 @@ func (e *entry) copy() *entry {
 // Native reports whether hinit runs the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) Native() bool { return s.Kind == native }
 
-// Fixed reports whether there is no service: the slot always reports up and accepts no command.
+// Fixed reports whether the slot has no service: it always reports up and accepts no command.
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
 // ReloadSignal returns the signal that makes the service reload its configuration.
@@ -105,7 +106,7 @@ func (s *Slot) named(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != other {
-		_ = s.dir.Close() // it may be closed already
+		_ = s.dir.Close() // the directory may already be closed
 	}
 }
 

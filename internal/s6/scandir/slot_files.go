@@ -7,8 +7,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts; they are for people, who can run them
-// manually.
+// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts, but people can run them by hand.
 type Files struct {
 	Run    string
 	Finish string // "" for none
@@ -21,7 +20,7 @@ const (
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// definition returns the nodes that must exist when the slot gets its name.
+// definition returns the nodes that a slot must have when it gets its name.
 func (f Files) definition(down bool) []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {

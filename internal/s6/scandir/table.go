@@ -16,7 +16,7 @@ type table struct {
 	byName  map[string]*Slot
 	byID    map[foreign.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // for re-execution
+	entries map[string]*entry // for the state that re-execution needs
 }
 
 func (s *Scanner) publish() {
@@ -49,8 +49,8 @@ func (t *table) add(slots ...*Slot) {
 // Slots returns all slots sorted by name. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Exports returns the slots of services that hinit runs, each with the variables that its run script exports. It does not block.
-// The maps must not be changed.
+// Exports returns the slots of services of hinit, each with the variables that its run script exports. It does not block. The
+// caller must not change the maps.
 func (s *Scanner) Exports() map[string]map[string]string {
 	exports := make(map[string]map[string]string)
 	for name := range s.queue.all() {
@@ -70,9 +70,9 @@ func (s *Scanner) Foreign(name string) bool {
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of the service directory at an absolute path, which may lead through links. If the directory still waits for its
-// slot, Find makes the slot. The error wraps [ErrUnknown] if no slot has the path. Find blocks on the file system, and resolves a path
-// that is not in the table as the agent's user.
+// Find returns the slot of the service directory at an absolute path, which may lead through links. If the directory still waits
+// for its slot, Find makes the slot. If no slot has the path, the error wraps [ErrUnknown]. Find blocks on the file system. It
+// resolves a path that is not in the table as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.need(ctx, path); err != nil {
@@ -86,7 +86,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if slot := s.sameAs(path); slot != nil {
 		return slot, s.present(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // it may be the logger of a service whose log hinit writes
+	if filepath.Base(path) == formats.LogDir { // path may be that of the logger of a service whose log hinit writes
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
 			return loggerOf(slot), s.present(slot)
 		}
@@ -94,7 +94,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 }
 
-// sameAs returns the slot whose directory a path leads to, nil for none.
+// sameAs returns the slot whose directory a path leads to, or nil.
 func (s *Scanner) sameAs(path string) *Slot {
 	d, id, err := foreign.Open(path, true, s.layout.foreign)
 	if err != nil {
