@@ -67,18 +67,18 @@ type console struct {
 	output
 	reader progress
 
-	mu      sync.Mutex // never held across I/O
-	wake    sync.Cond
-	queue   []*block
-	flight  *block    // the block that is being written
-	waiting int       // bytes in queue and flight
-	pumps   []*waiter // waiting pumps, in the order of arrival
-	hurry   bool      // all pumps must stop, so none may wait
-	missing []*source // sources with dropped lines that no notice has reported yet
-	dead    bool      // the reader is gone
-	closing bool
-	synced  []chan struct{} // channels to close when nothing is queued
-	stamp   []byte          // time for JSON, computed once for each batch
+	mu           sync.Mutex // never held across I/O
+	wake         sync.Cond
+	queue        []*block
+	writingBlock *block    // the block that is being written
+	waiting      int       // bytes in queue and writingBlock
+	pumps        []*waiter // waiting pumps, in the order of arrival
+	hurried      bool      // all pumps must stop, so none may wait
+	missing      []*source // sources with dropped lines that no notice has reported yet
+	dead         bool      // the reader is gone
+	closing      bool
+	synced       []chan struct{} // channels to close when nothing is queued
+	stamp        []byte          // time for JSON, computed once for each batch
 
 	done chan struct{}
 }
@@ -94,7 +94,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 		// reader (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
-			_ = raw.Control(c.examine)
+			_ = raw.Control(c.detectKind)
 			go c.run()
 			return c
 		}
@@ -104,8 +104,8 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// hide masks the secrets in chunk. The caller holds the lock masking.
-func (src *source) hide(chunk []byte) []byte {
+// maskSecrets masks the secrets in chunk. The caller holds the lock masking.
+func (src *source) maskSecrets(chunk []byte) []byte {
 	var set *redact.Secrets
 	if src.secrets != nil {
 		set = src.secrets.Load()
@@ -119,21 +119,21 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
 		defer src.masking.Unlock()
-		chunk = src.hide(chunk)
+		chunk = src.maskSecrets(chunk)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.add(src, chunk, mode, must)
+	return c.addLines(src, chunk, mode, must)
 }
 
-// add continues enqueue after the masking. The caller holds mu.
-func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
+// addLines continues enqueue after the masking. The caller holds mu.
+func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil
 	}
-	must = must || c.hurry || c.stalled()
+	must = must || c.hurried || c.stalled()
 	if src.dropped == 0 {
-		room := c.room(src, must)
+		room := c.roomFor(src, must)
 		if mode == Raw {
 			chunk = c.addRaw(src, chunk, room)
 		} else {
@@ -157,8 +157,8 @@ func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (r
 	return nil
 }
 
-// room returns the number of bytes that src may queue now. The caller holds mu.
-func (c *console) room(src *source, must bool) int {
+// roomFor returns the number of bytes that src may queue now. The caller holds mu.
+func (c *console) roomFor(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
@@ -175,12 +175,12 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	fit := len(chunk)
 	if fit > room {
 		fit = bytes.LastIndexByte(chunk[:max(room, 0)], '\n') + 1
-		if fit == 0 && c.empty(src) {
+		if fit == 0 && c.mayAddLong(src) {
 			fit = bytes.IndexByte(chunk, '\n') + 1
 		}
 	}
 	if fit > 0 {
-		b := c.last()
+		b := c.lastBlock()
 		b.data = append(b.data, chunk[:fit]...)
 		c.addBytes(b, src, fit)
 	}
@@ -192,11 +192,11 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	c.setStamp()
 	for len(chunk) > 0 {
 		n := bytes.IndexByte(chunk, '\n') + 1
-		b := c.last()
+		b := c.lastBlock()
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, chunk[:n-1])
 		size := len(b.data) - before
-		if size > room && !c.empty(src) {
+		if size > room && !c.mayAddLong(src) {
 			b.data = b.data[:before]
 			break
 		}
@@ -206,11 +206,11 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// empty reports whether src may queue one line of any length. The caller holds mu.
-func (c *console) empty(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
+// mayAddLong reports whether src may queue one line of any length. The caller holds mu.
+func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
-// last returns the block to append to. The caller holds mu.
-func (c *console) last() *block {
+// lastBlock returns the block to append to. The caller holds mu.
+func (c *console) lastBlock() *block {
 	if n := len(c.queue); n > 0 && len(c.queue[n-1].data) < consoleBlock {
 		return c.queue[n-1]
 	}
@@ -227,7 +227,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.move() // from now on the reader must make progress
+		c.reader.record() // from now on the reader must make progress
 	}
 	src.waiting += size
 	c.waiting += size
@@ -236,9 +236,9 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp updates the time for JSON. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// sync returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that are
+// whenWritten returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that are
 // queued after the call.
-func (c *console) sync() <-chan struct{} {
+func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done := make(chan struct{})
@@ -258,13 +258,13 @@ func (c *console) closeSynced() {
 	c.synced = nil
 }
 
-// next blocks until a block is ready to write. It returns nil after the console is closed.
-func (c *console) next() *block {
+// nextBlock blocks until a block is ready to write. It returns nil after the console is closed.
+func (c *console) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
 		if c.waiting <= noticeBelow {
-			c.notices()
+			c.addNotices()
 		}
 		switch {
 		case c.dead:
@@ -274,7 +274,7 @@ func (c *console) next() *block {
 			n := copy(c.queue, c.queue[1:])
 			c.queue[n] = nil
 			c.queue = c.queue[:n]
-			c.flight = b
+			c.writingBlock = b
 			return b
 		case c.closing:
 			return nil
@@ -283,9 +283,9 @@ func (c *console) next() *block {
 	}
 }
 
-// notices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source. The
+// addNotices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source. The
 // caller holds mu.
-func (c *console) notices() {
+func (c *console) addNotices() {
 	for i, src := range c.missing {
 		where := "they are in no file"
 		if src.file != "" {
@@ -297,7 +297,7 @@ func (c *console) notices() {
 			mode = Raw // the text of the notice names the service
 		}
 		c.setStamp()
-		b := c.last()
+		b := c.lastBlock()
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, text)
 		c.addBytes(b, src, len(b.data)-before)

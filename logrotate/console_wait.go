@@ -21,8 +21,8 @@ type progress struct {
 // idle returns the time since the reader's last progress.
 func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
 
-// move records progress of the reader.
-func (r *progress) move() { r.moved.Store(int64(time.Since(r.born))) }
+// record records progress of the reader.
+func (r *progress) record() { r.moved.Store(int64(time.Since(r.born))) }
 
 // waiter is a pump that waits for room on the console.
 type waiter struct {
@@ -38,7 +38,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for rest = c.add(src, rest, c.mode, false); len(rest) > 0; rest = c.add(src, rest, c.mode, false) {
+	for rest = c.addLines(src, rest, c.mode, false); len(rest) > 0; rest = c.addLines(src, rest, c.mode, false) {
 		w := &waiter{src, make(chan struct{})}
 		c.pumps = append(c.pumps, w)
 		left := max(c.reader.stall-c.reader.idle(), time.Millisecond)
@@ -65,7 +65,7 @@ func (c *console) wakePumps() {
 	left := c.pumps[:0]
 	for _, w := range c.pumps {
 		src := w.source
-		if c.dead || c.closing || c.hurry || src.urgent || src.dropped == 0 && c.room(src, false) >= need {
+		if c.dead || c.closing || c.hurried || src.urgent || src.dropped == 0 && c.roomFor(src, false) >= need {
 			close(w.woken)
 			continue
 		}
@@ -79,7 +79,7 @@ func (c *console) wakePumps() {
 func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hurry = hurry
+	c.hurried = hurry
 	c.wakePumps()
 }
 

@@ -15,8 +15,8 @@ import (
 // output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
 type output struct {
 	raw     syscall.RawConn // the file
-	pipe    bool            // pipe, whole and device describe the kind of the file, see piece
-	whole   bool
+	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
+	regular bool
 	device  bool
 	writing []byte
 	err     error
@@ -28,21 +28,21 @@ type output struct {
 func (c *console) run() {
 	defer close(c.done)
 	defer guard.Catch("writing the container's " + c.stream)
-	for b := c.next(); b != nil; b = c.next() {
+	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
 		c.writing, c.err = b.data, nil
 		if err := c.raw.Control(c.attempt); err != nil {
 			c.err = err
 		}
 		c.writing = nil
-		c.settle(c.err)
-		c.written(b)
+		c.handleResult(c.err)
+		c.releaseBlock(b)
 	}
 }
 
-// written frees the room of block b in the queue.
-func (c *console) written(b *block) {
+// releaseBlock frees the room of block b in the queue.
+func (c *console) releaseBlock(b *block) {
 	c.mu.Lock()
-	c.flight = nil
+	c.writingBlock = nil
 	c.waiting -= len(b.data)
 	for _, s := range b.shares {
 		s.source.waiting -= s.bytes
@@ -55,12 +55,12 @@ func (c *console) written(b *block) {
 	c.blocks.Put(b)
 }
 
-// examine finds the kind of file behind the console.
-func (c *console) examine(fd uintptr) {
+// detectKind finds the kind of file behind the console.
+func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
 	if unix.Fstat(int(fd), &st) == nil {
 		c.pipe = st.Mode&unix.S_IFMT == unix.S_IFIFO
-		c.whole = st.Mode&unix.S_IFMT == unix.S_IFREG
+		c.regular = st.Mode&unix.S_IFMT == unix.S_IFREG
 		c.device = st.Mode&unix.S_IFMT == unix.S_IFCHR
 	}
 }
@@ -69,12 +69,12 @@ func (c *console) examine(fd uintptr) {
 // Writes to a terminal or socket have the same size.
 const page = 4 << 10
 
-// piece returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must be
+// pieceSize returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must be
 // short, because its return is the only sign of progress by a slow reader.
-func (c *console) piece(fd int) int {
+func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
-	case c.whole || n <= page:
+	case c.regular || n <= page:
 		return n
 	case !c.pipe:
 		return page
@@ -101,11 +101,11 @@ func (c *console) writeAll(fd uintptr) {
 		}
 	}
 	for len(c.writing) > 0 {
-		n, err := unix.Write(int(fd), c.writing[:c.piece(int(fd))])
+		n, err := unix.Write(int(fd), c.writing[:c.pieceSize(int(fd))])
 		switch {
 		case n > 0:
 			c.writing = c.writing[n:]
-			c.reader.move()
+			c.reader.record()
 		case errors.Is(err, unix.EAGAIN):
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
 		case err != nil && !errors.Is(err, unix.EINTR):
@@ -115,8 +115,8 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// settle handles the result of a write: a lasting error ends the console; another error is reported once.
-func (c *console) settle(err error) {
+// handleResult handles the result of a write: a lasting error ends the console; another error is reported once.
+func (c *console) handleResult(err error) {
 	switch {
 	case err == nil:
 		if c.faulty {
@@ -130,11 +130,11 @@ func (c *console) settle(err error) {
 		c.closeSynced()
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
-			c.stream, reason(err)))
+			c.stream, bareReason(err)))
 	case !c.faulty: // for instance a full disk behind the descriptor
 		c.faulty = true
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
-			c.stream, reason(err)))
+			c.stream, bareReason(err)))
 	}
 }
 

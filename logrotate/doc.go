@@ -1,5 +1,5 @@
-// Package logrotate carries a service's output from its stdout and stderr pipes, in whole lines, to two sinks: the container's
-// stdout and stderr (the console), and a rotated file with timestamps.
+// Package logrotate carries a service's output from its stdout and stderr pipes, in whole lines, to two sinks. One sink is the
+// console: the container's stdout and stderr. The other is a rotated file with timestamps.
 //
 // A [Set] holds one [Log] for each service. [Log.Pipes] makes the two pipes of one run. The package reads a pipe until all its
 // writers have ended. So a descendant that outlives its run loses no output: its pipes are read together with the pipes of the
@@ -55,5 +55,5 @@
 //
 // A run has two goroutines, one for each pipe; they need no buffer while they wait. A console stream has one goroutine. A file
 // has one inside lumberjack. Short-lived goroutines retry after a fault, close a file, compress archives, and answer [Log.Tail].
-// [Set.Close] ends all goroutines except those of lumberjack.
+// [Set.Close] ends all goroutines except the ones of lumberjack.
 package logrotate

@@ -40,6 +40,6 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {
 		t.Errorf("it is open as %d, %v", f.fd, err)
 	}
-	f.leave()
+	f.freeKept()
 	closeSet(t, s)
 }

@@ -74,12 +74,12 @@ type rotation struct {
 	rotateAt  time.Time // no rotation before this time
 }
 
-// lines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest length.
-func (f *file) lines(chunk, buf []byte) {
+// writeLines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest length.
+func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	prefix := f.stamp.at(now)
+	prefix := f.stamp.format(now)
 	for len(chunk) > 0 {
 		n := bytes.IndexByte(chunk, '\n') + 1
 		if at := len(buf); at+stampLen+n <= cap(buf) {
@@ -98,7 +98,7 @@ func (f *file) lines(chunk, buf []byte) {
 // write writes formatted lines, or keeps them in memory while the file has a fault.
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
-		f.keep(p)
+		f.keepLines(p)
 		if now.Sub(f.tried) >= f.set.opts.period {
 			blocking.Run(blocking.Logs, func() { f.retry(now) })
 		}
@@ -107,17 +107,17 @@ func (f *file) write(p []byte, now time.Time) {
 	var n int
 	var err error
 	// the caller holds mu, so all calls for a hanging file together use one turn
-	blocking.Run(blocking.Logs, func() { n, err = f.put(p, now) })
+	blocking.Run(blocking.Logs, func() { n, err = f.writeFormatted(p, now) })
 	if err != nil {
-		f.fail(err, now)
-		f.keep(p[n:])
+		f.beginFault(err, now)
+		f.keepLines(p[n:])
 	}
 }
 
-// put writes formatted lines. done is the number of bytes that are in the file; it includes only whole lines.
-func (f *file) put(p []byte, now time.Time) (done int, err error) {
+// writeFormatted writes formatted lines. done is the number of bytes that are in the file; it includes only whole lines.
+func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for done < len(p) {
-		if err := f.ready(now); err != nil {
+		if err := f.prepare(now); err != nil {
 			return done, err
 		}
 		n, err := f.writeOrRotate(p[done:], now)
@@ -129,9 +129,9 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 	return done, nil
 }
 
-// ready opens the file if necessary. Once a period it checks the file's name, the free space and the age of the archives.
+// prepare opens the file if necessary. Once a period it checks the file's name, the free space and the age of the archives.
 // Afterwards the file ends with a complete line.
-func (f *file) ready(now time.Time) error {
+func (f *file) prepare(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
 			f.closeFile()
@@ -143,22 +143,22 @@ func (f *file) ready(now time.Time) error {
 			}
 		}
 		f.checked = time.Time{}
-		if err := f.spare(); err != nil {
+		if err := f.checkFree(); err != nil {
 			return err
 		}
 		if f.archives.Expired(f.limits.Load().MaxAge, now) {
-			f.discard(now)
+			f.pruneNow(now)
 		}
 		f.checked = now
 	}
 	if f.torn {
-		return f.cut()
+		return f.cutTornLine()
 	}
 	return nil
 }
 
-// cut removes a torn line at the end of the file.
-func (f *file) cut() error {
+// cutTornLine removes a torn line at the end of the file.
+func (f *file) cutTornLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
 	if err == nil && st.Size > f.size {
@@ -188,7 +188,7 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 		}
 		p = p[:cut]
 	}
-	n, err := f.commit(p)
+	n, err := f.appendBytes(p)
 	if err != nil || n < len(p) {
 		return f.removeTornWrite(p, n, err)
 	}
@@ -215,7 +215,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // the error's path is that of the descriptor
+		err = named.Err // the error has the path of the descriptor
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -232,13 +232,13 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		return 0, err
 	}
 	if f.torn {
-		_ = f.cut() // when this fails, ready tries again before the next write
+		_ = f.cutTornLine() // when this fails, ready tries again before the next write
 	}
 	return whole, err
 }
 
-// commit appends p to the file. Tests can make it fail.
-func (f *file) commit(p []byte) (int, error) {
+// appendBytes appends p to the file. Tests can make it fail.
+func (f *file) appendBytes(p []byte) (int, error) {
 	if err := fault.Before(fault.Write, f.path); err != nil {
 		return 0, err
 	}
@@ -251,16 +251,16 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.torn {
-		_ = f.cut() // last chance: otherwise adopt ends the torn line with a newline
+		_ = f.cutTornLine() // last chance: otherwise adopt ends the torn line with a newline
 	}
 	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }
 
-// keep stores lines in memory until the fault is over. After the first line without room it only counts all further lines, so
+// keepLines stores lines in memory until the fault is over. After the first line without room it only counts all further lines, so
 // there is a single gap.
-func (f *file) keep(p []byte) {
+func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
 		f.kept = f.set.room.grow(f.kept, len(f.kept)+len(p), keptSpare, keepLimit)
@@ -275,15 +275,15 @@ func (f *file) keep(p []byte) {
 	f.losses.Add(uint64(n))
 }
 
-// fail begins a fault: it reports the error and schedules a retry.
-func (f *file) fail(err error, now time.Time) {
+// beginFault begins a fault: it reports the error and schedules a retry.
+func (f *file) beginFault(err error, now time.Time) {
 	f.fault, f.tried = err, now
-	f.note(err)
+	f.recordError(err)
 	f.set.opts.Warn(f.service, err.Error()+"; the service goes on, its next lines wait in memory and are counted when that is full")
 	f.scheduleRetry()
 }
 
-func (f *file) note(err error) {
+func (f *file) recordError(err error) {
 	text := err.Error()
 	f.lastErr.Store(&text)
 }
@@ -309,23 +309,23 @@ func (f *file) onRetryTimer() {
 func (f *file) retry(now time.Time) {
 	f.tried = now
 	f.checked = time.Time{}
-	n, err := f.put(f.kept, now)
+	n, err := f.writeFormatted(f.kept, now)
 	f.kept = f.kept[:copy(f.kept, f.kept[n:])]
 	switch {
 	case err != nil:
 	case f.lost > 0:
-		prefix := f.stamp.at(now)
-		_, err = f.put(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, reason(f.fault)), now)
+		prefix := f.stamp.format(now)
+		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, bareReason(f.fault)), now)
 	default:
-		err = f.ready(now) // nothing to write: check whether the file is writable
+		err = f.prepare(now) // nothing to write: check whether the file is writable
 	}
 	if err != nil {
-		f.note(err)
+		f.recordError(err)
 		f.scheduleRetry()
 		return
 	}
 	lost := f.lost
-	f.forget()
+	f.clearFault()
 	f.lastErr.Store(nil)
 	if lost == 0 {
 		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, no line was lost", f.path))
@@ -334,17 +334,17 @@ func (f *file) retry(now time.Time) {
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %d lines were lost", f.path, lost))
 }
 
-// forget clears a fault and drops the kept lines.
-func (f *file) forget() {
+// clearFault clears a fault and drops the kept lines.
+func (f *file) clearFault() {
 	f.set.room.free(f.kept, keptSpare)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
-// leave frees the memory of kept lines, for a file that no Log uses any more.
-func (f *file) leave() {
+// freeKept frees the memory of kept lines, for a file that no Log uses any more.
+func (f *file) freeKept() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forget()
+	f.clearFault()
 }
 
 // finish closes the file, after a last try to write the kept lines. A later write opens the file again. finish returns why lines
@@ -356,7 +356,7 @@ func (f *file) finish() error {
 		if f.fault != nil {
 			f.retry(time.Now())
 		}
-		f.complete(f.fault == nil)
+		f.markComplete(f.fault == nil)
 		f.closeFile()
 	})
 	if f.timer != nil {
@@ -370,8 +370,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// complete sets or clears the mode bit of a complete file. s6-log appends to a complete file, and renames an incomplete one.
-func (f *file) complete(done bool) {
+// markComplete sets or clears the mode bit of a complete file. s6-log appends to a complete file, and renames an incomplete one.
+func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
 		return
@@ -383,8 +383,8 @@ func (f *file) complete(done bool) {
 	_ = unix.Fchmod(f.fd, mode) // errors don't matter: only s6-log reads this bit, and a file of another user keeps its mode
 }
 
-// reason returns err without paths and operations, if err contains a system error.
-func reason(err error) string {
+// bareReason returns err without paths and operations, if err contains a system error.
+func bareReason(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
 	}

@@ -22,7 +22,7 @@ import (
 // lineAt is a line of the file of that time.
 func lineAt(at time.Time, text string) string {
 	var s stamp
-	prefix := s.at(at)
+	prefix := s.format(at)
 	return string(prefix[:]) + text
 }
 

@@ -55,28 +55,28 @@ type handedFile struct {
 	Losses uint64
 }
 
-// pause is the state of one call of Freeze: the parked pumps and the locked files.
-type pause struct {
+// freezeCall is the state of one call of Freeze: the parked pumps and the locked files.
+type freezeCall struct {
 	parked map[*stream]struct{}
 	all    chan struct{} // closed after every live stream is parked
 	locked []*file
 }
 
-// look closes the channel all if every live stream is parked. The caller holds Set.mu.
-func (fr *pause) look(live int) {
+// closeIfParked closes the channel all if every live stream is parked. The caller holds Set.mu.
+func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
 		fr.all = nil
 	}
 }
 
-// parked records that a pump has stopped for Freeze. The pump calls it.
-func (s *Set) parked(st *stream) {
+// recordParked records that a pump has stopped for Freeze. The pump calls it.
+func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pause != nil {
 		s.pause.parked[st] = struct{}{}
-		s.pause.look(len(s.live))
+		s.pause.closeIfParked(len(s.live))
 		return
 	}
 	st.freezing.Store(false) // the pump stopped only after a call of Thaw
@@ -96,12 +96,12 @@ func (s *Set) Freeze(ctx context.Context) error {
 		return errClosed
 	}
 	all := make(chan struct{})
-	s.pause = &pause{parked: make(map[*stream]struct{}), all: all}
+	s.pause = &freezeCall{parked: make(map[*stream]struct{}), all: all}
 	for st := range s.live {
 		st.freezing.Store(true)
 		st.wake()
 	}
-	s.pause.look(len(s.live))
+	s.pause.closeIfParked(len(s.live))
 	for _, c := range s.consoles {
 		c.setHurry(true)
 	}
@@ -112,7 +112,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	select {
 	case <-all:
 	case <-ctx.Done():
-		errs = append(errs, s.unparked())
+		errs = append(errs, s.unparkedError())
 	}
 	for _, f := range files {
 		if !f.lockWithin(ctx) {
@@ -127,11 +127,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unparked returns an error with the names of the services whose pumps did not stop, or nil.
-func (s *Set) unparked() error {
+// unparkedError returns an error with the names of the services whose pumps did not stop, or nil.
+func (s *Set) unparkedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := s.reading(s.pause.parked)
+	names := s.readingServices(s.pause.parked)
 	if len(names) == 0 {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (s *Set) HandOver() (*Handover, error) {
 		h.Files = append(h.Files, f.export())
 	}
 	for i, con := range s.consoles {
-		h.Unsent[i] = con.unsent()
+		h.Unsent[i] = con.unsentLines()
 	}
 	return h, nil
 }
@@ -234,13 +234,13 @@ func (s *stream) export(parked bool) handedStream {
 	if parked {
 		out.Carry = s.lines.carry
 	} else {
-		out.Carry = []byte(missing)
+		out.Carry = []byte(missingText)
 	}
 	return out
 }
 
-// missing begins the first line after an unfinished line that was lost.
-const missing = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
+// missingText begins the first line after an unfinished line that was lost.
+const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
 	out := handedFile{Path: f.path, Limits: *f.limits.Load(), Losses: f.losses.Load()}
@@ -250,9 +250,9 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsent returns, for each service, the number of lines that the console has not written. The reader may have seen some lines of
+// unsentLines returns, for each service, the number of lines that the console has not written. The reader may have seen some lines of
 // the block that is being written.
-func (c *console) unsent() map[string]int64 {
+func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lines := make(map[string]int64)
@@ -264,8 +264,8 @@ func (c *console) unsent() map[string]int64 {
 			data = data[n:]
 		}
 	}
-	if c.flight != nil {
-		count(c.flight)
+	if c.writingBlock != nil {
+		count(c.writingBlock)
 	}
 	for _, b := range c.queue {
 		count(b)
@@ -295,7 +295,7 @@ func (s *Set) TakeOver(h *Handover) error {
 		s.resumeFile(in)
 	}
 	for i, con := range s.consoles {
-		con.missed(s, h.Unsent[i], i)
+		con.addUnsentNotices(s, h.Unsent[i], i)
 	}
 	for _, st := range start {
 		go st.pump()
@@ -335,7 +335,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		if hr.Current {
 			l.current = r
 		}
-		l.set.began(l, live...)
+		l.set.addStreams(l, live...)
 		l.set.mu.Unlock()
 		start = append(start, live...)
 	}
@@ -351,7 +351,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 		return nil, err
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
-	s.lines.room.adopt(in.Carry, carrySpare)
+	s.lines.room.count(in.Carry, carrySpare)
 	s.resize(readSize) // a flood may have enlarged the pipe
 	return s, nil
 }
@@ -371,14 +371,14 @@ func (s *Set) resumeFile(in handedFile) {
 	f.losses.Store(in.Losses)
 	if in.Fault != "" {
 		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
-		s.room.adopt(in.Kept, keptSpare)
-		f.note(f.fault)
+		s.room.count(in.Kept, keptSpare)
+		f.recordError(f.fault)
 		f.scheduleRetry()
 	}
 }
 
-// missed writes notices to the console about lines that the old program has not written there.
-func (c *console) missed(s *Set, lines map[string]int64, stream int) {
+// addUnsentNotices writes notices to the console about lines that the old program has not written there.
+func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {
 			continue

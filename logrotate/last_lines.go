@@ -5,14 +5,14 @@ import "bytes"
 // tailLine limits the bytes of each line that are kept for exit reports.
 const tailLine = 500
 
-// tail is a ring of the last lines of a run. It reuses its buffers.
-type tail struct {
+// lastLines is a ring of the last lines of a run. It reuses its buffers.
+type lastLines struct {
 	slots [][]byte
 	next  int
 }
 
 // add stores the last lines of chunk, which ends with a newline.
-func (t *tail) add(chunk []byte, limit int) {
+func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return
 	}
@@ -25,12 +25,12 @@ func (t *tail) add(chunk []byte, limit int) {
 	}
 	for rest := chunk[start+1:]; len(rest) > 0; {
 		i := bytes.IndexByte(rest, '\n')
-		t.line(rest[:i], limit)
+		t.addLine(rest[:i], limit)
 		rest = rest[i+1:]
 	}
 }
 
-func (t *tail) line(line []byte, limit int) {
+func (t *lastLines) addLine(line []byte, limit int) {
 	line = line[:min(len(line), tailLine)]
 	if len(t.slots) < limit {
 		t.slots = append(t.slots, bytes.Clone(line))
@@ -41,7 +41,7 @@ func (t *tail) line(line []byte, limit int) {
 }
 
 // lines returns the kept lines, oldest first.
-func (t *tail) lines() []string {
+func (t *lastLines) lines() []string {
 	out := make([]string, 0, len(t.slots))
 	for i := range t.slots {
 		out = append(out, string(t.slots[(t.next+i)%len(t.slots)]))

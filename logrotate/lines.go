@@ -28,7 +28,7 @@ const carrySpare = 4 << 10
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
-	if last < 0 && len(l.carry)+n <= l.max && l.fits(len(l.carry)+n) {
+	if last < 0 && len(l.carry)+n <= l.max && l.growCarry(len(l.carry)+n) {
 		l.carry = append(l.carry, fresh...)
 		return nil
 	}
@@ -40,15 +40,15 @@ func (l *lines) feed(buf []byte, n int) []byte {
 		cut = len(l.carry) + last + 1
 	}
 	whole, rest := all[:cut], all[cut:]
-	if !l.cont && len(rest) <= l.max && !l.tooLong(whole) && l.fits(len(rest)) {
-		l.keep(rest)
+	if !l.cont && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
+		l.keepCarry(rest)
 		return whole
 	}
 	return l.split(whole, rest)
 }
 
-// end returns the unfinished line with a newline, or nil. Further input may follow.
-func (l *lines) end() []byte {
+// takeUnfinished returns the unfinished line with a newline, or nil. Further input may follow.
+func (l *lines) takeUnfinished() []byte {
 	if len(l.carry) == 0 {
 		l.cont = false
 		return nil
@@ -56,14 +56,14 @@ func (l *lines) end() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// fits enlarges carry to n bytes if the budget allows it, and reports whether carry now has n bytes.
-func (l *lines) fits(n int) bool {
+// growCarry enlarges carry to n bytes if the budget allows it, and reports whether carry now has n bytes.
+func (l *lines) growCarry(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
 	return n <= cap(l.carry)
 }
 
-// keep stores rest as the carry. The caller has checked that rest fits.
-func (l *lines) keep(rest []byte) {
+// keepCarry stores rest as the carry. The caller has checked that rest fits.
+func (l *lines) keepCarry(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carrySpare && len(rest) <= carrySpare {
 		l.room.free(l.carry, carrySpare)
 		l.carry = nil
@@ -97,10 +97,10 @@ func (l *lines) split(whole, rest []byte) []byte {
 		l.cont = false
 		whole = whole[i+1:]
 	}
-	if rest = l.pieces(&out, rest, l.max); !l.fits(len(rest)) {
+	if rest = l.pieces(&out, rest, l.max); !l.growCarry(len(rest)) {
 		rest = l.pieces(&out, rest, cap(l.carry))
 	}
-	l.keep(rest)
+	l.keepCarry(rest)
 	return out
 }
 

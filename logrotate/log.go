@@ -76,7 +76,7 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 		}
 	}
 	if err == nil {
-		err = l.begin(r)
+		err = l.beginRun(r)
 	}
 	if err != nil {
 		for i, s := range r.streams {
@@ -93,15 +93,15 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// begin makes r the current run. It returns an error if the log is closed.
-func (l *Log) begin(r *run) error {
+// beginRun makes r the current run. It returns an error if the log is closed.
+func (l *Log) beginRun(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
 	if l.set.closed || l.dropped {
 		return errClosed
 	}
 	l.current = r
-	l.set.began(l, r.streams[:]...)
+	l.set.addStreams(l, r.streams[:]...)
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (l *Log) Tail(done func(lines []string)) {
 		go done(nil)
 		return
 	}
-	r.ask(done)
+	r.request(done)
 }
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }

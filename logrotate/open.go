@@ -36,12 +36,12 @@ func (f *file) openOnce() error {
 		if err != nil {
 			return err
 		}
-		if err := f.adopt(fd); err != nil {
+		if err := f.useDescriptor(fd); err != nil {
 			unix.Close(fd)
 			return err
 		}
 		if !f.scanned {
-			f.scan()
+			f.readArchives()
 		}
 		return nil
 	})
@@ -102,8 +102,8 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, nil
 }
 
-// adopt makes fd the current file. It ends a torn last line with a newline, and opens the writer.
-func (f *file) adopt(fd int) error {
+// useDescriptor makes fd the current file. It ends a torn last line with a newline, and opens the writer.
+func (f *file) useDescriptor(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -132,19 +132,19 @@ func (f *file) adopt(fd int) error {
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
 	f.size, f.torn = st.Size, false
-	f.complete(false)
+	f.markComplete(false)
 	return nil
 }
 
-// scan reads the list of archives from the directory, and prunes them. An unreadable directory counts as empty.
-func (f *file) scan() {
+// readArchives reads the list of archives from the directory, and prunes them. An unreadable directory counts as empty.
+func (f *file) readArchives() {
 	now := time.Now()
 	if err := f.archives.Read(); err != nil {
-		f.note(err)
+		f.recordError(err)
 	}
 	f.scanned = true
 	if err := f.prune(now); err != nil {
-		f.note(err)
+		f.recordError(err)
 	}
 	f.pack()
 }
@@ -152,13 +152,13 @@ func (f *file) scan() {
 // replaced reports whether the file's name now means another file, or no file. Without an answer the open file is kept.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
-		gone = f.elsewhere()
+		gone = f.nameMoved()
 		return nil
 	})
 	return gone
 }
 
-func (f *file) elsewhere() bool {
+func (f *file) nameMoved() bool {
 	var st unix.Stat_t
 	err := unix.Lstat(f.path, &st)
 	if err != nil {
@@ -172,7 +172,7 @@ func (f *file) elsewhere() bool {
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
-		if gone = f.elsewhere(); gone {
+		if gone = f.nameMoved(); gone {
 			return nil
 		}
 		if err := f.archives.Add(f.path, now); err != nil {
@@ -184,7 +184,7 @@ func (f *file) rotate(now time.Time) {
 	switch {
 	case err != nil:
 		err = fmt.Errorf("cannot rotate log file %q: %w", f.path, err)
-		f.note(err)
+		f.recordError(err)
 		if f.rotateErr == nil {
 			f.set.opts.Warn(f.service, err.Error()+"; no line is lost, but the log may grow beyond its limits")
 		}
@@ -204,10 +204,10 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// discard prunes archives outside of a rotation.
-func (f *file) discard(now time.Time) {
+// pruneNow prunes archives outside of a rotation.
+func (f *file) pruneNow(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {
-		f.note(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
+		f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 	}
 }

@@ -73,8 +73,8 @@ func (o Options) withDefaults() Options {
 		o.MaxLine = 64 << 10
 	}
 	o.MaxLine = max(o.MaxLine, 256)
-	o.Archives = count(o.Archives, 10)
-	o.Tail = count(o.Tail, 20)
+	o.Archives = orDefault(o.Archives, 10)
+	o.Tail = orDefault(o.Tail, 20)
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
 	if o.Actor == nil {
 		o.Actor = fsutil.Self()
@@ -92,8 +92,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// count returns n, or the default for 0, or 0 for a negative n.
-func count(n, byDefault int) int {
+// orDefault returns n, or the default for 0, or 0 for a negative n.
+func orDefault(n, byDefault int) int {
 	if n == 0 {
 		return byDefault
 	}

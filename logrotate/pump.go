@@ -27,8 +27,8 @@ type run struct {
 	asked   atomic.Uint64 // number of the last call of Log.Tail
 
 	mu      sync.Mutex // never held across I/O
-	tail    tail
-	open    [2]string // the unfinished line of each stream, at the last call of reach
+	tail    lastLines
+	open    [2]string // the unfinished line of each stream, at the last call of recordReached
 	reached [2]uint64 // number of the last Tail request whose output each stream has read completely
 	waiting []*tailRequest
 }
@@ -40,16 +40,16 @@ type tailRequest struct {
 	timer  *time.Timer
 }
 
-// ask adds a request and wakes the pumps.
-func (r *run) ask(done func([]string)) {
+// request adds a request and wakes the pumps.
+func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}
-	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answer(q) }))
+	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answerRequest(q) }))
 	r.waiting = append(r.waiting, q)
 	ready := min(r.reached[0], r.reached[1]) >= q.number
 	r.mu.Unlock()
 	if ready { // both pipes are at their end
-		guard.Go("answering for a log", func() { r.answer(q) })
+		guard.Go("answering for a log", func() { r.answerRequest(q) })
 		return
 	}
 	for i, s := range r.streams {
@@ -58,8 +58,8 @@ func (r *run) ask(done func([]string)) {
 	}
 }
 
-// reach records that a stream has read the content that its pipe had at request n. open is its unfinished line.
-func (r *run) reach(index int, n uint64, open []byte) {
+// recordReached records that a stream has read the content that its pipe had at request n. open is its unfinished line.
+func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
 	r.open[index] = string(open[:min(len(open), tailLine)])
@@ -71,12 +71,12 @@ func (r *run) reach(index int, n uint64, open []byte) {
 	}
 	r.mu.Unlock()
 	for _, q := range ready {
-		r.answer(q)
+		r.answerRequest(q)
 	}
 }
 
-// answer answers a request, unless it has an answer already.
-func (r *run) answer(q *tailRequest) {
+// answerRequest answers a request, unless it has an answer already.
+func (r *run) answerRequest(q *tailRequest) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
 	if at < 0 {
@@ -142,27 +142,27 @@ func (s *stream) stop() {
 // pump is the goroutine that reads a pipe until its end, or until Freeze.
 func (s *stream) pump() {
 	defer guard.Catch("reading the output of " + s.run.log.name)
-	if s.flow() {
+	if s.readPipe() {
 		s.close()
-		s.run.log.set.ended(s)
+		s.run.log.set.removeStream(s)
 	} else {
-		s.run.log.set.parked(s)
+		s.run.log.set.recordParked(s)
 	}
 }
 
-// flow reads the pipe. It returns true at the end of the pipe, and false if Freeze asked it to stop.
-func (s *stream) flow() bool {
+// readPipe reads the pipe. It returns true at the end of the pipe, and false if Freeze asked it to stop.
+func (s *stream) readPipe() bool {
 	last := uint64(math.MaxUint64) // value of total at which to stop
 	for {
 		if s.freezing.Load() {
-			s.release()
+			s.releaseBuffer()
 			return false
 		}
 		if s.pace.rest && !s.stopping.Load() {
 			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
 		}
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
-		err := s.fetch()
+		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			// A wake sets its flag before the deadline, and the loop reads the flags after this line. So it misses no flag.
 			_ = s.file.SetReadDeadline(time.Time{})
@@ -175,23 +175,23 @@ func (s *stream) flow() bool {
 		if s.n > 0 {
 			s.total += uint64(s.n)
 			s.deliver(s.lines.feed(*s.buf, s.n))
-			s.release()
+			s.releaseBuffer()
 		}
-		if s.pace.read(s.n, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
+		if s.pace.recordRead(s.n, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
 			s.changePace()
 		}
 		if stopping && last == math.MaxUint64 {
-			last = s.total + s.queued()
+			last = s.total + s.queuedBytes()
 		}
 		if s.total >= last {
 			break
 		}
-		s.progress(asked, pause)
+		s.answerReached(asked, pause)
 	}
-	s.release()
-	s.deliver(s.lines.end())
-	s.run.log.limiter.end(s.index)
-	s.run.reach(s.index, math.MaxUint64, nil)
+	s.releaseBuffer()
+	s.deliver(s.lines.takeUnfinished())
+	s.run.log.limiter.writeRecord(s.index)
+	s.run.recordReached(s.index, math.MaxUint64, nil)
 	return true
 }
 
@@ -212,7 +212,7 @@ func (s *stream) read(fd uintptr) bool {
 	}
 	s.n = 0
 	if errors.Is(s.err, unix.EAGAIN) {
-		s.release()
+		s.releaseBuffer()
 		return s.stopping.Load() || s.freezing.Load() || s.seen < s.run.asked.Load()
 	}
 	return true
@@ -221,28 +221,28 @@ func (s *stream) read(fd uintptr) bool {
 // inShortTurn runs an operation on a pipe that never waits. The many pumps share a few turns.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-func (s *stream) release() {
+func (s *stream) releaseBuffer() {
 	if s.buf != nil {
 		s.run.log.set.inputs.Put(s.buf)
 		s.buf = nil
 	}
 }
 
-// queued returns the number of bytes in the pipe.
-func (s *stream) queued() uint64 {
+// queuedBytes returns the number of bytes in the pipe.
+func (s *stream) queuedBytes() uint64 {
 	n := 0
-	s.control(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
+	s.withDescriptor(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
 	return uint64(n)
 }
 
-// progress answers requests of Tail. asked is the number of requests before the last read; pause says that this read found the
+// answerReached answers requests of Tail. asked is the number of requests before the last read; pause says that this read found the
 // pipe empty.
-func (s *stream) progress(asked uint64, pause bool) {
+func (s *stream) answerReached(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
 	}
 	if s.goal <= s.seen {
-		s.goal, s.target = asked, s.total+s.queued()
+		s.goal, s.target = asked, s.total+s.queuedBytes()
 	}
 	switch {
 	case pause:
@@ -252,7 +252,7 @@ func (s *stream) progress(asked uint64, pause bool) {
 	default:
 		return
 	}
-	s.run.reach(s.index, s.seen, s.lines.carry)
+	s.run.recordReached(s.index, s.seen, s.lines.carry)
 }
 
 // deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So a counted line is already
@@ -269,7 +269,7 @@ func (s *stream) deliver(chunk []byte) {
 	if seen := l.watcher.Load(); seen != nil {
 		(*seen)(chunk)
 	}
-	if n := l.limiter.pass(s.index, chunk); n > 0 {
+	if n := l.limiter.writeAllowed(s.index, chunk); n > 0 {
 		l.counters.suppressed.Add(uint64(n))
 	}
 	l.counters.bytes.Add(uint64(len(chunk)))
@@ -277,9 +277,9 @@ func (s *stream) deliver(chunk []byte) {
 	l.set.opts.Wrote()
 }
 
-// put writes complete lines of a stream to the console and the file. The file never waits for the console: if the console has no
-// room for some lines, put writes all lines to the file first, and then tries the console again.
-func (l *Log) put(stream int, chunk []byte) {
+// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. If the console
+// has no room for some lines, they wait until all lines are in the file, and then go to the console.
+func (l *Log) writeToSinks(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return
 	}
@@ -290,7 +290,7 @@ func (l *Log) put(stream int, chunk []byte) {
 	}
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)
-		l.file.lines(chunk, *buf)
+		l.file.writeLines(chunk, *buf)
 		l.set.outputs.Put(buf)
 	}
 	console.addOrWait(source, rest)

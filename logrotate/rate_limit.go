@@ -28,9 +28,9 @@ type limiter struct {
 	last       time.Time // time of the last suppressed line
 }
 
-// pass writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the number of
+// writeAllowed writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the number of
 // suppressed lines of chunk.
-func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
+func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)
 		return 0
@@ -43,15 +43,15 @@ func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
-// end writes the record about suppressed lines, if any.
-func (l *limiter) end(stream int) {
+// writeRecord writes the record about suppressed lines, if any.
+func (l *limiter) writeRecord(stream int) {
 	if !l.active.Load() {
 		return
 	}
 	l.turns[stream].Lock()
 	defer l.turns[stream].Unlock()
 	l.mu.Lock()
-	record := l.record(stream)
+	record := l.makeRecord(stream)
 	l.mu.Unlock()
 	l.put(stream, record)
 }
@@ -68,7 +68,7 @@ func (l *limiter) timerFired() {
 		return
 	}
 	for stream := range l.turns {
-		l.end(stream)
+		l.writeRecord(stream)
 	}
 }
 
@@ -90,7 +90,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	}
 	taken = chunk[:len(chunk)-len(rest)]
 	if len(taken) > 0 {
-		record = l.record(stream)
+		record = l.makeRecord(stream)
 	}
 	if len(rest) > 0 {
 		l.limit, l.last = rate, now
@@ -105,8 +105,8 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	return record, taken
 }
 
-// record returns the record about the suppressed lines of a stream, or nil if there are none. The caller holds mu.
-func (l *limiter) record(stream int) []byte {
+// makeRecord returns the record about the suppressed lines of a stream, or nil if there are none. The caller holds mu.
+func (l *limiter) makeRecord(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil
 	}

@@ -45,8 +45,8 @@ type pace struct {
 // floodDoubt is the limit of doubt.
 const floodDoubt = 6
 
-// read handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or ended.
-func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
+// recordRead handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or ended.
+func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
 	p.came += n
@@ -65,7 +65,7 @@ func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed b
 		if rested {
 			p.pauses++
 		}
-		p.again()
+		p.adaptPause()
 		return false
 	case n == 0:
 		return false
@@ -81,8 +81,8 @@ func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed b
 	return true
 }
 
-// again adapts the length of the next pause, so that a pause fills a quarter to half of the pipe.
-func (p *pace) again() {
+// adaptPause adapts the length of the next pause, so that a pause fills a quarter to half of the pipe.
+func (p *pace) adaptPause() {
 	switch {
 	case p.came > p.size/2:
 		p.pause = max(p.pause/2, floodPause)
@@ -110,7 +110,7 @@ func (s *stream) changePace() {
 // resize tries to change the size of the pipe, and stores the resulting size. Any size works.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
-	s.control(func(fd int) {
+	s.withDescriptor(func(fd int) {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size)
 		done = err == nil
 		if has, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil {
@@ -121,7 +121,7 @@ func (s *stream) resize(size int) (done bool) {
 }
 
 func (s *stream) leavePoller() {
-	s.control(func(old int) {
+	s.withDescriptor(func(old int) {
 		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened as the agent, because the pipe belongs to the agent
 			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
@@ -151,8 +151,8 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// fetch calls read as soon as the pipe may have data.
-func (s *stream) fetch() error {
+// awaitData calls read as soon as the pipe may have data.
+func (s *stream) awaitData() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)
 	}
@@ -160,8 +160,8 @@ func (s *stream) fetch() error {
 	return nil
 }
 
-// control calls do with the pipe's descriptor.
-func (s *stream) control(do func(fd int)) {
+// withDescriptor calls do with the pipe's descriptor.
+func (s *stream) withDescriptor(do func(fd int)) {
 	_ = inShortTurn(func() error {
 		if s.direct >= 0 {
 			do(s.direct)

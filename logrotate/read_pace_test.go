@@ -102,9 +102,9 @@ func TestPausesFollowWhatComes(t *testing.T) {
 	cycle := func(bytes int) time.Duration {
 		for n := 0; bytes >= readSize/2; bytes -= n {
 			n = min(bytes, readSize)
-			p.read(n, readSize, floodWindow, time.Time{})
+			p.recordRead(n, readSize, floodWindow, time.Time{})
 		}
-		if p.read(bytes, readSize, floodWindow, time.Time{}); !p.rest {
+		if p.recordRead(bytes, readSize, floodWindow, time.Time{}); !p.rest {
 			t.Fatal("there is no pause")
 		}
 		return p.pause

@@ -44,7 +44,7 @@ func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
 	}
-	l.Archives = count(l.Archives, o.Archives)
+	l.Archives = orDefault(l.Archives, o.Archives)
 	return l
 }
 
@@ -85,13 +85,13 @@ func (f *file) Packed(err error) {
 	}
 }
 
-// spare returns an error if the file system has less than MinFree. It removes the oldest archives of this log first.
-func (f *file) spare() error {
+// checkFree returns an error if the file system has less than MinFree. It removes the oldest archives of this log first.
+func (f *file) checkFree() error {
 	least := f.limits.Load().MinFree
 	if least <= 0 {
 		return nil
 	}
-	free, ok := f.free()
+	free, ok := f.freeBytes()
 	if !ok || free >= least {
 		return nil // the free space is unknown, so go on: a full disk causes an error of the write
 	}
@@ -100,7 +100,7 @@ func (f *file) spare() error {
 			if err := f.archives.RemoveOldest(); err != nil {
 				return err
 			}
-			free, _ = f.free()
+			free, _ = f.freeBytes()
 		}
 		return nil
 	})
@@ -108,13 +108,13 @@ func (f *file) spare() error {
 		return nil
 	}
 	if err != nil {
-		f.note(err)
+		f.recordError(err)
 	}
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// free returns the number of bytes of the file system that are free for the agent's user. ok is false if it is unknown.
-func (f *file) free() (int64, bool) {
+// freeBytes returns the number of bytes of the file system that are free for the agent's user. ok is false if it is unknown.
+func (f *file) freeBytes() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {
 		return 0, false

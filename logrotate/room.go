@@ -16,8 +16,8 @@ const (
 // unfinished, and can make its log unwritable, so that lines are kept.
 type bufferBudget struct{ left atomic.Int64 }
 
-// fill sets the budget: mostRoom, or a quarter of this process's memory limit if that is less.
-func (r *bufferBudget) fill() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
+// setSize sets the budget: mostRoom, or a quarter of this process's memory limit if that is less.
+func (r *bufferBudget) setSize() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
 
 // grow returns b with a capacity of n bytes, or less if the budget is too small. It doubles the capacity, up to limit. The first
 // spare bytes of a buffer don't count.
@@ -26,14 +26,14 @@ func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 		return b
 	}
 	for _, size := range [...]int{min(max(n, 2*cap(b)), limit), min(n, limit), min(spare, limit)} {
-		if size > cap(b) && r.take(int64(max(size, spare)-max(cap(b), spare))) {
+		if size > cap(b) && r.reserve(int64(max(size, spare)-max(cap(b), spare))) {
 			return append(make([]byte, 0, size), b...)
 		}
 	}
 	return b
 }
 
-func (r *bufferBudget) take(n int64) bool {
+func (r *bufferBudget) reserve(n int64) bool {
 	if n == 0 || r.left.Add(-n) >= 0 {
 		return true
 	}
@@ -41,7 +41,7 @@ func (r *bufferBudget) take(n int64) bool {
 	return false
 }
 
-// adopt counts a buffer that the old program handed over. free subtracts a buffer that is no longer used.
-func (r *bufferBudget) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
+// count counts a buffer that the old program handed over. free subtracts a buffer that is no longer used.
+func (r *bufferBudget) count(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

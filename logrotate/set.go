@@ -33,7 +33,7 @@ type Set struct {
 	live   map[*stream]struct{}
 	unused writers       // writers of files that no log uses any more
 	idle   chan struct{} // closed after a Close, when live is empty
-	pause  *pause        // nil while the pumps run
+	pause  *freezeCall   // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
 	compressor *gzipped.Compressor
@@ -49,7 +49,7 @@ func New(o Options) *Set {
 		live:  make(map[*stream]struct{}),
 		idle:  make(chan struct{}),
 	}
-	s.room.fill()
+	s.room.setSize()
 	s.inputs.New = func() any {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
@@ -79,7 +79,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 		profile = name
 	}
 	l := &Log{set: s, name: name, profile: profile, path: file}
-	l.limiter.put, l.limiter.quiet = l.put, s.opts.period
+	l.limiter.put, l.limiter.quiet = l.writeToSinks, s.opts.period
 	for i := range l.sources {
 		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped, secrets: &l.secrets}
 	}
@@ -94,7 +94,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
-		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name, writer: s.unused.take()}
+		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name, writer: s.unused.get()}
 		f.archives.Dir = filepath.Dir(l.path)
 		limits := Limits{}.within(s.opts)
 		f.limits.Store(&limits)
@@ -122,8 +122,8 @@ func (s *Set) releaseFile(f *file) {
 	f.refs--
 	if f.refs == 0 {
 		delete(s.files, f.path)
-		s.unused.give(f.writer)
-		s.background.Go(guard.Func("forgetting the log of "+f.service, f.leave))
+		s.unused.put(f.writer)
+		s.background.Go(guard.Func("forgetting the log of "+f.service, f.freeKept))
 	}
 }
 
@@ -150,15 +150,15 @@ func (s *Set) retire(l *Log) {
 	}
 }
 
-// began and ended maintain the list of streams that are being read.
-func (s *Set) began(l *Log, streams ...*stream) {
+// addStreams and ended maintain the list of streams that are being read.
+func (s *Set) addStreams(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.live[st] = struct{}{}
 		l.streams++
 	}
 }
 
-func (s *Set) ended(st *stream) {
+func (s *Set) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, st)
@@ -170,7 +170,7 @@ func (s *Set) ended(st *stream) {
 	if len(s.live) == 0 && s.closed {
 		close(s.idle)
 	}
-	s.pause.look(len(s.live))
+	s.pause.closeIfParked(len(s.live))
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
@@ -188,7 +188,7 @@ func (s *Set) Console(stream int) io.Writer {
 func (s *Set) Sync(ctx context.Context) error {
 	for _, c := range s.consoles {
 		select {
-		case <-c.sync():
+		case <-c.whenWritten():
 		case <-ctx.Done():
 			return fmt.Errorf("cannot write out the container's %s: %w", c.stream, context.Cause(ctx))
 		}
@@ -258,11 +258,11 @@ func (s *Set) stop() error {
 	if len(s.live) == 0 {
 		return nil
 	}
-	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.reading(nil))
+	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// reading returns the names of the services whose pipes are being read, without the streams in but. The caller holds mu.
-func (s *Set) reading(but map[*stream]struct{}) []string {
+// readingServices returns the names of the services whose pipes are being read, without the streams in but. The caller holds mu.
+func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
 		if _, is := but[st]; !is {

@@ -14,8 +14,8 @@ type stamp struct {
 	text   [stampLen]byte
 }
 
-// at returns the timestamp of lines that were read at time t.
-func (s *stamp) at(t time.Time) [stampLen]byte {
+// format returns the timestamp of lines that were read at time t.
+func (s *stamp) format(t time.Time) [stampLen]byte {
 	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
 		s.second = sec
 		t.Local().AppendFormat(s.text[:0], time.DateTime)

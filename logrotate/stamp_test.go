@@ -10,7 +10,7 @@ import (
 func TestSplit(t *testing.T) {
 	var s stamp
 	now := time.Now()
-	prefix := s.at(now)
+	prefix := s.format(now)
 	written, message, ok := reader.Split(append(prefix[:], "  two words "...))
 	if !ok || !written.Equal(now) || string(message) != "  two words " {
 		t.Errorf("got %v, %q, %v", written, message, ok)

@@ -15,7 +15,7 @@ func TestStamp(t *testing.T) {
 	base := time.Date(2026, 11, 21, 0, 8, 34, 0, time.Local)
 	for _, d := range []time.Duration{0, 1, 292924624, 999999999, time.Second, -time.Hour, 0, 24 * time.Hour} {
 		at := base.Add(d)
-		got := s.at(at)
+		got := s.format(at)
 		if want := at.Format("2006-01-02 15:04:05.000000000") + "  "; string(got[:]) != want {
 			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
@@ -31,7 +31,7 @@ func TestStampFollowsTimeZone(t *testing.T) {
 	time.Local = zone
 	defer func() { time.Local = old }()
 	var s stamp
-	got := s.at(time.Date(2026, 11, 21, 0, 11, 42, 605472464, time.UTC))
+	got := s.format(time.Date(2026, 11, 21, 0, 11, 42, 605472464, time.UTC))
 	if want := "2026-11-20 19:11:42.605472464  "; string(got[:]) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -47,7 +47,7 @@ func cutAll(input []byte, limit int, piece func() int) []byte {
 		out = append(out, l.feed(buf, n)...)
 		input = input[n:]
 	}
-	return append(out, l.end()...)
+	return append(out, l.takeUnfinished()...)
 }
 
 // join takes back the splits.
@@ -110,7 +110,7 @@ func TestLinesKeepNoEmptyCarry(t *testing.T) {
 }
 
 func TestTailRing(t *testing.T) {
-	var tl tail
+	var tl lastLines
 	var all []string
 	for i := range 50 {
 		var chunk strings.Builder

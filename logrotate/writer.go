@@ -41,7 +41,7 @@ func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
 // caller's lock guards the pool.
 type writers struct{ spare []writer }
 
-func (p *writers) take() writer {
+func (p *writers) get() writer {
 	if n := len(p.spare); n > 0 {
 		w := p.spare[n-1]
 		p.spare = p.spare[:n-1]
@@ -50,4 +50,4 @@ func (p *writers) take() writer {
 	return writer{&lumberjack.Logger{MaxSize: neverRotate}}
 }
 
-func (p *writers) give(w writer) { p.spare = append(p.spare, w) }
+func (p *writers) put(w writer) { p.spare = append(p.spare, w) }

@@ -14,11 +14,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// askedFile records the last order of an operator for a gateway, in its profile's home. Only this package writes it.
-const askedFile = ".hinit-intent.json"
+// intentFile records the last order of an operator for a gateway, in its profile's home. Only this package writes it.
+const intentFile = ".hinit-intent.json"
 
-// asked is the content of askedFile.
-type asked struct {
+// recordedIntent is the content of intentFile.
+type recordedIntent struct {
 	Desired string    `json:"desired_state"`
 	At      time.Time `json:"at"`
 	// Kernel is the boot ID of the machine. A record with another boot ID is ignored: the file is not synced, so a crash of the
@@ -26,20 +26,20 @@ type asked struct {
 	Kernel string `json:"kernel"`
 }
 
-// recordAsked writes an intent to askedFile. The caller holds the lock of the profile.
-func (s *Store) recordAsked(profile, want string, at time.Time) error {
+// recordIntent writes an intent to intentFile. The caller holds the lock of the profile.
+func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
 	}
-	data, err := json.Marshal(asked{Desired: want, At: at.Round(0), Kernel: kernelBoot()})
+	data, err := json.Marshal(recordedIntent{Desired: want, At: at.Round(0), Kernel: kernelBoot()})
 	if err != nil {
 		return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 	}
-	return s.in(profile, func(d *fsutil.Dir, home string) error {
+	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 		}
-		rel := filepath.Join(home, askedFile)
+		rel := filepath.Join(home, intentFile)
 		err := d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 		if err == nil {
 			return nil
@@ -57,11 +57,11 @@ var kernelBoot = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// correct restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st, but not
+// restoreRecorded restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st, but not
 // the file.
-func (s *Store) correct(d *fsutil.Dir, home string, st *State) bool {
-	var a asked
-	if !st.Exists || !readMarker(d, filepath.Join(home, askedFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {
+func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
+	var a recordedIntent
+	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {
 		return false
 	}
 	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= raceWindow

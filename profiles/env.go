@@ -11,7 +11,7 @@ import (
 
 // Env returns the variables in the .env of a profile, and none if the file is missing.
 func (s *Store) Env(profile string) (vars map[string]string, err error) {
-	err = s.in(profile, func(d *fsutil.Dir, home string) error {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err = readEnv(d, home)
 		return err
 	})

@@ -4,7 +4,7 @@ import "time"
 
 // Internals that the tests need: names and limits of its files, the clock, and the state in memory.
 const (
-	AskedFile    = askedFile
+	AskedFile    = intentFile
 	BootLogMax   = bootLogMax
 	DecidedAhead = decidedAhead
 	MaxState     = maxState

@@ -32,7 +32,7 @@ func FuzzState(f *testing.F) {
 		if err := json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &before); err != nil {
 			t.Fatalf("taken for an object: %v", err)
 		}
-		out := encodeObject(set(set(members, "desired_state", []byte(`"running"`)), "updated_at", []byte("1")))
+		out := encodeObject(setMember(setMember(members, "desired_state", []byte(`"running"`)), "updated_at", []byte("1")))
 		var after map[string]json.RawMessage
 		if err := json.Unmarshal(out, &after); err != nil {
 			t.Fatalf("wrote %q: %v", out, err)

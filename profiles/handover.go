@@ -9,12 +9,12 @@ type Handover map[string]intent
 func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return maps.Clone(in.asked)
+	return maps.Clone(in.orders)
 }
 
 // TakeOver adds the orders from the old program.
 func (in *Intents) TakeOver(h Handover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	maps.Copy(in.asked, h)
+	maps.Copy(in.orders, h)
 }

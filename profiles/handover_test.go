@@ -23,13 +23,13 @@ func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	}
 	next := NewIntents(old.store)
 	next.TakeOver(is)
-	for profile, was := range old.asked {
-		is := next.asked[profile]
+	for profile, was := range old.orders {
+		is := next.orders[profile]
 		if is.want != was.want || is.pending != was.pending || is.at.Sub(was.at).Abs() > time.Millisecond {
 			t.Errorf("%s: %+v, was %+v", profile, is, was)
 		}
 	}
-	if _, asked := next.Want("nobody"); asked || len(next.asked) != 2 {
-		t.Errorf("%d are remembered", len(next.asked))
+	if _, asked := next.Want("nobody"); asked || len(next.orders) != 2 {
+		t.Errorf("%d are remembered", len(next.orders))
 	}
 }

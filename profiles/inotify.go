@@ -14,20 +14,20 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// hints watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use it.
+// dirWatches watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use it.
 //
 // The agent can replace a watched path by a link. That does no harm, because a notification only causes a scan, and scans follow
 // no link.
-type hints struct {
-	notify  *fsnotify.Watcher
-	add1    func(path string) error // notify.Add; tests replace this function
-	watched map[string]watched
-	remotes map[uint64]bool // results of the function remote by device; nil before the first call
+type dirWatches struct {
+	notify   *fsnotify.Watcher
+	addWatch func(path string) error // notify.Add; tests replace this function
+	watched  map[string]watched
+	remotes  map[uint64]bool // results of the function remote by device; nil before the first call
 }
 
-// remote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file system
+// isRemote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file system
 // only once.
-func (h *hints) remote(path string, dev uint64) bool {
+func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
 		is = !fsutil.Local(path)
@@ -45,7 +45,7 @@ type watched struct {
 	remote   bool
 }
 
-func newHints() (*hints, error) {
+func newDirWatches() (*dirWatches, error) {
 	err := fault.Before(fault.Watch, "")
 	var n *fsnotify.Watcher
 	if err == nil {
@@ -54,25 +54,25 @@ func newHints() (*hints, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot get change notifications: %w", err)
 	}
-	return &hints{notify: n, add1: n.Add, watched: make(map[string]watched)}, nil
+	return &dirWatches{notify: n, addWatch: n.Add, watched: make(map[string]watched)}, nil
 }
 
-func (h *hints) changes() <-chan fsnotify.Event {
+func (h *dirWatches) changes() <-chan fsnotify.Event {
 	if h == nil {
 		return nil
 	}
 	return h.notify.Events
 }
 
-// lost returns a channel of errors. After an error, notifications may be missing.
-func (h *hints) lost() <-chan error {
+// errors returns a channel of errors. After an error, notifications may be missing.
+func (h *dirWatches) errors() <-chan error {
 	if h == nil {
 		return nil
 	}
 	return h.notify.Errors
 }
 
-func (h *hints) close() {
+func (h *dirWatches) close() {
 	if h != nil {
 		_ = h.notify.Close() // after an error nothing stays open either
 	}
@@ -80,7 +80,7 @@ func (h *hints) close() {
 
 // add watches the directory at path, unless a watch exists already. complete is false on a file system that other machines can
 // change, because this kernel reports only its own changes.
-func (h *hints) add(path string, id stamp) (complete bool, err error) {
+func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
 	if ok && old.dev == id.dev && old.ino == id.ino {
 		return !old.remote, nil
@@ -90,18 +90,18 @@ func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	delete(h.watched, path)
 	err = fault.Before(fault.Watch, path)
 	if err == nil {
-		err = h.add1(path)
+		err = h.addWatch(path)
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
-	w := watched{dev: id.dev, ino: id.ino, remote: h.remote(path, id.dev)}
+	w := watched{dev: id.dev, ino: id.ino, remote: h.isRemote(path, id.dev)}
 	h.watched[path] = w
 	return !w.remote, nil
 }
 
 // watches reports whether a directory has a watch under any path.
-func (h *hints) watches(id stamp) bool {
+func (h *dirWatches) watches(id stamp) bool {
 	if h == nil {
 		return false
 	}
@@ -114,7 +114,7 @@ func (h *hints) watches(id stamp) bool {
 }
 
 // watchesAt reports whether the watch of path is on the directory with the identity id.
-func (h *hints) watchesAt(path string, id stamp) bool {
+func (h *dirWatches) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
 	}
@@ -123,7 +123,7 @@ func (h *hints) watchesAt(path string, id stamp) bool {
 }
 
 // forget removes the watch of a path, if any.
-func (h *hints) forget(path string) {
+func (h *dirWatches) forget(path string) {
 	if h == nil {
 		return
 	}
@@ -134,7 +134,7 @@ func (h *hints) forget(path string) {
 }
 
 // retain removes the watches for which keep returns false.
-func (h *hints) retain(keep func(path string) bool) {
+func (h *dirWatches) retain(keep func(path string) bool) {
 	if h == nil {
 		return
 	}
@@ -146,11 +146,11 @@ func (h *hints) retain(keep func(path string) bool) {
 	}
 }
 
-// gone handles an event that a watched directory itself was removed or renamed, and reports whether ev is such an event.
+// handleGone handles an event that a watched directory itself was removed or renamed, and reports whether ev is such an event.
 //
 // For a renamed directory, the event of the parent comes before the event of the directory. Between the two the old watch still
 // exists. A new watch under the new name would be the same kernel object, and the second event would remove it.
-func (h *hints) gone(ev fsnotify.Event) bool {
+func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 	path := filepath.Clean(ev.Name)
 	if _, ok := h.watched[path]; !ok {
 		return false
@@ -162,18 +162,18 @@ func (h *hints) gone(ev fsnotify.Event) bool {
 	return true
 }
 
-// hint watches a directory: the root, profiles/, or the home of a profile. It ignores other files.
-func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
+// watchDir watches a directory: the root, profiles/, or the home of a profile. It ignores other files.
+func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	if w.hints == nil {
 		return
 	}
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
-		w.hintAt(path, stampOf(info), true)
+		w.watchAt(path, stampOf(info), true)
 	}
 }
 
-// hintHomes watches the homes of a listing: first the profiles, then some of the directories without the marker.
-func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
+// watchHomes watches the homes of a listing: first the profiles, then some of the directories without the marker.
+func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	if w.hints == nil {
 		return
 	}
@@ -194,50 +194,50 @@ func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
 		case w.candidates[name]:
 			others = append(others, name)
 		default:
-			w.hintAt(w.store.named(name).Home, id, true)
+			w.watchAt(w.store.namedProfile(name).Home, id, true)
 		}
 	}
 	for _, name := range others {
-		if slices.Contains(w.spare, name) || len(w.spare) < mostSpare {
-			w.hintSpare(name, ids[name])
+		if slices.Contains(w.unmarkedWatches, name) || len(w.unmarkedWatches) < mostUnmarkedWatches {
+			w.watchUnmarked(name, ids[name])
 		}
 	}
 }
 
-// mostSpare limits the watched directories without the marker. In the other directories only the poll finds a new marker, later.
-const mostSpare = 256
+// mostUnmarkedWatches limits the watched directories without the marker. In the other directories only the poll finds a new marker, later.
+const mostUnmarkedWatches = 256
 
-// hintSpare watches a directory without the marker. Beyond mostSpare it removes the oldest such watch.
-func (w *Watcher) hintSpare(name string, id stamp) {
-	if w.hints == nil || !w.hintAt(w.store.named(name).Home, id, false) || slices.Contains(w.spare, name) {
+// watchUnmarked watches a directory without the marker. Beyond mostUnmarkedWatches it removes the oldest such watch.
+func (w *Watcher) watchUnmarked(name string, id stamp) {
+	if w.hints == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
-	w.spare = append(w.spare, name)
-	if len(w.spare) > mostSpare {
-		w.hints.forget(w.store.named(w.spare[0]).Home)
-		w.spare = w.spare[1:]
+	w.unmarkedWatches = append(w.unmarkedWatches, name)
+	if len(w.unmarkedWatches) > mostUnmarkedWatches {
+		w.hints.forget(w.store.namedProfile(w.unmarkedWatches[0]).Home)
+		w.unmarkedWatches = w.unmarkedWatches[1:]
 	}
 }
 
-// hintAt watches a directory, and reports whether it succeeded. For a needed directory it may remove the watches of directories
-// without the marker. After the kernel has refused a watch, hintAt tries no other watch in the same scan.
-func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
-	if w.short && !w.hints.watchesAt(path, id) {
+// watchAt watches a directory, and reports whether it succeeded. For a needed directory it may remove the watches of directories
+// without the marker. After the kernel has refused a watch, watchAt tries no other watch in the same scan.
+func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
+	if w.exhausted && !w.hints.watchesAt(path, id) {
 		return false
 	}
 	complete, err := w.hints.add(path, id)
-	if needed && len(w.spare) > 0 && errors.Is(err, unix.ENOSPC) {
-		for _, name := range w.spare {
-			w.hints.forget(w.store.named(name).Home)
+	if needed && len(w.unmarkedWatches) > 0 && errors.Is(err, unix.ENOSPC) {
+		for _, name := range w.unmarkedWatches {
+			w.hints.forget(w.store.namedProfile(name).Home)
 		}
-		w.spare = nil
+		w.unmarkedWatches = nil
 		complete, err = w.hints.add(path, id)
 	}
 	if w.hintErr == nil {
 		w.hintErr = err
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		w.short, w.lacking, w.lackingID = true, path, id
+		w.exhausted, w.lacking, w.lackingID = true, path, id
 	}
 	if !complete {
 		w.partial = true
@@ -246,43 +246,43 @@ func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startHints makes an inotify instance unless one exists.
-func (w *Watcher) startHints() {
-	w.partial, w.short, w.remote, w.hintErr = false, false, false, nil
+// startNotifications makes an inotify instance unless one exists.
+func (w *Watcher) startNotifications() {
+	w.partial, w.exhausted, w.remote, w.hintErr = false, false, false, nil
 	if w.hints == nil {
 		w.hints, w.hintErr = w.o.hints()
-		w.spare = nil
+		w.unmarkedWatches = nil
 	}
 	if w.hints == nil {
 		w.partial = true
 	}
 }
 
-// moreHints reports whether a resource for notifications that was missing at the last full scan is available now.
-func (w *Watcher) moreHints() bool {
+// canWatchMore reports whether a resource for notifications that was missing at the last full scan is available now.
+func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.hints == nil:
 		w.hints, _ = w.o.hints()
-		w.spare = nil
+		w.unmarkedWatches = nil
 		return w.hints != nil
-	case w.short:
+	case w.exhausted:
 		_, err := w.hints.add(w.lacking, w.lackingID)
 		return err == nil
 	}
 	return false
 }
 
-// warnHints reports why notifications are missing or incomplete.
-func (w *Watcher) warnHints() {
+// warnNotifications reports why notifications are missing or incomplete.
+func (w *Watcher) warnNotifications() {
 	err := w.hintErr
 	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, hintsStep(err))
+		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, inotifyAdvice(err))
 	}
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
 }
 
-// hintsStep returns advice for an exhausted limit of inotify(7).
-func hintsStep(err error) string {
+// inotifyAdvice returns advice for an exhausted limit of inotify(7).
+func inotifyAdvice(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
 		return "; raise the machine's sysctl fs.inotify.max_user_watches"
@@ -292,8 +292,8 @@ func hintsStep(err error) string {
 	return ""
 }
 
-// tellList reports the warnings of a full scan that the previous full scan did not have.
-func (w *Watcher) tellList(warnings []Warning) {
+// reportWarnings reports the warnings of a full scan that the previous full scan did not have.
+func (w *Watcher) reportWarnings(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
 		now[warning.Message] = true

@@ -13,7 +13,7 @@ import (
 // of the directory itself.
 func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	t.Parallel()
-	h, err := newHints()
+	h, err := newDirWatches()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	if err := os.Rename(novel, story); err != nil {
 		t.Fatal(err)
 	}
-	if ev := next(); ev.Name != novel || !h.gone(ev) { // the next ones are held back until the test takes them
+	if ev := next(); ev.Name != novel || !h.handleGone(ev) { // the next ones are held back until the test takes them
 		t.Fatalf("got %v", ev)
 	}
 	watch(story)
@@ -57,6 +57,6 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 		t.Fatal(err)
 	}
 	for ev := next(); ev.Name != file; ev = next() {
-		h.gone(ev)
+		h.handleGone(ev)
 	}
 }

@@ -23,7 +23,7 @@ type Hash string
 // metadata. An error means that the name or the volume can't be used; then the hash is unknown.
 func (s *Store) InputsHash(profile string) (Hash, error) {
 	var h Hash
-	err := s.in(profile, func(d *fsutil.Dir, home string) error {
+	err := s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		h = s.inputsHash(d, home)
 		return nil
 	})
@@ -38,7 +38,7 @@ const clockTick = 20 * time.Millisecond
 // of the volume. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
-	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
+	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		for _, name := range s.inputs() {
 			if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(t.Add(-clockTick)) {
 				changed = true

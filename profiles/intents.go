@@ -47,8 +47,8 @@ type Intents struct {
 
 	store *Store
 
-	mu    sync.Mutex // guards asked; never held during disk operations
-	asked map[string]intent
+	mu     sync.Mutex // guards asked; never held during disk operations
+	orders map[string]intent
 }
 
 type intent struct {
@@ -60,7 +60,7 @@ type intent struct {
 
 // NewIntents returns Intents without orders, for the profiles of s.
 func NewIntents(s *Store) *Intents {
-	return &Intents{store: s, asked: make(map[string]intent)}
+	return &Intents{store: s, orders: make(map[string]intent)}
 }
 
 // Begin records an operator's order for a profile, [Running] or [Stopped], and writes it, so that it survives the end of this
@@ -84,7 +84,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
-			failed = in.store.recordAsked(profile, want, now)
+			failed = in.store.recordIntent(profile, want, now)
 		}
 	}
 	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
@@ -97,19 +97,19 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
-			in.fail(profile, now)
+			in.markPending(profile, now)
 		}
 		return err
 	}, nil
 }
 
-// fail marks the order of this time as not yet safe on the disk. If a newer order exists, fail does nothing.
-func (in *Intents) fail(profile string, at time.Time) {
+// markPending marks the order of this time as not yet safe on the disk. If a newer order exists, fail does nothing.
+func (in *Intents) markPending(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if i, ok := in.asked[profile]; ok && i.at.Equal(at) {
+	if i, ok := in.orders[profile]; ok && i.at.Equal(at) {
 		i.pending = true
-		in.asked[profile] = i
+		in.orders[profile] = i
 	}
 }
 
@@ -118,7 +118,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	if err := in.may(); err != nil {
 		return err
 	}
-	if err := in.store.recordAsked(profile, want, at); err != nil {
+	if err := in.store.recordIntent(profile, want, at); err != nil {
 		return err
 	}
 	return in.store.setDesired(profile, want, how)
@@ -128,7 +128,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	_ = in.store.recordAsked(profile, want, now) // for the next process, if this one ends within seconds
+	_ = in.store.recordIntent(profile, want, now) // for the next process, if this one ends within seconds
 	in.put(profile, intent{want: want, at: now})
 }
 
@@ -142,7 +142,7 @@ func (in *Intents) Want(profile string) (want string, ok bool) {
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for profile, i := range in.asked {
+	for profile, i := range in.orders {
 		if i.pending {
 			list = append(list, profile)
 		}
@@ -161,14 +161,14 @@ func (in *Intents) may() error {
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	clear(in.asked)
+	clear(in.orders)
 }
 
 // Forget forgets the order for a profile that is gone. It doesn't block.
 func (in *Intents) Forget(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	delete(in.asked, profile)
+	delete(in.orders, profile)
 }
 
 // Outcome is the result of [Intents.Restore].
@@ -186,8 +186,8 @@ const (
 // writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at the next
 // scan. Restore blocks on the disk, unless order and state agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
-	if i, ok := in.get(profile); !ok || i.agrees(seen) {
-		in.seen(profile, time.Time{})
+	if i, ok := in.get(profile); !ok || i.matches(seen) {
+		in.recordMissing(profile, time.Time{})
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
@@ -197,7 +197,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	}
 	var st State
 	missing := false
-	err := in.store.in(profile, func(d *fsutil.Dir, home string) error {
+	err := in.store.inHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return err
 		}
@@ -211,9 +211,9 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, nil // the profile is gone; the watcher reports that
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
-	case i.agrees(st):
+	case i.matches(st):
 		return Unchanged, nil
-	case missing && !i.pending && in.tooSoon(profile, i):
+	case missing && !i.pending && in.isJustMissing(profile, i):
 		return Missing, nil
 	case st.HasDesired && !i.pending:
 		if at := i.writtenAt(st.Written, in.store.now()); at.Sub(i.at) > raceWindow {
@@ -229,28 +229,28 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	return Restored, nil
 }
 
-// tooSoon records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
-func (in *Intents) tooSoon(profile string, i intent) bool {
+// isJustMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
+func (in *Intents) isJustMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
 		i.missing = now
-		in.seen(profile, now)
+		in.recordMissing(profile, now)
 	}
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// seen records the time since which the state file of a profile is missing. missing is zero if the file exists.
-func (in *Intents) seen(profile string, missing time.Time) {
+// recordMissing records the time since which the state file of a profile is missing. missing is zero if the file exists.
+func (in *Intents) recordMissing(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if i, ok := in.asked[profile]; ok {
+	if i, ok := in.orders[profile]; ok {
 		i.missing = missing
-		in.asked[profile] = i
+		in.orders[profile] = i
 	}
 }
 
-// agrees reports whether st has the order, and no write is pending.
-func (i intent) agrees(st State) bool {
+// matches reports whether st has the order, and no write is pending.
+func (i intent) matches(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
@@ -264,7 +264,7 @@ func (i intent) writtenAt(written, now time.Time) time.Time {
 }
 
 func (in *Intents) adopt(profile, desired string, at time.Time) {
-	_ = in.store.recordAsked(profile, desired, at) // the old record must not win at the next boot
+	_ = in.store.recordIntent(profile, desired, at) // the old record must not win at the next boot
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, at: at})
 		return
@@ -275,14 +275,14 @@ func (in *Intents) adopt(profile, desired string, at time.Time) {
 func (in *Intents) get(profile string) (intent, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	i, ok := in.asked[profile]
+	i, ok := in.orders[profile]
 	return i, ok
 }
 
 func (in *Intents) put(profile string, i intent) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.asked[profile] = i
+	in.orders[profile] = i
 }
 
 func isIntent(desired string) bool { return desired == Running || desired == Stopped }

@@ -16,24 +16,24 @@ import (
 // name, a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed.
 // Even then the list has the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
-	found := []Profile{s.root0()}
+	found := []Profile{s.rootProfile()}
 	l, err := s.list(nil)
 	for _, name := range l.marked {
-		found = append(found, s.named(name))
+		found = append(found, s.namedProfile(name))
 	}
 	return found, l.warnings, err
 }
 
 // listing is the result of reading profiles/. Each list is in byte order, and no longer than the limit.
 type listing struct {
-	marked   []string // profiles
-	unmarked []string // directories without the marker; with it they would be profiles
-	left     bool     // the limit left out profiles
-	others   bool     // the limit left out directories without the marker
-	silent   []string // directories that did not answer in time
-	dir      stamp    // stamp of profiles/ before the read; zero if profiles/ is missing
-	warnings []Warning
-	unnamed  bool // some warnings were left out
+	marked          []string // profiles
+	unmarked        []string // directories without the marker; with it they would be profiles
+	profilesLeftOut bool     // the limit left out profiles
+	unmarkedLeftOut bool     // the limit left out directories without the marker
+	silentDirs      []string // directories that did not answer in time
+	dir             stamp    // stamp of profiles/ before the read; zero if profiles/ is missing
+	warnings        []Warning
+	warningsLeftOut bool // some warnings were left out
 }
 
 // preference reports whether to keep a name before others if there are too many names.
@@ -46,7 +46,7 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 		prefer = func(string, bool) bool { return false }
 	}
 	l, err := s.listPatiently(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
-	if err == nil && l.left {
+	if err == nil && l.profilesLeftOut {
 		l, err = s.listPatiently(func(d *fsutil.Dir, name string, marked bool) bool {
 			return prefer(name, marked) || marked && d.Has(filepath.Join(name, stateFile)) == nil
 		})
@@ -63,7 +63,7 @@ func (s *Store) listPatiently(prefer preference) (listing, error) {
 		if s.isSilent(profilesDir) {
 			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
 		}
-		l, err := askEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
+		l, err := examineEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
 			err = d.Together(func(d *fsutil.Dir) error {
 				l, err = s.listIn(d, at, prefer)
 				return err
@@ -116,7 +116,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		}
 		rel := filepath.Join(profilesDir, name)
 		if s.isSilent(rel) || careful && isMount(dir, name) {
-			l.silent = append(l.silent, name)
+			l.silentDirs = append(l.silentDirs, name)
 			warn(name, "cannot use profile directory %q: it does not answer (a mount whose server is gone?); it is looked at again when it does", name)
 			return at(profilesDir)
 		}
@@ -124,7 +124,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 			return false
 		}
 		err := dir.Has(filepath.Join(name, s.marker))
-		impossible := usable(name)
+		impossible := nameProblem(name)
 		switch missing := errors.Is(err, fs.ErrNotExist); {
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
@@ -144,8 +144,8 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		return true
 	})
 	l.trimWarnings()
-	l.marked, l.left = marked.names()
-	l.unmarked, l.others = unmarked.names()
+	l.marked, l.profilesLeftOut = marked.names()
+	l.unmarked, l.unmarkedLeftOut = unmarked.names()
 	return l, err
 }
 
@@ -165,20 +165,20 @@ const mostWarnings = 40
 func (l *listing) trimWarnings() {
 	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
 	if len(l.warnings) > mostWarnings {
-		l.warnings, l.unnamed = l.warnings[:mostWarnings], true
+		l.warnings, l.warningsLeftOut = l.warnings[:mostWarnings], true
 	}
 }
 
 // warnRest adds a warning that names were left out. Its text is constant, so the watcher reports it only once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
-	if l.unnamed {
+	if l.warningsLeftOut {
 		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf("%q has more directories that cannot be used", path)})
 	}
-	if l.left {
+	if l.profilesLeftOut {
 		l.warnings = append(l.warnings, Warning{Path: path, Message: limitError(path, s.max).Error()})
 	}
-	if l.others {
+	if l.unmarkedLeftOut {
 		l.warnings = append(l.warnings, Warning{Path: path, Message: fmt.Sprintf(
 			"%q has more than %d directories without %s; one of the others that gets it is found when it is asked for by name, or after a rescan. Remove what is no profile, or raise profiles.max in hinit.yaml",
 			path, s.max, s.marker,
@@ -195,7 +195,7 @@ func limitError(path string, most int) error {
 type selection struct {
 	most             int
 	preferred, plain []string
-	left             bool
+	dropped          bool
 }
 
 func (s *selection) add(name string, preferred bool) {
@@ -211,7 +211,7 @@ func (s *selection) add(name string, preferred bool) {
 func (s *selection) trim(names *[]string, most int) {
 	slices.Sort(*names)
 	if len(*names) > most {
-		*names, s.left = slices.Delete(*names, most, len(*names)), true
+		*names, s.dropped = slices.Delete(*names, most, len(*names)), true
 	}
 }
 
@@ -221,12 +221,12 @@ func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.plain, s.most-len(s.preferred))
 	names = append(s.preferred, s.plain...)
 	slices.Sort(names)
-	return names, s.left
+	return names, s.dropped
 }
 
-// usable returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the command
+// nameProblem returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the command
 // line, because older agents made longer names.
-func usable(name string) error {
+func nameProblem(name string) error {
 	switch {
 	case name == Default:
 		return nameError(name, "the name belongs to the root profile")

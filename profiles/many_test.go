@@ -47,7 +47,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 		t.Errorf("warnings %q", plan.Warnings)
 	}
 
-	w, r := watch(t, s, WatchOptions{Known: []Profile{s.root0(), s.named("zz")}})
+	w, r := watch(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("zz")}})
 	rescan(t, w)
 	rescan(t, w)
 	got := r.take()
@@ -87,7 +87,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 		t.Errorf("warnings %q", warnings)
 	}
 
-	w, r := watch(t, s, WatchOptions{Known: []Profile{s.root0(), s.named("b"), s.named("c"), s.named("d")}})
+	w, r := watch(t, s, WatchOptions{Known: []Profile{s.rootProfile(), s.namedProfile("b"), s.namedProfile("c"), s.namedProfile("d")}})
 	rescan(t, w)
 	got := slices.DeleteFunc(r.take(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
 	if len(got) != 0 {
@@ -134,14 +134,14 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
+		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
 	t.Cleanup(func() { w.hints.close() })
 	var changed []string
 	all := true
 	testkit.Until(t, "the times of the files are old enough", func() bool {
-		if !w.sure || len(changed) > 0 {
+		if !w.dirComplete || len(changed) > 0 {
 			if err := w.scanAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -181,12 +181,12 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 	var mu sync.Mutex
 	tries := 0
 	given := make(map[string]bool)
-	source := func() (*hints, error) {
-		h, err := newHints()
+	source := func() (*dirWatches, error) {
+		h, err := newDirWatches()
 		if err != nil {
 			return nil, err
 		}
-		h.add1 = func(path string) error {
+		h.addWatch = func(path string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			tries++
@@ -218,15 +218,15 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
-	emptyDirs(t, s, "a", mostSpare+50)
-	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+	emptyDirs(t, s, "a", mostUnmarkedWatches+50)
+	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 	t.Cleanup(func() { w.hints.close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(w.hints.watched); n != mostSpare+2 || w.partial {
+	if n := len(w.hints.watched); n != mostUnmarkedWatches+2 || w.partial {
 		t.Errorf("%d watches, incomplete: %t", n, w.partial)
 	}
 	d, err := s.open()
@@ -240,7 +240,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
 	}
-	if n := len(w.hints.watched); n != mostSpare+2 || len(w.spare) != mostSpare || w.spare[mostSpare-1] != fmt.Sprintf("new%d-000000", 59) {
+	if n := len(w.hints.watched); n != mostUnmarkedWatches+2 || len(w.unmarkedWatches) != mostUnmarkedWatches || w.unmarkedWatches[mostUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
 		t.Errorf("%d watches", n)
 	}
 }
@@ -252,7 +252,7 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	free := make(chan struct{})
 	asked := 0
 	ask := func() (int, error) {
-		return askEach(s, func(_ *fsutil.Dir, at progress) (n int, err error) {
+		return examineEach(s, func(_ *fsutil.Dir, at progress) (n int, err error) {
 			for i := range 30 {
 				rel := fmt.Sprintf("profiles/p%02d", i)
 				if s.isSilent(rel) {
@@ -296,7 +296,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").Limit(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {
@@ -306,7 +306,7 @@ func BenchmarkScans(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/directory")
 		})
 		b.Run(fmt.Sprintf("quiet/%d", n), func(b *testing.B) {
-			for !w.sure {
+			for !w.dirComplete {
 				if err := w.scanAll(b.Context()); err != nil {
 					b.Fatal(err)
 				}

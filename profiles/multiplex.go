@@ -57,7 +57,7 @@ const topologyFile = ".hinit-topology"
 // the operator's recorded mode; "" keeps that mode. Topology reads the disk. After an error the result ignores the unreadable
 // file.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
-	err = s.in(Default, func(d *fsutil.Dir, home string) error {
+	err = s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
 		return err
 	})
@@ -70,13 +70,13 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 		err = nil
 	}
 	config := string(text)
-	if list := agentSetting(config, allowKey); list.found && !list.null() {
+	if list := agentSetting(config, allowKey); list.found && !list.hasNoValue() {
 		t.limited, t.allowed = true, list.items
 	}
-	if on, known := switchWord(agentSetting(config, multiplexKey).word); known {
+	if on, known := parseSwitch(agentSetting(config, multiplexKey).word); known {
 		t.Multiplexed, t.From = on, configFile
 	}
-	if on, known := switchWord(getenv(envMultiplex)); known {
+	if on, known := parseSwitch(getenv(envMultiplex)); known {
 		t.Multiplexed, t.From = on, envMultiplex
 	}
 	if as == "" {
@@ -92,7 +92,7 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 // SetTopology records the operator's mode: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
-	return s.in(Default, func(d *fsutil.Dir, home string) error {
+	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, topologyFile)
 		if mode != Auto {
 			return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
@@ -117,8 +117,8 @@ type setting struct {
 	items  []string
 }
 
-// null reports whether the key has no value.
-func (v setting) null() bool {
+// hasNoValue reports whether the key has no value.
+func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
@@ -259,8 +259,8 @@ func unquote(s string) string {
 	return s
 }
 
-// switchWord parses a boolean like the agent, ignoring case. known is false for a blank or unknown word.
-func switchWord(s string) (on, known bool) {
+// parseSwitch parses a boolean like the agent, ignoring case. known is false for a blank or unknown word.
+func parseSwitch(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":
 		return true, true
@@ -270,8 +270,8 @@ func switchWord(s string) (on, known bool) {
 	return false, false
 }
 
-// truthy3 reports whether a word is 1, true or yes, ignoring case.
-func truthy3(s string) bool {
-	on, _ := switchWord(s)
+// isTruthy reports whether a word is 1, true or yes, ignoring case.
+func isTruthy(s string) bool {
+	on, _ := parseSwitch(s)
 	return on && !strings.EqualFold(strings.TrimSpace(s), "on")
 }

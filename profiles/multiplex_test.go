@@ -49,7 +49,7 @@ func TestMultiplexed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := agentSetting(tt.config, multiplexKey)
-			if on, _ := switchWord(v.word); on != tt.on || v.found != tt.ok {
+			if on, _ := parseSwitch(v.word); on != tt.on || v.found != tt.ok {
 				t.Errorf("got %t, %t, want %t, %t", on, v.found, tt.on, tt.ok)
 			}
 		})

@@ -46,9 +46,9 @@ func ValidName(name string) error {
 	return nil
 }
 
-// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. The rule is
-// that of [ValidName] with up to 251 characters and without reserved words. The error wraps [ErrName]. The function is pure
-// (contract, section 4).
+// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. It is the
+// same rule as in [ValidName], but with up to 251 characters and without reserved words. The error wraps [ErrName]. The function
+// is pure (contract, section 4).
 func ValidServiceName(name string) error {
 	return checkName(name, maxServiceName)
 }

@@ -14,8 +14,8 @@ import (
 // gone.
 const patience = time.Second
 
-// steps divides patience into short waits. A pause of this whole process then shortens at most one of them.
-const steps = 10
+// patienceSteps divides patience into short waits. A pause of this whole process then shortens at most one of them.
+const patienceSteps = 10
 
 // mostStuck limits the calls that wait for directories without an answer, because each call holds a thread and a turn. At this
 // number hinit no longer uses mount points below profiles/. Above it, hinit uses no directory.
@@ -27,91 +27,91 @@ var errSilent = errors.New("it does not answer")
 // patiently runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
 // errSilent. The goroutine then ends when the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
-	_, err := askEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
+	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress tells askEach which directory fn examines next, relative to the root; "" is none. goOn is false after askEach has
+// progress tells examineEach which directory fn examines next, relative to the root; "" is none. goOn is false after examineEach has
 // given up; then fn must end.
 type progress func(rel string) (goOn bool)
 
-// askEach works like patiently, for a function that examines many directories: each directory has the full time of patience. A
+// examineEach works like patiently, for a function that examines many directories: each directory has the full time of patience. A
 // directory that takes longer counts as silent until it answers. The error is an fs.PathError that names the directory. fn may
 // still be running then, so the caller must not use its variables.
-func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
+func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
 		err    error
 	}
 	a := &attempt{store: s}
 	if s.stuckCalls() > mostStuck {
-		return result, a.silent()
+		return result, a.silentError()
 	}
 	done := make(chan answer, 1)
 	go func() {
 		defer guard.Catch("asking the volume")
 		defer close(done)
-		defer a.ended()
+		defer a.recordEnd()
 		d, err := s.open()
 		var r T
 		if err == nil {
-			r, err = fn(d, a.at)
+			r, err = fn(d, a.examine)
 			d.Close()
 		}
 		done <- answer{r, err}
 	}()
-	tick := time.NewTicker(patience / steps)
+	tick := time.NewTicker(patience / patienceSteps)
 	defer tick.Stop()
 	for beats, quiet := 0, 0; ; {
 		select {
 		case got, ok := <-done:
 			if !ok { // fn panicked, and the panic was reported
-				return result, a.silent()
+				return result, a.silentError()
 			}
 			return got.result, got.err
 		case <-tick.C:
 		}
-		now := a.count()
+		now := a.beatCount()
 		if now != beats {
 			beats, quiet = now, 0
 			continue
 		}
-		if quiet++; quiet < steps {
+		if quiet++; quiet < patienceSteps {
 			continue
 		}
 		if a.giveUp(beats) {
-			return result, a.silent()
+			return result, a.silentError()
 		}
 	}
 }
 
-// attempt is one call of askEach. The mutex of the store guards its fields.
+// attempt is one call of examineEach. The mutex of the store guards its fields.
 type attempt struct {
-	store *Store
-	beats int
-	rel   string // the directory that fn examines now
-	left  bool   // askEach has given up
-	over  bool
+	store     *Store
+	beats     int
+	rel       string // the directory that fn examines now
+	abandoned bool   // examineEach has given up
+	over      bool
 }
 
-func (a *attempt) at(rel string) bool {
+func (a *attempt) examine(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	a.beats++
-	if !a.left {
+	if !a.abandoned {
 		a.rel = rel
 	}
-	return !a.left
+	return !a.abandoned
 }
 
-func (a *attempt) count() int {
+func (a *attempt) beatCount() int {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return a.beats
 }
 
-// silent returns the error about the directory that doesn't answer. It wraps errSilent.
-func (a *attempt) silent() error {
+// silentError returns the error about the directory that doesn't answer. It wraps errSilent.
+func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
@@ -124,7 +124,7 @@ func (a *attempt) giveUp(beats int) bool {
 	if a.over || a.beats != beats {
 		return false
 	}
-	a.left = true
+	a.abandoned = true
 	a.store.stuck++
 	if a.rel != "" {
 		a.store.silent[a.rel] = true
@@ -132,12 +132,12 @@ func (a *attempt) giveUp(beats int) bool {
 	return true
 }
 
-// ended records that fn has ended. So the directory answers again.
-func (a *attempt) ended() {
+// recordEnd records that fn has ended. So the directory answers again.
+func (a *attempt) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	a.over = true
-	if a.left {
+	if a.abandoned {
 		a.store.stuck--
 		delete(a.store.silent, a.rel)
 	}
@@ -161,7 +161,7 @@ func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
-	_, err := askEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
+	_, err := examineEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
 		_ = d.Has(filepath.Join(rel, s.marker)) // an error is an answer too
 		return struct{}{}, nil

@@ -55,7 +55,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 	}
 	defer s.lock(profile)()
-	return s.in(profile, func(d *fsutil.Dir, home string) error {
+	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
 			return fmt.Errorf("cannot mark the stop of profile %q as planned: %w", profile, err)
 		}
@@ -67,7 +67,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 // keeps a marker of another writer, or for another process.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
-	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
+	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		rel := filepath.Join(home, plannedStopFile)
 		var m plannedStop
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
@@ -85,8 +85,8 @@ type takeover struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// holder is the part of pidFile that hinit uses.
-type holder struct {
+// pidRecord is the part of pidFile that hinit uses.
+type pidRecord struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"`
 }
@@ -98,19 +98,19 @@ type holder struct {
 // returns false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
-	err := s.in(profile, func(d *fsutil.Dir, home string) error {
+	err := s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		var t takeover
-		var h holder
-		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.names(t, pid, begun) ||
-			readMarker(d, filepath.Join(home, pidFile), &h) && h.holds(pid)
+		var h pidRecord
+		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
+			readMarker(d, filepath.Join(home, pidFile), &h) && h.isOtherProcess(pid)
 		return nil
 	})
 	return err == nil && taken
 }
 
-// names reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing, because
+// namesTarget reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing, because
 // PIDs repeat after a restart of the container.
-func (s *Store) names(t takeover, pid int, begun time.Time) bool {
+func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
@@ -122,9 +122,9 @@ func (s *Store) names(t takeover, pid int, begun time.Time) bool {
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// holds reports whether the recorded process runs and is not pid. Without a start time the process may be a later one with the
+// isOtherProcess reports whether the recorded process runs and is not pid. Without a start time the process may be a later one with the
 // same PID, or belong to another container.
-func (h holder) holds(pid int) bool {
+func (h pidRecord) isOtherProcess(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
 }

@@ -104,8 +104,8 @@ type Plan struct {
 // Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. Reconcile blocks on
 // the disk.
 //
-// In addition to the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway
-// down in any state, because the CMD is that gateway (contract, section 3.1).
+// In addition to the contract's list, a foreground CMD keeps the default gateway down in any state, because the CMD is that gateway
+// (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes it a foreground CMD.
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -163,15 +163,15 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	}
 	volume = len(p.Profiles) > 0
 	if !volume {
-		p.decide(Decision{Profile: s.root0(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+		p.decide(Decision{Profile: s.rootProfile(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
 	}
-	p.settle(decided)
+	p.makeFinal(decided)
 	p.deliver = nil
 	return p, volume
 }
 
-// settle makes the existing decisions final and delivers them. From then on decide delivers each decision at once.
-func (p *Plan) settle(deliver chan<- Decision) {
+// makeFinal makes the existing decisions final and delivers them. From then on decide delivers each decision at once.
+func (p *Plan) makeFinal(deliver chan<- Decision) {
 	if p.deliver != nil {
 		return
 	}
@@ -183,7 +183,7 @@ func (p *Plan) settle(deliver chan<- Decision) {
 
 // decideAll decides about every profile, the default profile first. An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
-	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
+	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
 		migrated := s.migrate(d, p, args, noSupervise, now())
 		var err error
@@ -191,7 +191,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, so these must be cleaned first
-			p.settle(deliver)
+			p.makeFinal(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if noSupervise && isGatewayRun(args) {
@@ -211,7 +211,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	if err != nil {
 		p.warn("", filepath.Join(s.root, profilesDir), "cannot read the profiles: %v", err)
 	}
-	p.Silent, p.Unread = l.silent, errors.Is(err, errSilent)
+	p.Silent, p.Unread = l.silentDirs, errors.Is(err, errSilent)
 	p.Warnings = append(p.Warnings, l.warnings...)
 	if o.Found != nil {
 		o.Found(1 + len(l.marked))
@@ -232,10 +232,10 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 
 // reconcileOne decides about one profile and removes stale files from its home.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
-	dec := Decision{Profile: s.root0(), PriorExit: ExitUnknown}
+	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
 	home := "."
 	if name != Default {
-		dec.Profile, home = s.named(name), filepath.Join(profilesDir, name)
+		dec.Profile, home = s.namedProfile(name), filepath.Join(profilesDir, name)
 	}
 	// A descriptor of the home makes the path of every file short. If the home can't be opened, the calls below report why.
 	if sub, err := d.Sub(home); err == nil {
@@ -244,13 +244,13 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	}
 	names := namesIn(d, home)
 	var st State
-	if names.may(stateFile) {
+	if names.mayHave(stateFile) {
 		var err error
 		if st, err = readState(d, home); err != nil {
 			p.warn(name, filepath.Join(dec.Profile.Home, stateFile), "%v", stateError(name, err))
 		}
 	}
-	if names.may(askedFile) && s.correct(d, home, &st) {
+	if names.mayHave(intentFile) && s.restoreRecorded(d, home, &st) {
 		unlock := s.lock(name)
 		err := s.setDesiredIn(d, home, name, st.Desired, synced)
 		unlock()
@@ -259,7 +259,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		}
 	}
 	dec.PriorState = st.Prior()
-	if names.may(filepath.Dir(lifecycleFile)) {
+	if names.mayHave(filepath.Dir(lifecycleFile)) {
 		dec.PriorExit = priorExit(d, home)
 	}
 	for _, name := range usedFiles {
@@ -291,7 +291,7 @@ type homeNames struct {
 func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
 		switch name {
-		case usedFiles[0], usedFiles[1], stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
+		case usedFiles[0], usedFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
 			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the names beyond the limit wait for the next boot
@@ -304,8 +304,8 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	return n
 }
 
-// may reports whether the home may have an entry of that name. For a home that can't be listed it returns true.
-func (n homeNames) may(name string) bool {
+// mayHave reports whether the home may have an entry of that name. For a home that can't be listed it returns true.
+func (n homeNames) mayHave(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
@@ -323,7 +323,7 @@ func (n homeNames) leftBehind() []string {
 
 func halfWritten(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
-	return temporary && slices.ContainsFunc([]string{askedFile, stateFile, plannedStopFile, ActiveFile}, func(file string) bool {
+	return temporary && slices.ContainsFunc([]string{intentFile, stateFile, plannedStopFile, ActiveFile}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")
 	})
 }

@@ -17,12 +17,12 @@ const (
 	reserveSize = 8 << 10
 )
 
-// full reports whether an error says that the disk, or a quota on it, is full.
-func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+// isDiskFull reports whether an error says that the disk, or a quota on it, is full.
+func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// spend writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other process can
+// writeOverReserve writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other process can
 // take them.
-func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
+func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {
 		return err
@@ -30,8 +30,8 @@ func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error
 	return d.Rename(from, rel)
 }
 
-// reserve creates the reserve file of a home if it is missing. It ignores an error, because the next order tries again.
-func reserve(d *fsutil.Dir, home string) {
+// makeReserve creates the reserve file of a home if it is missing. It ignores an error, because the next order tries again.
+func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
 		_ = d.Replace(rel, make([]byte, reserveSize), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})

@@ -21,7 +21,7 @@ const (
 // and passwords in URLs (package redact). It returns each line of a value separately, and at most 256 values and 16 KB; more
 // reports that it left some out. A missing file has no secrets.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
-	err = s.in(profile, func(d *fsutil.Dir, home string) error {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
 		values, more = secretsIn(vars)
 		return err

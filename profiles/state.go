@@ -98,7 +98,7 @@ func (s State) Start() bool { return s.Prior() == Running }
 // the file, and the State is zero; treat the error as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) {
 	var st State
-	err := s.in(profile, func(d *fsutil.Dir, home string) (err error) {
+	err := s.inHome(profile, func(d *fsutil.Dir, home string) (err error) {
 		st, err = readState(d, home)
 		return err
 	})
@@ -152,14 +152,14 @@ func parseState(data []byte) (State, error) {
 	for _, m := range members { // in order: of a repeated key the last value counts, as in Python
 		switch m.key {
 		case "desired_state":
-			st.Desired, st.HasDesired = text(m.value)
-			st.Desired = kept(st.Desired, maxWord)
+			st.Desired, st.HasDesired = jsonText(m.value)
+			st.Desired = shortCopy(st.Desired, maxWord)
 		case "gateway_state":
-			st.Gateway, st.HasGateway = text(m.value)
-			st.Gateway = kept(st.Gateway, maxWord)
+			st.Gateway, st.HasGateway = jsonText(m.value)
+			st.Gateway = shortCopy(st.Gateway, maxWord)
 		case "exit_reason":
-			st.ExitReason, _ = text(m.value)
-			st.ExitReason = kept(st.ExitReason, maxPlatformMessage)
+			st.ExitReason, _ = jsonText(m.value)
+			st.ExitReason = shortCopy(st.ExitReason, maxPlatformMessage)
 		case "pid":
 			st.PID, _ = strconv.Atoi(string(m.value))
 		case "start_time":
@@ -201,11 +201,11 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// kept returns a shortened copy of text. The copy does not keep the memory of a large file.
-func kept(text string, most int) string { return strings.Clone(shorten(text, most)) }
+// shortCopy returns a shortened copy of text. The copy does not keep the memory of a large file.
+func shortCopy(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// text returns a string's value, or the JSON text of another value. ok is false for null.
-func text(value json.RawMessage) (string, bool) {
+// jsonText returns a string's value, or the JSON text of another value. ok is false for null.
+func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
 	case string(value) == "null":
@@ -263,8 +263,8 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// set replaces the value of key at its first occurrence, and drops further occurrences. It adds a new key at the end.
-func set(members []member, key string, value []byte) []member {
+// setMember replaces the value of key at its first occurrence, and drops further occurrences. It adds a new key at the end.
+func setMember(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
 	for _, m := range members {
@@ -304,7 +304,7 @@ const (
 
 // syncState makes writes with durability soon survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
-	return s.in(profile, func(d *fsutil.Dir, home string) error {
+	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for a removed profile there is nothing to sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -329,7 +329,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
 	}
-	return s.in(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
+	return s.inHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
 // setDesiredIn works like setDesired, for an open volume.
@@ -340,7 +340,7 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	for try := 1; ; try++ {
 		ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
 		if ok {
-			reserve(d, home)
+			makeReserve(d, home)
 		}
 		if ok || err != nil {
 			return err
@@ -377,8 +377,8 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 			info, members = nil, nil
 		}
 	}
-	members = set(members, "desired_state", []byte(strconv.Quote(want)))
-	members = set(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
+	members = setMember(members, "desired_state", []byte(strconv.Quote(want)))
+	members = setMember(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
 	data = encodeObject(members)
 	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == soon, Confirm: func(now fs.FileInfo) error {
@@ -390,7 +390,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	if errors.Is(err, errChanged) {
 		return false, nil
 	}
-	if full(err) && spend(d, filepath.Dir(rel), rel, data, mode) == nil {
+	if isDiskFull(err) && writeOverReserve(d, filepath.Dir(rel), rel, data, mode) == nil {
 		err = nil
 	}
 	return err == nil, err

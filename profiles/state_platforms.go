@@ -48,5 +48,5 @@ func textOf(value json.RawMessage) (string, bool) {
 	if len(value) == 0 {
 		return "", false
 	}
-	return text(value)
+	return jsonText(value)
 }

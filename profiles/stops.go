@@ -20,7 +20,7 @@ const longestStop = time.Hour
 // NoteStop records the duration of a stop of the container, if it needed most of its budget. Otherwise NoteStop removes the old
 // record.
 func (s *Store) NoteStop(took, budget time.Duration) error {
-	return s.in(Default, func(d *fsutil.Dir, home string) error {
+	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, stopsFile)
 		if took < budget*3/4 {
 			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +36,7 @@ func (s *Store) NoteStop(took, budget time.Duration) error {
 // SlowStop returns the duration and the budget of the last stop of the container, or 0 if the stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
-	_ = s.in(Default, func(d *fsutil.Dir, home string) error {
+	_ = s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, stopsFile), maxMarker)
 		if err == nil {
 			_, err = fmt.Sscan(string(text), &of[0], &of[1])

@@ -44,10 +44,10 @@ type Store struct {
 	max    int // limit of the named profiles, and of the directories without the marker
 	now    func() time.Time
 
-	mu     sync.Mutex          // guards the fields below; never held during disk operations
-	locks  map[string]*writing // profiles with a present writer
-	silent map[string]bool     // directories, relative to the root, that have not answered
-	stuck  int                 // calls that still wait for such directories
+	mu     sync.Mutex              // guards the fields below; never held during disk operations
+	locks  map[string]*profileLock // profiles with a present writer
+	silent map[string]bool         // directories, relative to the root, that have not answered
+	stuck  int                     // calls that still wait for such directories
 }
 
 // NoLimit is a limit that no volume reaches.
@@ -70,7 +70,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	if actor == nil {
 		actor = fsutil.Self()
 	}
-	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*writing), silent: make(map[string]bool)}
+	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
 // Limit sets the limit of named profiles that the store finds, and of directories without a marker. It returns the store. Call
@@ -98,7 +98,7 @@ func (s *Store) Profile(name string) (Profile, error) {
 // Exists reports whether a profile has a home, with or without the marker. The error says that the name or the volume can't be
 // used.
 func (s *Store) Exists(name string) (bool, error) {
-	err := s.in(name, homeExists)
+	err := s.inHome(name, homeExists)
 	if errors.Is(err, ErrNotExist) {
 		return false, nil
 	}
@@ -120,9 +120,9 @@ func (s *Store) together(fn func(d *fsutil.Dir) error) error {
 	})
 }
 
-func (s *Store) root0() Profile { return Profile{Name: Default, Home: s.root} }
+func (s *Store) rootProfile() Profile { return Profile{Name: Default, Home: s.root} }
 
-func (s *Store) named(name string) Profile {
+func (s *Store) namedProfile(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, profilesDir, name)}
 }
 
@@ -139,11 +139,11 @@ func homeOf(profile string) (string, error) {
 
 // In calls fn as the user of the store, with the opened volume and the path of the profile's home below it.
 func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
-	return s.in(profile, fn)
+	return s.inHome(profile, fn)
 }
 
-// in calls fn for In, which documents it.
-func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) error {
+// inHome calls fn for In, which documents it.
+func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
 		return err
@@ -151,8 +151,8 @@ func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) er
 	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// writing is the lock of a profile. It exists while a goroutine writes to the profile or waits for the lock.
-type writing struct {
+// profileLock is the lock of a profile. It exists while a goroutine writes to the profile or waits for the lock.
+type profileLock struct {
 	sync.Mutex
 
 	users int // number of these goroutines; guarded by the mutex of the store
@@ -163,7 +163,7 @@ func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
 	if l == nil {
-		l = new(writing)
+		l = new(profileLock)
 		s.locks[profile] = l
 	}
 	l.users++
@@ -228,7 +228,7 @@ type HomeID struct {
 // HomeID returns the identity of a profile's home. It reads the disk. The error wraps errors.ErrUnsupported if the file system
 // does not record the creation times of directories.
 func (s *Store) HomeID(profile string) (id HomeID, err error) {
-	err = s.in(profile, func(d *fsutil.Dir, home string) error {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ const mostExclusive = 16
 // Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
 // its port.
 func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
-	err = s.in(profile, func(d *fsutil.Dir, home string) error {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"

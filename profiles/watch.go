@@ -36,7 +36,7 @@ type WatchOptions struct {
 	MaxSettle time.Duration
 
 	// hints makes the source of notifications; tests replace this function.
-	hints func() (*hints, error)
+	hints func() (*dirWatches, error)
 }
 
 // Watcher reports changes of the profiles of a volume.
@@ -68,22 +68,22 @@ type Watcher struct {
 
 // notifications holds the inotify watches, and the gaps in their coverage.
 type notifications struct {
-	hints     *hints
-	spare     []string // candidates with a watch, the oldest first
-	partial   bool     // some directories are not watched completely
-	hintErr   error    // the first reason in the last full scan for an incomplete watch
-	remote    bool     // other machines can change the volume
-	short     bool     // the kernel has no more watches; lacking is the first directory without one
-	lacking   string
-	lackingID stamp
+	hints           *dirWatches
+	unmarkedWatches []string // candidates with a watch, the oldest first
+	partial         bool     // some directories are not watched completely
+	hintErr         error    // the first reason in the last full scan for an incomplete watch
+	remote          bool     // other machines can change the volume
+	exhausted       bool     // the kernel has no more watches; lacking is the first directory without one
+	lacking         string
+	lackingID       stamp
 }
 
 // lastScan describes the last full scan.
 type lastScan struct {
-	scannedAt time.Time // when the scan began
-	rests     time.Time // before this time no notification starts a scan
-	dir       stamp     // stamp of profiles/ at that scan
-	sure      bool      // an unchanged dir means unchanged names
+	scannedAt   time.Time // when the scan began
+	notBefore   time.Time // before this time no notification starts a scan
+	dir         stamp     // stamp of profiles/ at that scan
+	dirComplete bool      // an unchanged dir means unchanged names
 }
 
 // pending says which scans come next, and when.
@@ -105,14 +105,14 @@ type request struct {
 
 // scanned is the result of the last scan of a profile.
 type scanned struct {
-	profile    Profile
-	scannedAt  time.Time // when the scan began
-	state      State
-	beat       time.Time // time of the last beat
-	seen       stamp     // stamp of the state file
-	sure       bool      // an unchanged seen means an unchanged state
-	inputs     [3]stamp
-	inputsSure bool
+	profile       Profile
+	scannedAt     time.Time // when the scan began
+	state         State
+	beat          time.Time // time of the last beat
+	seen          stamp     // stamp of the state file
+	stateComplete bool      // an unchanged seen means an unchanged state
+	inputs        [3]stamp
+	inputsSure    bool
 }
 
 // Watch starts a watcher and returns at once. The first scan reports every profile that isn't in Known. The watcher ends with
@@ -124,7 +124,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Appear, min(5*time.Millisecond, o.Settle))
 	defaultTo(&o.MaxSettle, time.Second)
 	if o.hints == nil {
-		o.hints = newHints
+		o.hints = newDirWatches
 	}
 	if o.Notify == nil {
 		o.Notify = func(Event) {}
@@ -155,9 +155,9 @@ func defaultTo(d *time.Duration, value time.Duration) {
 }
 
 // Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event
-// of that scan. The error is that of an unusable volume, or of ctx (the scan continues), or [context.Canceled] after the end of
+// of that scan. The error says that the volume can't be used, or is the error of ctx (the scan continues), or [context.Canceled] after the end of
 // the watcher.
-func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
+func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
 // Find scans for one unknown profile, and waits like Rescan. It scans only the directory of that name, and the whole volume only
 // if that is not enough.
@@ -165,10 +165,10 @@ func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
 	}
-	return w.look(ctx, profile)
+	return w.requestScan(ctx, profile)
 }
 
-func (w *Watcher) look(ctx context.Context, profile string) error {
+func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	reply := make(chan error, 1)
 	select {
 	case w.asked <- request{profile, reply}:
@@ -225,20 +225,20 @@ func (w *Watcher) run(ctx context.Context) {
 		case <-ctx.Done():
 		case ev, ok := <-w.hints.changes():
 			if ok {
-				w.mark(ev)
+				w.markChanged(ev)
 			} else {
-				w.endHints()
+				w.endNotifications()
 			}
-		case _, ok := <-w.hints.lost():
+		case _, ok := <-w.hints.errors():
 			if ok {
 				w.markAll()
 			} else {
-				w.endHints()
+				w.endNotifications()
 			}
 		case <-w.wake:
 			w.scanInputs(ctx)
 		case r := <-w.asked:
-			w.answer(ctx, r)
+			w.answerRequests(ctx, r)
 		case <-timer.C:
 		}
 		switch now := time.Now(); {
@@ -253,8 +253,8 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// answer scans once for all waiting requests, and answers them.
-func (w *Watcher) answer(ctx context.Context, first request) {
+// answerRequests scans once for all waiting requests, and answers them.
+func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for more := true; more; {
 		select {
@@ -285,8 +285,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// settle sets the time of the next scan: after the pause, or MaxSettle after the first notification.
-func (w *Watcher) settle(after time.Duration) {
+// scheduleScan sets the time of the next scan: after the pause, or MaxSettle after the first notification.
+func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
 		w.first = now
@@ -295,23 +295,23 @@ func (w *Watcher) settle(after time.Duration) {
 	if latest := w.first.Add(w.o.MaxSettle); latest.Before(w.due) {
 		w.due = latest
 	}
-	if w.dirtyAll && w.due.Before(w.rests) {
-		w.due = w.rests
+	if w.dirtyAll && w.due.Before(w.notBefore) {
+		w.due = w.notBefore
 	}
 }
 
-// settled forgets the earlier notifications, because the scan that begins now sees their changes.
-func (w *Watcher) settled() {
+// clearPending forgets the earlier notifications, because the scan that begins now sees their changes.
+func (w *Watcher) clearPending() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
 	clear(w.dirty)
 	clear(w.fresh)
 }
 
-// mark records what to scan because of a notification. Homes also have busy files such as databases, so mark ignores
+// markChanged records what to scan because of a notification. Homes also have busy files such as databases, so markChanged ignores
 // notifications about files that hinit doesn't use.
-func (w *Watcher) mark(ev fsnotify.Event) {
-	self := w.hints.gone(ev)
+func (w *Watcher) markChanged(ev fsnotify.Event) {
+	self := w.hints.handleGone(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
@@ -322,7 +322,7 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 	switch {
 	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate itself was removed or renamed
 		w.fresh[file] = true
-		w.settleSoon()
+		w.scheduleSoon()
 		return
 	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may have been scanned, and may have a watch by now
 		w.markAll()
@@ -331,7 +331,7 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		return // temporary directories of hinit and of other programs
 	case dir == profilesPath:
 		w.fresh[file] = true
-		w.settleSoon()
+		w.scheduleSoon()
 		return
 	case dir != w.store.root:
 		name = filepath.Base(dir)
@@ -340,9 +340,9 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		w.dirty[name] = true
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
-			w.settleSoon()
+			w.scheduleSoon()
 		case !w.soon: // otherwise an earlier scan handles this change too
-			w.settle(w.o.Settle)
+			w.scheduleScan(w.o.Settle)
 		}
 	}
 }
@@ -353,8 +353,8 @@ func (w *Watcher) isQuiet(name string) bool {
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
 }
 
-// endHints drops an inotify instance that has failed. The next scan makes a new one.
-func (w *Watcher) endHints() {
+// endNotifications drops an inotify instance that has failed. The next scan makes a new one.
+func (w *Watcher) endNotifications() {
 	w.hints.close()
 	w.hints = nil
 	w.markAll()
@@ -362,13 +362,13 @@ func (w *Watcher) endHints() {
 
 func (w *Watcher) markAll() {
 	w.dirtyAll = true
-	w.settleSoon()
+	w.scheduleSoon()
 }
 
-// settleSoon calls settle with the short pause WatchOptions.Appear.
-func (w *Watcher) settleSoon() {
+// scheduleSoon calls settle with the short pause WatchOptions.Appear.
+func (w *Watcher) scheduleSoon() {
 	w.soon = true
-	w.settle(w.o.Appear)
+	w.scheduleScan(w.o.Appear)
 }
 
 func (w *Watcher) matters(profile, file string) bool {

@@ -18,7 +18,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.sure = false // then the next poll scans the inputs
+		w.dirComplete = false // then the next poll scans the inputs
 		return
 	}
 	defer d.Close()

@@ -44,7 +44,7 @@ func TestMark(t *testing.T) {
 		"mode of a home":       {fsnotify.Event{Name: "/v/profiles/a", Op: fsnotify.Chmod}, false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hints, err := newHints()
+			hints, err := newDirWatches()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestMark(t *testing.T) {
 				o:             WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
 				notifications: notifications{hints: hints},
 			}
-			w.mark(tt.event)
+			w.markChanged(tt.event)
 			if w.dirtyAll != tt.all || len(w.dirty) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.dirty[tt.dirty] {
 				t.Errorf("all %t, homes %v", w.dirtyAll, w.dirty)
 			}
@@ -73,12 +73,12 @@ func TestMark(t *testing.T) {
 func TestSettle(t *testing.T) {
 	w := &Watcher{o: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
 	start := time.Now()
-	w.settle(w.o.Settle)
+	w.scheduleScan(w.o.Settle)
 	if wait, late := w.due.Sub(start), time.Until(w.due); wait < 100*time.Millisecond || late > 100*time.Millisecond {
 		t.Errorf("looks after %v", wait)
 	}
 	w.first = start.Add(-950 * time.Millisecond)
-	w.settle(w.o.Settle)
+	w.scheduleScan(w.o.Settle)
 	if latest := w.first.Add(time.Second); !w.due.Equal(latest) {
 		t.Errorf("looks at %v, want %v", w.due, latest)
 	}
@@ -132,25 +132,25 @@ func TestWatch200(t *testing.T) {
 
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
-		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, notifications: notifications{hints: new(hints)},
+		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, notifications: notifications{hints: new(dirWatches)},
 		o: WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.due) <= time.Minute }
-	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
 	if soon() {
 		t.Error("a state file is looked at in the middle of a burst")
 	}
-	w.mark(fsnotify.Event{Name: "/data/profiles/new", Op: fsnotify.Create})
-	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(fsnotify.Event{Name: "/data/profiles/new", Op: fsnotify.Create})
+	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
 	if !soon() {
 		t.Error("a new directory waits as long as a state file")
 	}
-	w.settled()
-	w.mark(fsnotify.Event{Name: "/data/profiles/new/SOUL.md", Op: fsnotify.Create})
+	w.clearPending()
+	w.markChanged(fsnotify.Event{Name: "/data/profiles/new/SOUL.md", Op: fsnotify.Create})
 	if !soon() {
 		t.Error("a new marker waits as long as a state file")
 	}
-	w.mark(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
+	w.markChanged(fsnotify.Event{Name: "/data/gateway_state.json", Op: fsnotify.Write})
 	if !soon() {
 		t.Error("a state file keeps a new marker waiting")
 	}
@@ -264,7 +264,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 			<-release
 		},
-		hints: func() (*hints, error) { // each scan asks for it while there is none
+		hints: func() (*dirWatches, error) { // each scan asks for it while there is none
 			looks++
 			return nil, errors.New("none here")
 		},
@@ -291,11 +291,11 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 
 func TestWatchLostNotifications(t *testing.T) {
 	s := NewVolume(t)
-	sources := make(chan *hints, 2)
-	source := func() (*hints, error) {
-		h, err := newHints()
+	sources := make(chan *dirWatches, 2)
+	source := func() (*dirWatches, error) {
+		h, err := newDirWatches()
 		if err == nil {
-			h.add1 = func(string) error { return nil } // watches nothing, and says that it does
+			h.addWatch = func(string) error { return nil } // watches nothing, and says that it does
 			sources <- h
 		}
 		return h, err
@@ -329,12 +329,12 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{hints: new(hints)},
+				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{hints: new(dirWatches)},
 				pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
 				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
 				o:       WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
 			}
-			w.mark(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})
+			w.markChanged(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})
 			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {
 				t.Errorf("soon is %t", soon)
 			}

@@ -15,12 +15,12 @@ import (
 // scanAll scans the whole volume. An error means that the volume can't be used; then the watcher keeps the known profiles.
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
-	w.settled()
-	w.sure = false
+	w.clearPending()
+	w.dirComplete = false
 	err := w.scanVolume(ctx)
 	w.warnVolume(err)
 	w.scannedAt = began
-	w.rest(began, err)
+	w.scheduleNext(began, err)
 	return err
 }
 
@@ -34,58 +34,58 @@ const (
 // blindPoll is the time between full scans if directories without a watch exist, or if the last scan may be incomplete.
 const blindPoll = time.Minute
 
-// rest sets the time of the next scan, after a scan that began at began.
-func (w *Watcher) rest(began time.Time, err error) {
+// scheduleNext sets the time of the next scan, after a scan that began at began.
+func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
 	pause := w.o.IdlePoll
 	switch {
 	case w.partial || err != nil:
 		pause = w.o.Poll
-	case !w.sure || len(w.spare) < len(w.candidates):
+	case !w.dirComplete || len(w.unmarkedWatches) < len(w.candidates):
 		pause = min(pause, blindPoll)
 	}
 	w.nextPoll = now.Add(max(pause, pollShare*took))
 	if took > longScan {
-		w.rests = now.Add(scanShare * took)
+		w.notBefore = now.Add(scanShare * took)
 	}
 }
 
 func (w *Watcher) scanVolume(ctx context.Context) error {
-	w.startHints()
-	defer func() { w.warnHints() }()
+	w.startNotifications()
+	defer func() { w.warnNotifications() }()
 	began := time.Now()
 	d, err := w.store.open()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	w.hint(d, ".", w.store.root) // before the scan, so that no later change is missed
+	w.watchDir(d, ".", w.store.root) // before the scan, so that no later change is missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
-	w.hint(d, profilesDir, filepath.Join(w.store.root, profilesDir))
+	w.watchDir(d, profilesDir, filepath.Join(w.store.root, profilesDir))
 	l, err := w.store.list(func(name string, marked bool) bool { return w.known[name] != nil || !marked && w.candidates[name] })
 	if err != nil {
 		return err
 	}
-	w.tellList(l.warnings)
-	if !l.left {
+	w.reportWarnings(l.warnings)
+	if !l.profilesLeftOut {
 		delete(w.warned, limitKey)
 	}
 	here := make(map[string]bool, len(l.marked)+len(l.unmarked))
 	for _, name := range slices.Concat(l.marked, l.unmarked) {
 		here[name] = true
 	}
-	w.drop(d, here)
+	w.reportGone(d, here)
 	w.candidates = make(map[string]bool, len(l.unmarked))
 	for _, name := range l.unmarked {
 		if w.known[name] == nil {
 			w.candidates[name] = true
 		}
 	}
-	w.spare = slices.DeleteFunc(w.spare, func(name string) bool { return !w.candidates[name] })
-	w.hintHomes(d, l)
+	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(name string) bool { return !w.candidates[name] })
+	w.watchHomes(d, l)
 
 	w.scanHome(ctx, d, Default, true)
 	for _, name := range l.marked {
@@ -96,15 +96,15 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.haveMarker(d) { // the marker appeared during the scan
+	for _, name := range w.newlyMarked(d) { // the marker appeared during the scan
 		w.scanHome(ctx, d, name, true)
 	}
-	w.dir, w.sure = l.dir, len(l.silent) == 0 && l.dir.before(began)
+	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.before(began)
 	return ctx.Err()
 }
 
-// haveMarker returns the directories that got a marker after the listing.
-func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
+// newlyMarked returns the directories that got a marker after the listing.
+func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.Together(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
 			if d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
@@ -131,7 +131,7 @@ func (w *Watcher) poll(ctx context.Context) {
 		d, err := w.store.open()
 		w.warnVolume(err)
 		if err != nil {
-			w.rest(began, err)
+			w.scheduleNext(began, err)
 			return
 		}
 		defer d.Close()
@@ -139,13 +139,13 @@ func (w *Watcher) poll(ctx context.Context) {
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	w.rest(began, nil)
+	w.scheduleNext(began, nil)
 }
 
 // changedTimes compares the times of the important files with the last scan. It returns the profiles with changed files, and the
 // directories that got the marker. all means that only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
-	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
+	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
 	}
 	d, err := w.store.open()
@@ -158,7 +158,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	w.mu.Unlock()
 	_ = d.Together(func(d *fsutil.Dir) error {
 		root, err := d.Lstat(".")
-		if all = err != nil || w.hints != nil && !w.hints.watchesAt(w.store.root, stampOf(root)) && !w.short; all {
+		if all = err != nil || w.hints != nil && !w.hints.watchesAt(w.store.root, stampOf(root)) && !w.exhausted; all {
 			return nil
 		}
 		if all = stampAt(d, profilesDir) != w.dir; all {
@@ -169,7 +169,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			if err != nil || w.store.isSilent(home) {
 				continue
 			}
-			same := k.sure && stampAt(d, filepath.Join(home, stateFile)) == k.seen
+			same := k.stateComplete && stampAt(d, filepath.Join(home, stateFile)) == k.seen
 			if _, asked := interest[name]; asked && same {
 				same = k.inputsSure && w.store.inputStamps(d, home) == k.inputs
 			}
@@ -188,9 +188,9 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// drop reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and the
+// reportGone reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and the
 // new name could not get a watch.
-func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
+func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
@@ -228,7 +228,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 			}
 		}
 	}
-	w.settled()
+	w.clearPending()
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
@@ -276,13 +276,13 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name, because the name meant
+// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name. Then the name meant
 // another directory before, is a link, can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
-	if usable(name) != nil {
+	if nameProblem(name) != nil {
 		return false
 	}
-	rel, path := filepath.Join(profilesDir, name), w.store.named(name).Home
+	rel, path := filepath.Join(profilesDir, name), w.store.namedProfile(name).Home
 	if !w.store.answers(rel) {
 		return false
 	}
@@ -309,9 +309,9 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return false // the directory was renamed
 	}
 	complete := !w.partial
-	w.makeRoom()
+	w.dropCandidate()
 	w.candidates[name] = true
-	w.hintSpare(name, stampOf(info)) // before the scan, so that no later change is missed
+	w.watchUnmarked(name, stampOf(info)) // before the scan, so that no later change is missed
 	if complete && w.partial {
 		return false
 	}
@@ -322,23 +322,23 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 // forgetCandidate drops a directory without the marker from the lists.
 func (w *Watcher) forgetCandidate(name string) {
 	delete(w.candidates, name)
-	w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
-	w.hints.forget(w.store.named(name).Home)
+	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
+	w.hints.forget(w.store.namedProfile(name).Home)
 }
 
-// makeRoom drops a directory without the marker if there is no room for another one.
-func (w *Watcher) makeRoom() {
+// dropCandidate drops a directory without the marker if there is no room for another one.
+func (w *Watcher) dropCandidate() {
 	if len(w.candidates) < w.store.max {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.spare, name) { // directories with a watch are newer
+		if !slices.Contains(w.unmarkedWatches, name) { // directories with a watch are newer
 			w.forgetCandidate(name)
 			return
 		}
 	}
-	if len(w.spare) > 0 {
-		w.forgetCandidate(w.spare[0])
+	if len(w.unmarkedWatches) > 0 {
+		w.forgetCandidate(w.unmarkedWatches[0])
 	}
 }
 
@@ -380,9 +380,9 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		k = &scanned{profile: p}
 		w.known[name] = k
 		delete(w.candidates, name)
-		w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
+		w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
 		if name != Default && w.hints != nil && w.hints.watched[p.Home] == (watched{}) {
-			w.hint(d, home, p.Home)
+			w.watchDir(d, home, p.Home)
 		}
 		w.o.Notify(Appeared{Profile: p})
 	}
@@ -391,7 +391,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	k.scannedAt = began
 	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads have the agent's identity
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
-		k.sure = k.seen.before(began)
+		k.stateComplete = k.seen.before(began)
 		st, err = readState(d, home)
 		return err
 	})

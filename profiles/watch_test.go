@@ -242,15 +242,15 @@ func TestWatchLinks(t *testing.T) {
 }
 
 func TestWatchPolls(t *testing.T) {
-	full := func() (*hints, error) {
-		h, err := newHints()
+	full := func() (*dirWatches, error) {
+		h, err := newDirWatches()
 		if err == nil {
-			h.add1 = func(string) error { return unix.ENOSPC }
+			h.addWatch = func(string) error { return unix.ENOSPC }
 		}
 		return h, err
 	}
-	for name, source := range map[string]func() (*hints, error){
-		"no instances left": func() (*hints, error) { return nil, unix.EMFILE },
+	for name, source := range map[string]func() (*dirWatches, error){
+		"no instances left": func() (*dirWatches, error) { return nil, unix.EMFILE },
 		"no watches left":   full,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,13 +288,13 @@ func TestWatchRecovers(t *testing.T) {
 	s := NewVolume(t)
 	var mu sync.Mutex
 	broken := true
-	source := func() (*hints, error) {
-		h, err := newHints()
+	source := func() (*dirWatches, error) {
+		h, err := newDirWatches()
 		if err != nil {
 			return nil, err
 		}
-		add := h.add1
-		h.add1 = func(path string) error {
+		add := h.addWatch
+		h.addWatch = func(path string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if broken && filepath.Base(path) == "a" {

@@ -12,8 +12,8 @@ import (
 // maxConfig limits the size of a file. It suffices for the names of a thousand profiles.
 const maxConfig = 64 << 10
 
-// configure reads target and user from the configuration file. A missing file is no error. On an error nothing changes.
-func (o *options) configure() error {
+// readConfig reads target and user from the configuration file. A missing file is no error. On an error nothing changes.
+func (o *options) readConfig() error {
 	text, err := readTrusted(o.config)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil

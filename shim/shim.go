@@ -86,36 +86,36 @@ func Main(argv, env []string) int {
 }
 
 func run(argv, env []string, o options) int {
-	if err := o.configure(); err != nil {
-		say("ignoring " + o.config + ": " + err.Error())
+	if err := o.readConfig(); err != nil {
+		writeError("ignoring " + o.config + ": " + err.Error())
 	}
 	target, ok := executable(o.target)
 	if !ok {
-		say(o.target + " not found or not executable")
+		writeError(o.target + " not found or not executable")
 		return exitNotFound
 	}
 	if isSelf(target) {
-		say(o.target + " is this shim itself, and would run for ever")
+		writeError(o.target + " is this shim itself, and would run for ever")
 		return exitRefused
 	}
 	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
 	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
-		isolated, err := o.isolated(argv)
+		isolated, err := o.needsIsolation(argv)
 		if isolated {
 			err = o.becomeTenant(argv, env)
 		}
 		if err != nil {
-			say("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
+			writeError("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
 			return exitRefused
 		}
 		// In Linux, credentials belong to a thread, and Go's own Setuid changes all threads one by one. Here only this thread
 		// changes: execve(2) ends all other threads, and the new program gets the credentials of the calling thread. The lock keeps
 		// this goroutine on its thread until then, and is never released.
 		runtime.LockOSThread()
-		home, err := o.drop(env)
+		home, err := o.becomeAgent(env)
 		if err != nil {
-			say("refusing to run " + o.target + " as root: " + err.Error())
-			say("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
+			writeError("refusing to run " + o.target + " as root: " + err.Error())
+			writeError("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
 			return exitRefused
 		}
 		if path := lookupEnv(env, "PATH"); path != "" {
@@ -142,8 +142,8 @@ func raiseOOMScore(of1, own string) {
 	}
 }
 
-// drop makes the calling thread the agent's user for good. It returns the agent's home.
-func (o *options) drop(env []string) (home string, err error) {
+// becomeAgent makes the calling thread the agent's user for good. It returns the agent's home.
+func (o *options) becomeAgent(env []string) (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
 		return "", err
@@ -202,7 +202,7 @@ func replaceProcess(target string, argv, env []string) int {
 		args = append(args, argv[1:]...)
 	}
 	err := unix.Exec(target, args, env)
-	say("cannot execute " + target + ": " + err.Error())
+	writeError("cannot execute " + target + ": " + err.Error())
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the interpreter of the script is missing
 		return exitNotFound
 	}
@@ -220,7 +220,7 @@ func isSelf(st unix.Stat_t) bool {
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// say writes one line to stderr. It ignores errors.
-func say(line string) {
+// writeError writes one line to stderr. It ignores errors.
+func writeError(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }

@@ -328,7 +328,7 @@ func (w *world) mayKill(name string, p *process) {
 func (w *world) check() {
 	links := 0
 	for _, s := range w.m.order {
-		links += s.policy.linked()
+		links += s.policy.linkCount()
 	}
 	if links != w.m.links {
 		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.links)

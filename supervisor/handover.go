@@ -66,7 +66,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 			s.processSince = s.since
 		}
 		l.machine.services[s.name] = s
-		l.machine.links += s.policy.linked()
+		l.machine.links += s.policy.linkCount()
 		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
@@ -86,7 +86,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		}
 		n := &notifier{r: r}
 		l.notifiers[run] = n
-		guard.Go("waiting for readiness", func() { n.listen(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
+		guard.Go("waiting for readiness", func() { n.awaitNewline(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
 	}
 	l.lingers = h.Lingers
 	l.orphans.Store(h.Orphans)
@@ -96,7 +96,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		l.reconcile(s, main(s.live()))
 		// A fault lost the event of the stop command's end.
 		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) {
-			l.linger(s.name, s.command.run)
+			l.addLingering(s.name, s.command.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
 	}
@@ -119,16 +119,16 @@ func (l *Loop) reconcile(s *service, main int) {
 	case starting:
 		l.resumed = append(l.resumed, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
 	case s.pid != 0 && s.pid != main:
-		l.linger(s.name, run) // the next reap looks for its remaining processes
+		l.addLingering(s.name, run) // the next reap looks for its remaining processes
 		l.resumed = append(l.resumed,
 			Remark{Service: s.name, Text: "how it ended is not known: hinit had a fault at that moment"},
 			Exited{Name: s.name, PID: s.pid, Code: -1, Leftover: true})
 	case s.leftover:
-		l.linger(s.name, run)
+		l.addLingering(s.name, run)
 	}
 }
 
-func (l *Loop) linger(name string, run uint64) {
+func (l *Loop) addLingering(name string, run uint64) {
 	l.runs[run] = name
 	if !slices.Contains(l.lingers, run) {
 		l.lingers = append(l.lingers, run)

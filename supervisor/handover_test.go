@@ -105,7 +105,7 @@ func FuzzUndo(f *testing.F) {
 				var u undo
 				u.prepare(&w.m, e)
 				w.m.Step(time.Now(), e)
-				u.apply(&w.m)
+				u.restore(&w.m)
 				if after := look(t, &w.m); after != before {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}

@@ -226,8 +226,8 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// batch limits how many pending inputs one turn of the loop handles before it publishes a snapshot.
-const batch = 64
+// inputsPerSnapshot limits how many pending inputs one turn of the loop handles before it publishes a snapshot.
+const inputsPerSnapshot = 64
 
 // Run supervises the services until the container has been shut down, and returns the container's exit code. It must be called
 // once.
@@ -235,14 +235,14 @@ func (l *Loop) Run() (code int) {
 	defer close(l.ended)
 	defer func() {
 		for _, n := range l.notifiers {
-			n.end()
+			n.close()
 		}
 	}()
 	if l.cfg.OnPanic != nil {
 		defer func() {
 			if p := recover(); p != nil {
 				stack := debug.Stack()
-				l.undo.apply(&l.machine)
+				l.undo.restore(&l.machine)
 				l.history.publish()
 				code = l.cfg.OnPanic(p, stack)
 			}
@@ -257,10 +257,10 @@ func (l *Loop) Run() (code int) {
 	l.reap() // processes may have ended before this process listened for SIGCHLD
 	var answers []request
 	for {
-		for i := 0; i < batch && !l.done; i++ {
+		for i := 0; i < inputsPerSnapshot && !l.done; i++ {
 			select {
 			case r := <-l.requests:
-				answers = l.carryOut(r, answers)
+				answers = l.handleRequest(r, answers)
 				continue
 			case <-l.cfg.Children:
 				l.reap()
@@ -288,7 +288,7 @@ func (l *Loop) Run() (code int) {
 			return l.code
 		}
 		var alarm <-chan time.Time
-		if at, ok := l.alarm(); ok {
+		if at, ok := l.nextDeadline(); ok {
 			timer.Reset(time.Until(at))
 			alarm = timer.C
 		} else {
@@ -296,7 +296,7 @@ func (l *Loop) Run() (code int) {
 		}
 		select {
 		case r := <-l.requests:
-			answers = l.carryOut(r, answers)
+			answers = l.handleRequest(r, answers)
 		case <-l.cfg.Children:
 			l.reap()
 		case s := <-l.cfg.Signals:
@@ -306,8 +306,8 @@ func (l *Loop) Run() (code int) {
 	}
 }
 
-// alarm returns the earliest time at which the loop must act without an input, and false if there is no such time.
-func (l *Loop) alarm() (time.Time, bool) {
+// nextDeadline returns the earliest time at which the loop must act without an input, and false if there is no such time.
+func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.on && (!ok || l.flood.next.Before(at)) {
 		return l.flood.next, true
@@ -315,9 +315,9 @@ func (l *Loop) alarm() (time.Time, bool) {
 	return at, ok
 }
 
-// carryOut executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot. carryOut
+// handleRequest executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot. handleRequest
 // answers a refused request at once.
-func (l *Loop) carryOut(r request, answers []request) []request {
+func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
 		return append(answers, r)
@@ -331,8 +331,8 @@ func (l *Loop) carryOut(r request, answers []request) []request {
 				u = &unit{}
 				l.units[r.unit.Name] = u
 			}
-			u.define(*r.unit)
-			l.touch(u)
+			u.setDefinition(*r.unit)
+			l.markChanged(u)
 		}
 		if _, word := r.event.(Ready); !word {
 			l.orderedBy = r.by
@@ -386,7 +386,7 @@ func (l *Loop) step(e Event) {
 	l.orderedBy = nil
 	l.undo.prepare(&l.machine, e)
 	actions := l.machine.Step(time.Now(), e)
-	l.undo.done()
+	l.undo.discard()
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:
@@ -396,12 +396,12 @@ func (l *Loop) step(e Event) {
 		case SpawnStop:
 			follow = append(follow, l.spawnStop(a)...)
 		case Signal:
-			follow = append(follow, l.send(a)...)
+			follow = append(follow, l.signalRun(a)...)
 		case SignalRest:
 			l.cfg.Procs.SignalRest(a.Signal)
 		case Changed:
 			if u := l.units[a.Name]; u != nil {
-				l.touch(u)
+				l.markChanged(u)
 			}
 		case Note:
 			if name := e.target(); name == "" || name == a.Record.Service {

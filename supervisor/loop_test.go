@@ -399,7 +399,7 @@ func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
 	turn := func(r request) {
 		t.Helper()
 		before := l.history.Last()
-		l.carryOut(r, nil)
+		l.handleRequest(r, nil)
 		if l.history.Last() != before {
 			t.Errorf("%T is told before the snapshot shows it", r.event)
 		}

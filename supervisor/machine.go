@@ -159,9 +159,9 @@ const (
 	sigStop = 19
 )
 
-// wakes lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped process gets
+// wakingSignals lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped process gets
 // them.
-var wakes = []int{sigHup, sigInt, sigQuit, sigTerm}
+var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
 type phase int
@@ -202,7 +202,7 @@ type Machine struct {
 
 // effects are the results of a step.
 type effects struct {
-	moved bool // a service has changed since the last call of release
+	moved bool // a service has changed since the last call of startReleased
 	out   []Action
 }
 
@@ -220,7 +220,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		// the first services get turns at once
 		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
-			m.met(now, s, e.Need)
+			m.needMet(now, s, e.Need)
 		}
 	case HoldStarts:
 		m.holdStarts(now, e.Reason)
@@ -234,7 +234,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		m.emit(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case Swept:
 		if m.phase == sweeping {
-			m.conclude(now, "everything has ended")
+			m.concludeShutdown(now, "everything has ended")
 		}
 	case Tick:
 		m.tick(now)
@@ -243,9 +243,9 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 			m.step(now, s, e)
 		}
 	}
-	m.release(now)
+	m.startReleased(now)
 	m.startQueued(now)
-	m.advance(now)
+	m.advanceShutdown(now)
 	return m.effects.out
 }
 
@@ -262,17 +262,17 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Restart:
 		m.restart(now, s)
 	case Once:
-		m.once(now, s)
+		m.startOnce(now, s)
 	case Scheduled:
-		m.due(now, s, e)
+		m.handleSchedule(now, s, e)
 	case Unwant:
-		m.unwant(now, s, "operator does not want it any more")
+		m.setWantDown(now, s, "operator does not want it any more")
 	case Pause:
-		m.pause(s, e.Group, true)
+		m.setPaused(s, e.Group, true)
 	case Continue:
-		m.pause(s, e.Group, false)
+		m.setPaused(s, e.Group, false)
 	case SignalMain:
-		m.send(s, e.Signal, e.Group)
+		m.sendOperatorSignal(s, e.Signal, e.Group)
 	case Spawned:
 		m.spawned(now, s, e)
 	case SpawnFailed:
@@ -282,7 +282,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case StopCommandEnded:
 		m.stopCommandEnded(now, s, e)
 	case Gone:
-		m.gone(now, s, e)
+		m.runGone(now, s, e)
 	case DescendantsEnded:
 		if s.live() == e.Run {
 			s.killProgress.growing = s.killProgress.kills >= killSoonCount && e.Count > s.killProgress.deaths
@@ -296,7 +296,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			last.Tail = append([]string{}, e.Lines...)
 			s.last = &last
 			m.changed(s)
-			m.refused(now, s)
+			m.parkRefused(now, s)
 			if s.looping && !s.loopTold {
 				s.loopTold = true
 				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})
@@ -317,14 +317,14 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Unhealthy:
 		m.unhealthy(now, s, e)
 	case Notified:
-		m.notified(now, s, e)
+		m.handleNotified(now, s, e)
 	case InputsChanged:
 		if s.state == Parked {
-			m.inputs(now, s)
+			m.inputsChanged(now, s)
 		}
 	case Forward:
 		if s.runs() {
-			m.emit(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakes, e.Signal)})
+			m.emit(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
 		}
 	case Add, NeedMet, HoldStarts, Evict, Remark, Shutdown, Swept, Tick:
 	}
@@ -340,8 +340,8 @@ func (m *Machine) changed(s *service) {
 	m.emit(Changed{s.name})
 }
 
-// set changes the state of a service and records the change. Every transition calls set.
-func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, reason string) {
+// setState changes the state of a service and records the change. Every transition calls setState.
+func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Time, reason string) {
 	from := s.state
 	s.deadline, s.reason = deadline, reason
 	if from != to {
@@ -366,7 +366,7 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 
 func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
-		m.links += e.Policy.linked() - s.policy.linked()
+		m.links += e.Policy.linkCount() - s.policy.linkCount()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
 		if !s.checked || !e.Checked { // the checks have changed: their old results are void
 			s.probed = readinessReport{}
@@ -376,7 +376,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		case s.state == Up:
 			m.updateReadiness(now, s)
 		case other && s.state == Waiting && len(s.needs) == 0:
-			m.begin(now, s, "it needs something else now")
+			m.startOrWait(now, s, "it needs something else now")
 		}
 		if s.removing { // the service is added again before its removal is complete
 			s.removing = false
@@ -395,44 +395,44 @@ func (m *Machine) add(now time.Time, e Add) {
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
-	m.links += s.policy.linked()
+	m.links += s.policy.linkCount()
 	m.order = append(m.order, s)
 	m.emit(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.changed(s)
 	if e.Want == WantUp && m.phase == running {
 		s.want = WantUp
-		m.begin(now, s, "wanted up at registration")
+		m.startOrWait(now, s, "wanted up at registration")
 	}
 }
 
-func (m *Machine) met(now time.Time, s *service, need string) {
+func (m *Machine) needMet(now time.Time, s *service, need string) {
 	if !slices.Contains(s.needs, need) {
 		return
 	}
 	s.needs = without(s.needs, func(n string) bool { return n == need })
 	if len(s.needs) == 0 && s.state == Waiting {
-		m.begin(now, s, need+" is met")
+		m.startOrWait(now, s, need+" is met")
 	}
 }
 
-// begin starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits first.
-func (m *Machine) begin(now time.Time, s *service, reason string) {
+// startOrWait starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits first.
+func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 	if m.phase != running {
-		m.set(now, s, Down, time.Time{}, ReasonShutdown)
+		m.setState(now, s, Down, time.Time{}, ReasonShutdown)
 		return
 	}
 	if len(s.needs) > 0 {
-		m.set(now, s, Waiting, time.Time{}, "waits for "+s.needs[0])
+		m.setState(now, s, Waiting, time.Time{}, "waits for "+s.needs[0])
 		return
 	}
-	if m.await(now, s) || m.enqueue(now, s) {
+	if m.waitForNeeds(now, s) || m.enqueue(now, s) {
 		return
 	}
-	m.launch(now, s, reason)
+	m.startRun(now, s, reason)
 }
 
-// launch begins the next run of a service.
-func (m *Machine) launch(now time.Time, s *service, reason string) {
+// startRun begins the next run of a service.
+func (m *Machine) startRun(now time.Time, s *service, reason string) {
 	m.runs++
 	s.run = run{id: m.runs}
 	if s.respawn {
@@ -442,6 +442,6 @@ func (m *Machine) launch(now time.Time, s *service, reason string) {
 			s.restarted = s.restarted.with(s.last.Cause, 1)
 		}
 	}
-	m.set(now, s, Starting, time.Time{}, reason)
+	m.setState(now, s, Starting, time.Time{}, reason)
 	m.emit(Spawn{s.name, s.id})
 }

@@ -51,5 +51,5 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 		return
 	}
 	s.requestedCause, s.answer, s.park = CauseHealth, e.Answer, e.Park
-	m.end(now, s, ReasonUnhealthy+": "+e.Answer)
+	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }

@@ -20,7 +20,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
 		s.forgetFailures()
-		m.begin(now, s, "operator asked to start")
+		m.startOrWait(now, s, "operator asked to start")
 	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
 		s.again = true
 		m.changed(s)
@@ -31,7 +31,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Waiting, Starting:
 		m.changed(s)
 		if held && s.state == Waiting && len(s.needs) == 0 {
-			m.begin(now, s, "operator asked to start")
+			m.startOrWait(now, s, "operator asked to start")
 		}
 	}
 }
@@ -43,14 +43,14 @@ func (m *Machine) restart(now time.Time, s *service) {
 	}
 	m.wantUpAgain(s)
 	s.again = true
-	m.end(now, s, "operator asked to restart")
+	m.requestEnd(now, s, "operator asked to restart")
 }
 
 func (m *Machine) stop(now time.Time, s *service, reason string) {
-	m.unwant(now, s, reason)
+	m.setWantDown(now, s, reason)
 	switch s.state {
 	case Up:
-		m.end(now, s, reason)
+		m.requestEnd(now, s, reason)
 	case Stopping:
 		if s.pid != 0 {
 			m.noteCause(s)
@@ -66,20 +66,20 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	}
 }
 
-// unwant sets the desired state to down without ending a running process.
-func (m *Machine) unwant(now time.Time, s *service, reason string) {
+// setWantDown sets the desired state to down without ending a running process.
+func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
 	switch s.state {
 	case Waiting, Backoff, Parked, Failed:
-		m.set(now, s, Down, time.Time{}, reason)
+		m.setState(now, s, Down, time.Time{}, reason)
 	case Down, Starting, Up, Stopping, Killing, Finishing:
 		m.changed(s)
 	}
 }
 
-// once starts a service for a single run.
-func (m *Machine) once(now time.Time, s *service) {
+// startOnce starts a service for a single run.
+func (m *Machine) startOnce(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
 	}
@@ -89,7 +89,7 @@ func (m *Machine) once(now time.Time, s *service) {
 		s.forgetFailures()
 		s.once = true
 		m.changed(s)
-		m.begin(now, s, "operator asked for one run")
+		m.startOrWait(now, s, "operator asked for one run")
 	case Starting, Up, Stopping, Killing, Finishing:
 		m.changed(s)
 	}
@@ -101,7 +101,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 		return
 	}
 	s.removing = true
-	m.unwant(now, s, e.Reason)
+	m.setWantDown(now, s, e.Reason)
 	if m.phase == running && s.hasProcess() {
 		s.command.end = now
 		if s.requestedCause == "" {
@@ -112,7 +112,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.dropIfDown(now, s)
 }
 
-func (m *Machine) pause(s *service, group, paused bool) {
+func (m *Machine) setPaused(s *service, group, paused bool) {
 	if !s.runs() {
 		return
 	}
@@ -120,15 +120,15 @@ func (m *Machine) pause(s *service, group, paused bool) {
 	if paused {
 		signal = sigStop
 	}
-	m.signal(s, signal, group)
+	m.sendSignal(s, signal, group)
 	if s.paused != paused {
 		s.paused = paused
 		m.changed(s)
 	}
 }
 
-// send sends an operator's signal to a service. Signal 0 stands for its stop signal.
-func (m *Machine) send(s *service, signal int, group bool) {
+// sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for its stop signal.
+func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if !s.runs() {
 		return
 	}
@@ -136,10 +136,10 @@ func (m *Machine) send(s *service, signal int, group bool) {
 		signal = s.policy.StopSignal
 	}
 	s.sent = signal
-	m.signal(s, signal, group)
+	m.sendSignal(s, signal, group)
 }
 
-func (m *Machine) signal(s *service, signal int, group bool) {
+func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	scope := ScopeMain
 	if group {
 		scope = ScopeGroup
@@ -158,10 +158,10 @@ func (m *Machine) noteCause(s *service) {
 	}
 }
 
-// end asks the running process to end.
-func (m *Machine) end(now time.Time, s *service, reason string) {
+// requestEnd asks the running process to end.
+func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
 	m.noteCause(s)
-	m.set(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
+	m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
 	m.sendStop(now, s)
 }
 
@@ -210,7 +210,7 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {
-		m.set(now, s, Stopping, end, "it is gone, its stop command still runs")
+		m.setState(now, s, Stopping, end, "it is gone, its stop command still runs")
 		return
 	}
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
@@ -259,7 +259,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.state == state && s.reason == reason && again < killAgain {
 		s.deadline = now.Add(again) // the history has the first KILL and needs no repetition
 	} else {
-		m.set(now, s, state, now.Add(again), reason)
+		m.setState(now, s, state, now.Add(again), reason)
 	}
 	scope := s.policy.KillScope
 	if s.pid == 0 || m.phase != running {

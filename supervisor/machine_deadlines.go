@@ -27,7 +27,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	}
 	if len(m.queue) > 0 && m.phase == running {
 		for _, s := range m.starting {
-			earlier(s.since.Add(m.turnTime()))
+			earlier(s.since.Add(m.turnLimit()))
 		}
 	}
 	return first, !first.IsZero()
@@ -40,9 +40,9 @@ func (m *Machine) tick(now time.Time) {
 		}
 		switch s.state {
 		case Backoff:
-			m.begin(now, s, "restart after a delay")
+			m.startOrWait(now, s, "restart after a delay")
 		case Stopping:
-			m.overdue(s)
+			m.markOverdue(s)
 			m.kill(now, s, "still alive after the grace")
 		case Killing:
 			m.kill(now, s, "still alive after SIGKILL")
@@ -50,7 +50,7 @@ func (m *Machine) tick(now time.Time) {
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
 			if m.phase != running { // the shutdown lets the service run to drain its input
-				m.end(now, s, ReasonShutdown)
+				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}
 			s.forgetFailures() // the run was long enough to clear earlier failures

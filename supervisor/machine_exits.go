@@ -25,14 +25,14 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.failures > 0 || s.looping {
 		forget = now.Add(s.policy.ResetAfter)
 	}
-	m.set(now, s, Up, forget, "started")
+	m.setState(now, s, Up, forget, "started")
 	s.own.ready = !s.policy.Announces
 	m.updateReadiness(now, s)
 	if !wanted || m.phase != running {
-		m.end(now, s, "stopped while starting")
+		m.requestEnd(now, s, "stopped while starting")
 	}
 	if anew {
-		m.follow(now, s)
+		m.restartFollowers(now, s)
 	}
 }
 
@@ -53,18 +53,18 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	switch {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
 		m.mainCode = &e.Code
-		m.set(now, s, Failed, time.Time{}, e.Error)
+		m.setState(now, s, Failed, time.Time{}, e.Error)
 	case s.want == WantDown, s.policy.Task:
 		s.want = WantDown
-		m.set(now, s, Down, time.Time{}, e.Error)
+		m.setState(now, s, Down, time.Time{}, e.Error)
 	case s.policy.SpawnRetry > 0 && (s.policy.Once || !e.Passing):
 		s.respawn = true
-		m.set(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
+		m.setState(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
 	case e.Permanent, s.policy.After == RestartNever, s.policy.After == RestartOnSuccess:
-		m.set(now, s, Failed, time.Time{}, e.Error)
+		m.setState(now, s, Failed, time.Time{}, e.Error)
 	default:
-		next := s.limited(now, settle{Backoff, m.afterFailure(now, s), now, e.Error})
-		m.set(now, s, next.state, next.deadline(), next.reason)
+		next := s.limitRestarts(now, nextState{Backoff, m.afterFailure(now, s), now, e.Error})
+		m.setState(now, s, next.state, next.startTime(), next.reason)
 	}
 	m.dropIfDown(now, s)
 }
@@ -87,7 +87,7 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		s.want = WantDown
 	}
 	s.done = s.requestedCause == "" && s.policy.success(e.Code) && e.Signal == 0
-	s.next = s.limited(now, m.afterExit(now, s, exit))
+	s.next = s.limitRestarts(now, m.afterExit(now, s, exit))
 	s.pid, s.paused, s.processSince, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
 	if e.Strays != "" && !s.policy.LeaveDescendants {
@@ -124,7 +124,7 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 	if s.state == Stopping && !s.deadline.IsZero() && s.deadline.Before(deadline) {
 		deadline = s.deadline
 	}
-	m.set(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
+	m.setState(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
 	m.emit(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
@@ -141,7 +141,7 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	}
 	m.runs++
 	s.finish, s.killProgress.kills = m.runs, 0
-	m.set(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
+	m.setState(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
 	m.emit(SpawnFinish{s.name, s.finish, *s.last})
 }
 
@@ -151,24 +151,24 @@ func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
 		s.want, s.permanent = WantDown, true
-		s.next = settle{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
+		s.next = nextState{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
 	}
 }
 
 // afterExit chooses the state after an exit, and updates the counters of failures.
-func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
+func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describe(exit)
 	switch {
 	case s.requestedCause != "" && s.requestedCause != CauseHealth:
-		return settle{state: Down, reason: reasonRequested}
+		return nextState{state: Down, reason: reasonRequested}
 	case s.policy.Once, s.want == WantDown, m.phase != running:
-		return settle{state: Down, reason: reason}
+		return nextState{state: Down, reason: reason}
 	}
 	if s.park {
-		return settle{state: Parked, reason: reason}
+		return nextState{state: Parked, reason: reason}
 	}
 	if s.policy.After == RestartNever {
-		next, _ := s.final(exit, reason)
+		next, _ := s.stateWithoutRestart(exit, reason)
 		return next
 	}
 	s.respawn = true
@@ -177,11 +177,11 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 		s.forgetFailures()
 	}
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
-		return settle{state: Starting, reason: reason + " after it had been ready"}
+		return nextState{state: Starting, reason: reason + " after it had been ready"}
 	}
 	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose this exit code, so the code has a meaning
 	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
-		return settle{state: Parked, reason: reason}
+		return nextState{state: Parked, reason: reason}
 	}
 	if own && slices.Contains(s.policy.ImmediateOn, exit.Code) {
 		s.quickRestarts++
@@ -189,32 +189,32 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 			s.quickRestarts = 0
 		}
 		if s.quickRestarts <= mostQuickRestarts {
-			return settle{state: Starting, reason: reason + ", asks to be started again"}
+			return nextState{state: Starting, reason: reason + ", asks to be started again"}
 		}
-		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
+		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
 	}
-	if next, ok := s.final(exit, reason); ok {
+	if next, ok := s.stateWithoutRestart(exit, reason); ok {
 		return next
 	}
 	// The first crash after a healthy run has no delay. An exit with code 0 may be a takeover by another instance, which becomes
 	// known only a little later; so it gets a delay.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
-		return settle{state: Starting, reason: reason + " after a healthy life"}
+		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
 	if s.ready && s.policy.Announces && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
 		m.countFailure(now, s) // only the first restart has no delay
-		return settle{state: Starting, reason: reason + " after it had become ready"}
+		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
 	if exit.Cause == CauseOperator { // an operator ended it with a signal, so the service did not fail
-		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
+		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
-	return settle{Backoff, m.afterFailure(now, s), now, reason}
+	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputs starts a parked service after its input files have changed. The service starts at once if its last run was long, or if
+// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was long, or if
 // it was parked for longer than its restart delay. Otherwise the service may have changed the files itself: then the change
 // counts as a fast exit, and the rest of the delay applies.
-func (m *Machine) inputs(now time.Time, s *service) {
+func (m *Machine) inputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
 	if quiet >= s.policy.ResetAfter {
@@ -222,11 +222,11 @@ func (m *Machine) inputs(now time.Time, s *service) {
 	}
 	delay := s.policy.Backoff.Delay(s.failures+1, m.random())
 	if s.last == nil || s.last.Cause == CauseReplaced || s.last.Uptime >= s.policy.ResetAfter || quiet >= delay {
-		m.begin(now, s, reason)
+		m.startOrWait(now, s, reason)
 		return
 	}
 	m.countFailure(now, s)
-	m.set(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describe(s.last))
+	m.setState(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describe(s.last))
 }
 
 // afterFailure counts a fast exit and returns the delay before the restart.
@@ -288,7 +288,7 @@ func describe(e *Exit) string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
-func (m *Machine) gone(now time.Time, s *service, e Gone) {
+func (m *Machine) runGone(now time.Time, s *service, e Gone) {
 	switch only := s.onlyStopCommandLives(); {
 	case s.command.run != 0 && s.command.run == e.Run:
 		s.command.run = 0
@@ -304,25 +304,25 @@ func (m *Machine) gone(now time.Time, s *service, e Gone) {
 // settle chooses the next state after the end of a run, when its processes and its finish command are gone.
 func (m *Machine) settle(now time.Time, s *service) {
 	next := s.next
-	s.next, s.readySince = settle{}, now
+	s.next, s.readySince = nextState{}, now
 	switch {
 	case s.removing || m.phase != running || s.policy.Once:
-		m.set(now, s, Down, time.Time{}, "ended")
+		m.setState(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
-		m.set(now, s, Down, time.Time{}, next.reason)
+		m.setState(now, s, Down, time.Time{}, next.reason)
 		if s.policy.OneShot && s.done {
-			m.follow(now, s)
+			m.restartFollowers(now, s)
 		}
 	case s.want == WantDown:
-		m.set(now, s, Down, time.Time{}, reasonRequested)
+		m.setState(now, s, Down, time.Time{}, reasonRequested)
 	case s.again:
-		m.begin(now, s, "started again as asked")
-	case next.state == Starting, next.state == Backoff && !next.deadline().After(now):
-		m.begin(now, s, next.reason)
+		m.startOrWait(now, s, "started again as asked")
+	case next.state == Starting, next.state == Backoff && !next.startTime().After(now):
+		m.startOrWait(now, s, next.reason)
 	case next.state == Down: // an order ended the run, and a later order starts the service
-		m.begin(now, s, "wanted up")
+		m.startOrWait(now, s, "wanted up")
 	default:
-		m.set(now, s, next.state, next.deadline(), next.reason)
+		m.setState(now, s, next.state, next.startTime(), next.reason)
 	}
 	m.dropIfDown(now, s)
 }
@@ -330,7 +330,7 @@ func (m *Machine) settle(now time.Time, s *service) {
 func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
-		m.links -= s.policy.linked()
+		m.links -= s.policy.linkCount()
 		m.effects.moved = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.emit(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
@@ -340,15 +340,15 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 // certainCauses lists the causes that a CorrectCause event must not replace.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// refused parks a service whose output says that a restart does not help, see Policy.Refusal.
-func (m *Machine) refused(now time.Time, s *service) {
+// parkRefused parks a service whose output says that a restart does not help, see Policy.Refusal.
+func (m *Machine) parkRefused(now time.Time, s *service) {
 	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
 		return
 	}
 	for _, line := range s.last.Tail {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.Refusal) {
 			s.forgetFailures()
-			m.set(now, s, Parked, time.Time{}, line)
+			m.setState(now, s, Parked, time.Time{}, line)
 			return
 		}
 	}
@@ -374,8 +374,8 @@ func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
 	switch {
 	case s.state == Backoff:
 		s.forgetFailures()
-		m.set(now, s, Parked, time.Time{}, ReasonReplaced)
+		m.setState(now, s, Parked, time.Time{}, ReasonReplaced)
 	case (s.leftover || s.onlyStopCommandLives() || s.state == Finishing) && !s.again:
-		s.next = settle{state: Parked, reason: ReasonReplaced}
+		s.next = nextState{state: Parked, reason: ReasonReplaced}
 	}
 }

@@ -50,12 +50,12 @@ func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	m.setHold(s.name, e.Reason)
 	switch {
 	case e.Reason == "" && s.state == Waiting && len(s.needs) == 0:
-		m.begin(now, s, "there is room again")
+		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:
 		if s.requestedCause = CauseShed; e.Disk {
 			s.requestedCause = CauseQuota
 		}
-		m.end(now, s, e.Reason)
+		m.requestEnd(now, s, e.Reason)
 	default:
 		m.changed(s)
 	}
@@ -77,7 +77,7 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	m.shortage.all = reason
 	for _, s := range m.order {
 		if s.state == Waiting && len(s.unmet) == 1 && s.unmet[0] == NeedMemory && len(s.needs) == 0 {
-			m.begin(now, s, "there is memory again")
+			m.startOrWait(now, s, "there is memory again")
 		}
 	}
 }

@@ -51,8 +51,8 @@ type Order struct {
 	EachStart      bool      // the service is a task that runs again before each start of a service that needs it done
 }
 
-// linked returns 1 if the policy makes a service depend on others, else 0.
-func (o *Order) linked() int {
+// linkCount returns 1 if the policy makes a service depend on others, else 0.
+func (o *Order) linkCount() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
 	}
@@ -74,32 +74,32 @@ type taskNeed struct {
 	Run  uint64
 }
 
-// busy lists the states in which a run exists.
-var busy = []State{Starting, Up, Stopping, Killing, Finishing}
+// runningStates lists the states in which a run exists.
+var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idle lists the states in which nothing of a service runs, and only a command can start it.
-var idle = []State{Down, Parked, Failed}
+// idleStates lists the states in which nothing of a service runs, and only a command can start it.
+var idleStates = []State{Down, Parked, Failed}
 
-// require starts the EachStart tasks that s needs done, once for each start of s.
-func (m *Machine) require(now time.Time, s *service) {
+// startNeededTasks starts the EachStart tasks that s needs done, once for each start of s.
+func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
-		if t == nil || t == s || !t.policy.EachStart || n.Until != UntilDone || s.gate(n.Name) != nil {
+		if t == nil || t == s || !t.policy.EachStart || n.Until != UntilDone || s.taskNeedFor(n.Name) != nil {
 			continue
 		}
 		after := m.runs
-		if slices.Contains(busy, t.state) && t.requestedCause == "" {
+		if slices.Contains(runningStates, t.state) && t.requestedCause == "" {
 			after = t.id - 1 // the current run of the task counts
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
-		if slices.Contains(idle, t.state) && !t.removing {
+		if slices.Contains(idleStates, t.state) && !t.removing {
 			m.wantUpAgain(t)
-			m.begin(now, t, "needed by "+s.name)
+			m.startOrWait(now, t, "needed by "+s.name)
 		}
 	}
 }
 
-func (s *service) gate(name string) *taskNeed {
+func (s *service) taskNeedFor(name string) *taskNeed {
 	for i := range s.taskNeeds {
 		if s.taskNeeds[i].Name == name {
 			return &s.taskNeeds[i]
@@ -145,7 +145,7 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 		to = string(UntilReady)
 	case UntilDone:
 		met = t.state == Down && t.done
-		if g := s.gate(n.Name); g != nil {
+		if g := s.taskNeedFor(n.Name); g != nil {
 			met = met && t.last != nil && t.last.Run > g.Run
 		}
 	}
@@ -165,15 +165,15 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// await puts a service into the state waiting if a need is unmet or memory is short, and reports whether it did.
-func (m *Machine) await(now time.Time, s *service) bool {
+// waitForNeeds puts a service into the state waiting if a need is unmet or memory is short, and reports whether it did.
+func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	need, reason := m.lacksRoom(s)
 	names := []string{need}
 	if reason == "" {
 		if len(s.policy.Needs) == 0 {
 			return false
 		}
-		m.require(now, s)
+		m.startNeededTasks(now, s)
 		if names, reason = m.unmetNeeds(s); len(names) == 0 {
 			return false
 		}
@@ -181,7 +181,7 @@ func (m *Machine) await(now time.Time, s *service) bool {
 	s.unmet = names
 	switch {
 	case s.state != Waiting:
-		m.set(now, s, Waiting, time.Time{}, reason)
+		m.setState(now, s, Waiting, time.Time{}, reason)
 	case s.reason != reason:
 		s.reason = reason
 		m.changed(s)
@@ -189,8 +189,8 @@ func (m *Machine) await(now time.Time, s *service) bool {
 	return true
 }
 
-// release starts the waiting services whose needs are now met. Step calls it after a change of a state.
-func (m *Machine) release(now time.Time) {
+// startReleased starts the waiting services whose needs are now met. Step calls it after a change of a state.
+func (m *Machine) startReleased(now time.Time) {
 	if m.links == 0 || m.phase != running {
 		return
 	}
@@ -201,31 +201,31 @@ func (m *Machine) release(now time.Time) {
 		m.effects.moved = false
 		for _, s := range m.order {
 			if s.state == Waiting && len(s.needs) == 0 {
-				m.begin(now, s, "what it needs is there")
+				m.startOrWait(now, s, "what it needs is there")
 			}
 		}
 	}
 }
 
-// follow restarts the services that name t in Policy.RestartOn.
-func (m *Machine) follow(now time.Time, t *service) {
+// restartFollowers restarts the services that name t in Policy.RestartOn.
+func (m *Machine) restartFollowers(now time.Time, t *service) {
 	if m.links == 0 || m.phase != running {
 		return
 	}
 	for _, s := range m.order {
 		if s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
 			s.again = true
-			m.end(now, s, t.name+" was started anew")
+			m.requestEnd(now, s, t.name+" was started anew")
 		}
 	}
 }
 
-// final returns the state after an exit that the policy does not follow with a restart. For other exits ok is false.
-func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
+// stateWithoutRestart returns the state after an exit that the policy does not follow with a restart. For other exits ok is false.
+func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
 	case RestartAlways:
-		return settle{}, false
+		return nextState{}, false
 	case RestartOnFailure:
 		ok = clean
 	case RestartOnSuccess:
@@ -234,23 +234,23 @@ func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 		ok = true
 	}
 	if !ok {
-		return settle{}, false
+		return nextState{}, false
 	}
 	s.respawn = false
 	switch {
 	case !clean:
-		return settle{state: Failed, reason: reason + " and is not restarted (" + string(s.policy.After) + ")"}, true
+		return nextState{state: Failed, reason: reason + " and is not restarted (" + string(s.policy.After) + ")"}, true
 	case s.policy.OneShot:
 		reason = "done: " + reason
 	default:
 		reason += " and is not restarted (" + string(s.policy.After) + ")"
 	}
 	s.want = WantDown
-	return settle{state: Down, reason: reason}, true
+	return nextState{state: Down, reason: reason}, true
 }
 
-// limited counts an automatic restart. After too many restarts in the window it returns the state failed instead.
-func (s *service) limited(now time.Time, next settle) settle {
+// limitRestarts counts an automatic restart. After too many restarts in the window it returns the state failed instead.
+func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
 	}
@@ -265,36 +265,36 @@ func (s *service) limited(now time.Time, next settle) settle {
 		times = "once"
 	}
 	window := strings.Replace(strings.Replace(s.policy.RestartsWindow.String(), "m0s", "m", 1), "h0m", "h", 1)
-	return settle{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
+	return nextState{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// due handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not idle skips
+// handleSchedule handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not idle skips
 // this start.
-func (m *Machine) due(now time.Time, s *service, e Scheduled) {
+func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.changed(s)
 	switch {
 	case !e.Now || m.phase != running || s.removing:
-	case slices.Contains(idle, s.state):
+	case slices.Contains(idleStates, s.state):
 		m.wantUpAgain(s)
-		m.begin(now, s, "its time has come")
+		m.startOrWait(now, s, "its time has come")
 	default:
 		m.emit(Note{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
 	}
 }
 
-// alive reports whether any process of a service runs or is about to start.
-func (s *service) alive() bool {
+// isActive reports whether any process of a service runs or is about to start.
+func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// heights returns, for each needed service, the length of the longest chain of live dependants above it. top is the longest
+// dependantHeights returns, for each needed service, the length of the longest chain of live dependants above it. top is the longest
 // length.
-func (m *Machine) heights() (of map[*service]int, top int) {
+func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
 		for _, n := range s.policy.Needs {
-			if t := m.services[n.Name]; t != nil && s.alive() && n.Until != UntilTried {
+			if t := m.services[n.Name]; t != nil && s.isActive() && n.Until != UntilTried {
 				above[t] = append(above[t], s)
 			}
 		}
@@ -326,7 +326,7 @@ func (m *Machine) endUnneeded(now time.Time) {
 	}
 	needed := make(map[string]bool)
 	for _, s := range m.order {
-		if s.alive() {
+		if s.isActive() {
 			for _, n := range s.policy.Needs {
 				needed[n.Name] = needed[n.Name] || n.Name != s.name && n.Until != UntilTried
 			}
@@ -334,7 +334,7 @@ func (m *Machine) endUnneeded(now time.Time) {
 	}
 	for _, s := range m.order {
 		if s.state == Up && !s.policy.Drains && !needed[s.name] {
-			m.end(now, s, ReasonShutdown)
+			m.requestEnd(now, s, ReasonShutdown)
 		}
 	}
 }

@@ -448,7 +448,7 @@ func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	u.prepare(&c.m, Exited{Name: "keys", PID: c.of("keys").pid})
 	c.ends("keys", 0)
 	c.is("a", Starting)
-	u.apply(&c.m)
+	u.restore(&c.m)
 	c.is("keys", Up)
 	c.is("a", Waiting)
 	if len(c.of("a").taskNeeds) != 1 || c.m.links != 1 {

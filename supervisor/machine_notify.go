@@ -10,8 +10,8 @@ const mostExtended = 10
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// notified handles a message of a living run, and ignores messages of all others.
-func (m *Machine) notified(now time.Time, s *service, e Notified) {
+// handleNotified handles a message of a living run, and ignores messages of all others.
+func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 	if s.id != e.Run || !s.runs() {
 		return
 	}
@@ -26,7 +26,7 @@ func (m *Machine) notified(now time.Time, s *service, e Notified) {
 	if e.Stopping && s.state == Up && m.phase == running && !s.policy.Once {
 		// The service ends by itself: hinit sends no signal, and the exit decides what follows.
 		s.paused = false
-		m.set(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
+		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}
 	if e.Extend > 0 && s.state == Stopping && !s.deadline.IsZero() {
 		to, last := now.Add(e.Extend), s.since.Add(mostExtended*s.policy.Grace)
@@ -39,8 +39,8 @@ func (m *Machine) notified(now time.Time, s *service, e Notified) {
 	}
 }
 
-// overdue marks a service as unhealthy if it has announced its end and is still alive after the grace.
-func (m *Machine) overdue(s *service) {
+// markOverdue marks a service as unhealthy if it has announced its end and is still alive after the grace.
+func (m *Machine) markOverdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
 		s.requestedCause, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
 	}

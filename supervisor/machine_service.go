@@ -39,8 +39,8 @@ type service struct {
 // tally counts how runs ended.
 type tally struct {
 	restarts  int
-	exits     causes // all ends by cause, including failed starts
-	restarted causes // the exits that a restart followed, by cause
+	exits     causeCounts // all ends by cause, including failed starts
+	restarted causeCounts // the exits that a restart followed, by cause
 }
 
 // readiness is the part of the readiness that is kept between runs.
@@ -73,7 +73,7 @@ type run struct {
 
 	finish    uint64 // number of the finish command's run, 0 before that starts
 	permanent bool   // the finish command asked for no further start
-	next      settle
+	next      nextState
 	again     bool // restart at once after this run
 
 	checks
@@ -92,16 +92,16 @@ type stopCommand struct {
 	end time.Time // when the command and its descendants are killed
 }
 
-// settle is the next state, entered when all processes of a run and of its finish command are gone.
-type settle struct {
+// nextState is the next state, entered when all processes of a run and of its finish command are gone.
+type nextState struct {
 	state  State
 	delay  time.Duration // before the start
 	from   time.Time     // when the delay begins
 	reason string
 }
 
-// deadline returns when the service starts, or zero for no start.
-func (n settle) deadline() time.Time {
+// startTime returns when the service starts, or zero for no start.
+func (n nextState) startTime() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
 	}
@@ -156,11 +156,11 @@ func (s *service) classify(e Exited) Cause {
 // without returns a copy of a slice without the elements that drop selects. The original stays unchanged, for undo.
 func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
-// causes counts exits by cause. It is immutable, so snapshots can share it.
-type causes []CauseCount
+// causeCounts counts exits by cause. It is immutable, so snapshots can share it.
+type causeCounts []CauseCount
 
 // with returns a copy in which n is added to the count of a cause.
-func (c causes) with(cause Cause, n int) causes {
+func (c causeCounts) with(cause Cause, n int) causeCounts {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })
 	if i < 0 {

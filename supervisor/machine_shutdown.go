@@ -27,7 +27,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	var heights map[*service]int
 	top := 0
 	if m.links > 0 {
-		heights, top = m.heights()
+		heights, top = m.dependantHeights()
 	}
 	for _, s := range m.order {
 		s.again = false
@@ -35,7 +35,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 		case Up:
 			height := heights[s]
 			if !s.policy.Drains && height == 0 {
-				m.end(now, s, ReasonShutdown)
+				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}
 			m.noteCause(s)
@@ -47,7 +47,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 		case Stopping, Finishing:
 			s.deadline = m.withinBudget(s, s.deadline)
 		case Waiting, Backoff, Parked, Failed:
-			m.set(now, s, Down, time.Time{}, ReasonShutdown)
+			m.setState(now, s, Down, time.Time{}, ReasonShutdown)
 		case Down:
 			m.emit(Release{s.name})
 		case Starting, Killing:
@@ -55,9 +55,9 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// drain gives services with Policy.Drains a last moment to read their input, after all other services have ended. It announces
+// startDraining gives services with Policy.Drains a last moment to read their input, after all other services have ended. It announces
 // this moment with the signal Policy.LastSignal.
-func (m *Machine) drain(now time.Time) {
+func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
 			s.deadline = end
@@ -79,8 +79,8 @@ func (m *Machine) killAtOnce(now time.Time) {
 	m.killAt = now
 }
 
-// advance moves a shutdown to its next phase when the current one is over.
-func (m *Machine) advance(now time.Time) {
+// advanceShutdown moves a shutdown to its next phase when the current one is over.
+func (m *Machine) advanceShutdown(now time.Time) {
 	if m.phase == running && m.mainCode != nil {
 		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.mainCode))
 	}
@@ -88,7 +88,7 @@ func (m *Machine) advance(now time.Time) {
 		m.endUnneeded(now)
 		alive, writing := false, false
 		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so the search from the end is short
-			if s.alive() {
+			if s.isActive() {
 				alive, writing = true, !s.policy.Drains
 			}
 			if writing {
@@ -96,7 +96,7 @@ func (m *Machine) advance(now time.Time) {
 			}
 		}
 		if alive && !writing {
-			m.drain(now)
+			m.startDraining(now)
 		}
 		switch {
 		case !alive:
@@ -106,14 +106,14 @@ func (m *Machine) advance(now time.Time) {
 				m.killAt = rest
 			}
 		case !now.Before(m.hardEnd):
-			m.conclude(now, "some processes did not end")
+			m.concludeShutdown(now, "some processes did not end")
 			return
 		}
 	}
 	if m.phase == sweeping {
 		switch {
 		case m.killed && !now.Before(m.killAt), !now.Before(m.hardEnd):
-			m.conclude(now, "some processes did not end")
+			m.concludeShutdown(now, "some processes did not end")
 		case !now.Before(m.killAt):
 			m.killed = true
 			m.emit(SignalRest{sigKill})
@@ -122,7 +122,7 @@ func (m *Machine) advance(now time.Time) {
 	}
 }
 
-func (m *Machine) conclude(now time.Time, reason string) {
+func (m *Machine) concludeShutdown(now time.Time, reason string) {
 	m.phase = finished
 	code := m.code
 	if m.mainCode != nil {

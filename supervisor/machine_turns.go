@@ -10,9 +10,9 @@ import (
 // first.
 
 const (
-	// turnTime limits how long a service that does not become ready keeps its turn.
+	// turnLimit limits how long a service that does not become ready keeps its turn.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime if no service reports readiness. With turns of 10 s the last of 500 services would start after
+	// shortTurn replaces turnLimit if no service reports readiness. With turns of 10 s the last of 500 services would start after
 	// 40 minutes.
 	shortTurn = time.Second
 	// ReasonTurn begins the reason of a service that waits for the starts of other services.
@@ -31,13 +31,13 @@ type turns struct {
 	readied   bool       `reexec:"-"` // one of the services that started together has become ready
 }
 
-// atStart reports whether a service holds a turn now.
-func (m *Machine) atStart(now time.Time, s *service) bool {
-	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnTime()))
+// holdsTurn reports whether a service holds a turn now.
+func (m *Machine) holdsTurn(now time.Time, s *service) bool {
+	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
 
-// turnTime returns the time limit of a turn.
-func (m *Machine) turnTime() time.Duration {
+// turnLimit returns the time limit of a turn.
+func (m *Machine) turnLimit() time.Duration {
 	if m.unready >= 2*m.Parallel {
 		return shortTurn
 	}
@@ -70,19 +70,19 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 		s.place = -ns
 	}
 	m.queue = append(m.queue, s)
-	m.set(now, s, Waiting, time.Time{}, ReasonTurn)
+	m.setState(now, s, Waiting, time.Time{}, ReasonTurn)
 	m.showPlaces()
 	return true
 }
 
 // freeTurns returns how many more services may start now.
 func (m *Machine) freeTurns(now time.Time) int {
-	over := func(s *service) bool { return !m.atStart(now, s) }
+	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.unready += ended // changed last, because turnTime and atStart read it
+		m.unready += ended // changed last, because turnLimit and holdsTurn read it
 	}
 	if m.readied {
 		return m.Parallel + m.ParallelExtra - len(m.starting)
@@ -107,9 +107,9 @@ func (m *Machine) startQueued(now time.Time) {
 	for len(m.queue) > 0 && m.freeTurns(now) > 0 {
 		s := slices.MinFunc(m.queue, byPlace)
 		m.dequeue(s)
-		if !m.await(now, s) {
+		if !m.waitForNeeds(now, s) {
 			m.starting = append(slices.Clone(m.starting), s)
-			m.launch(now, s, "its turn has come")
+			m.startRun(now, s, "its turn has come")
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.place != 0 {
 			m.queue = append(m.queue, s)
-		} else if s.policy.Turns && m.atStart(now, s) {
+		} else if s.policy.Turns && m.holdsTurn(now, s) {
 			m.starting = append(m.starting, s)
 		}
 	}

@@ -29,15 +29,15 @@ func (l *Loop) spawn(a Spawn) Event {
 		if notify, err = newNotifier(u.NotifyFD); err != nil {
 			return SpawnFailed{Name: a.Name, Error: err.Error(), Code: 126}
 		}
-		defer notify.started()
+		defer notify.closeWriter()
 	}
 	u.LastSpec = nil
-	answer := l.launch(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
+	answer := l.startProcess(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
 	if _, up := answer.(Spawned); up && notify != nil {
 		l.notifiers[a.Run] = notify
-		guard.Go("waiting for readiness", func() { notify.listen(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
+		guard.Go("waiting for readiness", func() { notify.awaitNewline(func() { l.Post(Ready{a.Name, a.Run, true, ""}) }) })
 	} else {
-		notify.end()
+		notify.close()
 	}
 	return answer
 }
@@ -55,7 +55,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u.finish = a.Run
 	spec := u.Spec
 	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
-	return l.launch(u, a.Run, spec, oomCheap, nil)
+	return l.startProcess(u, a.Run, spec, oomCheap, nil)
 }
 
 // spawnStop starts the stop command of a service.
@@ -63,20 +63,20 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
-	if failed, is := l.launch(u, a.Run, spec, oomCheap, nil).(SpawnFailed); is {
+	if failed, is := l.startProcess(u, a.Run, spec, oomCheap, nil).(SpawnFailed); is {
 		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Shorten(failed.Error)}}
 	}
 	return nil
 }
 
-// launch starts a process of a service. An error names the command, and the directory if that may be the reason.
-func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
-	files, own, err := l.files(u)
+// startProcess starts a process of a service. An error names the command, and the directory if that may be the reason.
+func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
+	files, own, err := l.openFiles(u)
 	if err != nil {
 		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
 	}
 	defer closeAll(own...)
-	spec.ID, spec.Name, spec.Files, spec.OOM = run, u.Name, notify.among(files), cmp.Or(spec.OOM, oom)
+	spec.ID, spec.Name, spec.Files, spec.OOM = run, u.Name, notify.addTo(files), cmp.Or(spec.OOM, oom)
 	pid, err := l.cfg.Procs.Spawn(spec)
 	if err != nil {
 		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
@@ -89,8 +89,8 @@ func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *noti
 	return Spawned{u.Name, pid}
 }
 
-// send signals processes of a run, and returns the resulting events.
-func (l *Loop) send(a Signal) []Event {
+// signalRun signals processes of a run, and returns the resulting events.
+func (l *Loop) signalRun(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
 	case ScopeTree:
@@ -126,7 +126,7 @@ func closeAll(files ...*os.File) {
 func (l *Loop) reap() {
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
-	if l.cfg.Mute != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
+	if l.cfg.Mute != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
 		if !l.flood.on { // SIGCHLD was off, so processes may have ended without a signal
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
@@ -134,7 +134,7 @@ func (l *Loop) reap() {
 	}
 	if len(l.lingers) > 0 {
 		for _, id := range l.cfg.Procs.Gone(l.lingers) {
-			l.forget(id)
+			l.forgetRun(id)
 		}
 	}
 	if childless && l.machine.Stopping() {
@@ -153,7 +153,7 @@ func (l *Loop) exited(x proc.Exit) {
 	}
 	u := l.units[name]
 	e := Exited{
-		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Unmarked),
+		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: formatPIDs(x.Unmarked),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	if l.cfg.OOMKills != nil { // read at every exit, so the kill of another process is not attributed to a later exit
@@ -180,7 +180,7 @@ func (l *Loop) exited(x proc.Exit) {
 	}
 	if n := l.notifiers[x.ID]; n != nil {
 		delete(l.notifiers, x.ID)
-		n.end()
+		n.close()
 	}
 	if u != nil && !u.Stdio && u.finish != x.ID { // before the step, which may start the next run
 		id := x.ID
@@ -189,8 +189,8 @@ func (l *Loop) exited(x proc.Exit) {
 	l.step(e)
 }
 
-// listed formats PIDs for people. It shortens a long list.
-func listed(pids []int) string {
+// formatPIDs formats PIDs for people. It shortens a long list.
+func formatPIDs(pids []int) string {
 	const most = 8
 	var b strings.Builder
 	for i, pid := range pids[:min(len(pids), most)] {
@@ -205,8 +205,8 @@ func listed(pids []int) string {
 	return b.String()
 }
 
-// forget ends a lingering run, which has no live process any more.
-func (l *Loop) forget(id uint64) {
+// forgetRun ends a lingering run, which has no live process any more.
+func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
 	delete(l.orphansEnded, id)

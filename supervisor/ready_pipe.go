@@ -7,7 +7,7 @@ import (
 )
 
 // notifier is the pipe on which a run writes a newline when it is ready. Its goroutine reads until a newline, the end of the
-// pipe, or a call of end.
+// pipe, or a call of close.
 type notifier struct {
 	fd   int // descriptor number in the process
 	r, w *os.File
@@ -24,8 +24,8 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// among returns files with the writing end at index fd. The descriptors between them are closed in the new process.
-func (n *notifier) among(files []*os.File) []*os.File {
+// addTo returns files with the writing end at index fd. The descriptors between them are closed in the new process.
+func (n *notifier) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
 	}
@@ -35,18 +35,18 @@ func (n *notifier) among(files []*os.File) []*os.File {
 	return all
 }
 
-// started closes this program's copy of the writing end. Call it after the spawn.
-func (n *notifier) started() { _ = n.w.Close() }
+// closeWriter closes this program's copy of the writing end. Call it after the spawn.
+func (n *notifier) closeWriter() { _ = n.w.Close() }
 
-// end closes the pipe, which ends the goroutine.
-func (n *notifier) end() {
+// close closes the pipe, which ends the goroutine.
+func (n *notifier) close() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
-// listen calls ready at the first newline, and returns. It ignores later output.
-func (n *notifier) listen(ready func()) {
+// awaitNewline calls ready at the first newline, and returns. It ignores later output.
+func (n *notifier) awaitNewline(ready func()) {
 	defer n.r.Close()
 	buf := make([]byte, 256)
 	for {
@@ -55,7 +55,7 @@ func (n *notifier) listen(ready func()) {
 			ready()
 			return
 		}
-		if err != nil { // end of the pipe, or closed by end
+		if err != nil { // end of the pipe, or closed by close
 			return
 		}
 	}

@@ -21,7 +21,7 @@ const (
 // the last few records of each service, and the last orders of root, for longer, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	own   atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced when a service is added
+	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced when a service is added
 	last  uint64                                  // Seq of the newest record, 0 for none; used by the loop only
 	head  atomic.Uint64                           // Seq of the newest record that readers see
 	news  broadcast
@@ -52,13 +52,13 @@ func (r *Ring) store(rec *Record) {
 		key, size = rootOrders, rootSize
 	}
 	var services map[string]*keptRecords
-	if p := r.own.Load(); p != nil {
+	if p := r.kept.Load(); p != nil {
 		services = *p
 	}
 	if old.Dropped && services[old.Service] != nil {
 		services = maps.Clone(services)
 		delete(services, old.Service)
-		r.own.Store(&services)
+		r.kept.Store(&services)
 	}
 	own := services[key]
 	switch {
@@ -71,7 +71,7 @@ func (r *Ring) store(rec *Record) {
 			services = make(map[string]*keptRecords)
 		}
 		services[key] = own
-		r.own.Store(&services)
+		r.kept.Store(&services)
 	}
 	own.slots[own.next].Store(old)
 	own.next = (own.next + 1) % size
@@ -88,7 +88,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 
 // Older returns the same records as Kept without copies, limited to records after Seq after.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
-	if services := r.own.Load(); services != nil {
+	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {
 			for i := range own.slots {
 				if rec := own.slots[i].Load(); rec != nil && rec.Seq > after && rec.Seq < end {

@@ -88,7 +88,7 @@ func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
 	for range 3 * ringSize {
 		r.add(Record{Service: "other", Dropped: true})
 	}
-	if n := len(*r.own.Load()); n > mostKept {
+	if n := len(*r.kept.Load()); n > mostKept {
 		t.Errorf("records of %d services are kept", n)
 	}
 }

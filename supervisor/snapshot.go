@@ -55,7 +55,7 @@ type Service struct {
 	NextStart  time.Time // when the service starts by itself, zero if it doesn't
 	Needs      []string  // services, and other needs, for which the service waits
 	Held       bool      // the service was ended, or must not start, because memory is short; see [Hold]
-	OOMAdj     int       // oom_score_adj of the service's processes, minus that of hinit
+	OOMAdj     int       // oom_score_adj of the service's processes, minus the oom_score_adj of hinit
 	LastExit   *Exit
 	NextRun    time.Time    // next start by the schedule; zero without a schedule
 	After      RestartAfter // kinds of exit that restart the service
@@ -97,8 +97,8 @@ func (s *service) snapshot(u *unit) *Service {
 	return v
 }
 
-// view returns the part of the next snapshot that describes one service.
-func (l *Loop) view(s *service, u *unit) *Service {
+// viewOf returns the part of the next snapshot that describes one service.
+func (l *Loop) viewOf(s *service, u *unit) *Service {
 	v := s.snapshot(u)
 	held := l.machine.shortage.held[s.name]
 	v.Held = held != "" && !forDisk(held)
@@ -121,13 +121,13 @@ func (l *Loop) publish() {
 		u := l.units[s.name]
 		u.index = kept + i
 		if u.dirty || u.view == nil {
-			u.view, u.dirty = l.view(s, u), false
+			u.view, u.dirty = l.viewOf(s, u), false
 		}
 		next.Services[u.index] = u.view
 	}
 	for _, u := range l.changed {
 		if s := l.machine.services[u.Name]; u.dirty && s != nil && l.units[u.Name] == u {
-			u.view = l.view(s, u)
+			u.view = l.viewOf(s, u)
 			next.Services[u.index] = u.view
 		}
 		u.dirty = false
@@ -138,8 +138,8 @@ func (l *Loop) publish() {
 	l.news.wake()
 }
 
-// touch marks the view of a unit as out of date.
-func (l *Loop) touch(u *unit) {
+// markChanged marks the view of a unit as out of date.
+func (l *Loop) markChanged(u *unit) {
 	if !u.dirty {
 		u.dirty = true
 		l.changed = append(l.changed, u)

@@ -160,7 +160,7 @@ func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
 		line := strings.TrimSpace(last)
-		if warns(line) {
+		if isWarning(line) {
 			why = line
 			break
 		}
@@ -172,8 +172,8 @@ func (x *Exit) Words() string {
 	return describe(x) + ": " + why
 }
 
-// warns reports whether a line of a log looks like a warning or worse.
-func warns(line string) bool {
+// isWarning reports whether a line of a log looks like a warning or worse.
+func isWarning(line string) bool {
 	return slices.ContainsFunc([]string{"WARN", "ERROR", "CRITICAL", "FATAL", "Error:", "error:", "fatal:", "panic:"}, func(word string) bool {
 		return strings.Contains(line, word)
 	})

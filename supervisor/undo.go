@@ -20,10 +20,10 @@ func (u *undo) prepare(m *Machine, e Event) {
 	u.machine = *m
 	clear(u.touched)
 	u.touched, u.services = u.touched[:0], u.services[:0]
-	one := m.services[subject(e)]
-	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linked() > 0 { // services that depend on others may change too
+	one := m.services[changedService(e)]
+	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linkCount() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
-			if s.policy.linked() > 0 || s.policy.EachStart {
+			if s.policy.linkCount() > 0 || s.policy.EachStart {
 				u.save(s)
 			}
 		}
@@ -53,8 +53,8 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 }
 
-// subject returns the service that an event changes. Unlike target it returns the service of an Add, too.
-func subject(e Event) string {
+// changedService returns the service that an event changes. Unlike target it returns the service of an Add, too.
+func changedService(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name
 	}
@@ -69,11 +69,11 @@ func (u *undo) save(s *service) {
 	u.services = append(u.services, *s)
 }
 
-// done drops the saved state, because the step has succeeded.
-func (u *undo) done() { u.armed = false }
+// discard drops the saved state, because the step has succeeded.
+func (u *undo) discard() { u.armed = false }
 
-// apply restores the state before the step, if that step did not complete.
-func (u *undo) apply(m *Machine) {
+// restore restores the state before the step, if that step did not complete.
+func (u *undo) restore(m *Machine) {
 	if !u.armed {
 		return
 	}

@@ -35,7 +35,7 @@ type Unit struct {
 	Checked bool
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the files,
-	// environment, directory and user of the service. Its arguments are those of s6: exit code (256 after a signal), signal or 0,
+	// environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a signal), signal or 0,
 	// name, PID. A missing program is ignored.
 	Finish string
 
@@ -60,8 +60,8 @@ type unit struct {
 	dirty  bool     `reexec:"-"`
 }
 
-// define replaces the unit's definition. The running process keeps the old one until its next start.
-func (u *unit) define(next Unit) {
+// setDefinition replaces the unit's definition. The running process keeps the old one until its next start.
+func (u *unit) setDefinition(next Unit) {
 	ran := u.Spec
 	if u.LastSpec != nil {
 		ran = *u.LastSpec
@@ -76,8 +76,8 @@ func (u *unit) define(next Unit) {
 	}
 }
 
-// files returns the descriptors for a new process, and in own the files to close after the start.
-func (l *Loop) files(u *unit) (files, own []*os.File, err error) {
+// openFiles returns the descriptors for a new process, and in own the files to close after the start.
+func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {
 		return files, nil, nil

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// burst is the number of datagrams of a service that are read within a pause. A service that sends more waits in its
+	// datagramsPerPause is the number of datagrams of a service that are read within a pause. A service that sends more waits in its
 	// sendmsg(2).
-	burst = 64
-	pause = 250 * time.Millisecond
+	datagramsPerPause = 64
+	pause             = 250 * time.Millisecond
 )
 
 // Hub holds the sockets of all services. Its methods may be called from any goroutine.
@@ -34,26 +34,26 @@ func New(tell func(service string, pid int, m Message)) *Hub {
 // Listen creates a socket for a service below dir, which the given user may write to, and returns its path. It keeps an existing
 // socket for the same user. It may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
-	if s := h.of(service); s != nil && s.UID == uid && s.GID == gid {
+	if s := h.socketOf(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
 	}
 	s, err := blocking.Get(blocking.Runtime, func() (*socket, error) { return listen(dir, service, uid, gid) })
 	if err != nil {
 		return "", err
 	}
-	h.put(service, s)
-	h.serve(service, s)
+	h.setSocket(service, s)
+	h.startReader(service, s)
 	return s.Path, nil
 }
 
-func (h *Hub) of(service string) *socket {
+func (h *Hub) socketOf(service string) *socket {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sockets[service]
 }
 
-// put sets the socket of a service, nil for none.
-func (h *Hub) put(service string, s *socket) {
+// setSocket sets the socket of a service, nil for none.
+func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
 	if delete(h.sockets, service); s != nil {
@@ -69,17 +69,17 @@ func (h *Hub) put(service string, s *socket) {
 }
 
 // Drop closes the socket of a service, if any. The file stays, without a receiver.
-func (h *Hub) Drop(service string) { h.put(service, nil) }
+func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
 // Drain handles the unread messages of a service, up to one burst.
 func (h *Hub) Drain(service string) {
-	if s := h.of(service); s != nil {
-		s.take(func(pid int, m Message) { h.tell(service, pid, m) })
+	if s := h.socketOf(service); s != nil {
+		s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })
 	}
 }
 
-// serve starts the goroutine that handles the messages of a socket until it is closed.
-func (h *Hub) serve(service string, s *socket) {
+// startReader starts the goroutine that handles the messages of a socket until it is closed.
+func (h *Hub) startReader(service string, s *socket) {
 	guard.Go("hearing what services say", func() {
 		raw, err := s.File.SyscallConn()
 		if err != nil {
@@ -88,13 +88,13 @@ func (h *Hub) serve(service string, s *socket) {
 		for begin, taken := time.Now(), 0; ; {
 			n := 0
 			err := raw.Read(func(uintptr) bool { // a false result waits until the socket has data
-				n = s.take(func(pid int, m Message) { h.tell(service, pid, m) })
+				n = s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })
 				return n > 0
 			})
 			if err != nil {
 				return
 			}
-			if taken += n; taken >= burst {
+			if taken += n; taken >= datagramsPerPause {
 				<-time.After(time.Until(begin.Add(pause)))
 				begin, taken = time.Now(), 0
 			}
@@ -128,8 +128,8 @@ func (h *Hub) TakeOver(old *Handover) {
 		if s == nil || s.File == nil {
 			continue
 		}
-		h.put(service, s)
-		h.serve(service, s)
+		h.setSocket(service, s)
+		h.startReader(service, s)
 	}
 }
 

@@ -48,9 +48,9 @@ func Parse(data []byte) (m Message) {
 		case "RELOADING":
 			m.Reloading = m.Reloading || value == "1"
 		case "STATUS":
-			m.Status, m.HasStatus = clean(value), true
+			m.Status, m.HasStatus = displayLine(value), true
 		case "X_HINIT_LEASE":
-			m.Lease = clean(value)
+			m.Lease = displayLine(value)
 		case "WATCHDOG":
 			m.Alive, m.Failed = m.Alive || value == "1", m.Failed || value == "trigger"
 		case "WATCHDOG_USEC":
@@ -78,8 +78,8 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
 }
 
-// clean makes one line for display of a text: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
-func clean(text string) string {
+// displayLine makes one line for display of a text: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
+func displayLine(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if unicode.IsControl(r) {

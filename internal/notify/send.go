@@ -29,8 +29,8 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerTime limits the wait until the program that started the container reads a message.
-const outerTime = 5 * time.Second
+// outerPatience limits the wait until the program that started the container reads a message.
+const outerPatience = 5 * time.Second
 
 // Outer sends a message to the program that started this container, if that program accepts messages, like systemd and podman
 // --sdnotify=container. It blocks for at most five seconds.
@@ -39,7 +39,7 @@ func Outer(text string) error {
 	if path == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), outerTime)
+	ctx, cancel := context.WithTimeout(context.Background(), outerPatience)
 	defer cancel()
 	if err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return Send(path, text) }); err != nil {
 		return fmt.Errorf("to %s=%q: %w", SocketVar, path, err)

@@ -98,8 +98,8 @@ func openDir(path string) (*os.File, error) {
 // credSpace is enough for the sender's credentials and no more. So the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// take passes up to [burst] datagrams to each, and returns their number.
-func (s *socket) take(each func(pid int, m Message)) (n int) {
+// readBurst passes up to [burst] datagrams to each, and returns their number.
+func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, err := s.File.SyscallConn()
@@ -107,35 +107,35 @@ func (s *socket) take(each func(pid int, m Message)) (n int) {
 		return 0
 	}
 	_ = raw.Control(func(fd uintptr) { // fails if the socket is closed
-		for n < burst && s.one(int(fd), each) {
+		for n < datagramsPerPause && s.readOne(int(fd), each) {
 			n++
 		}
 	})
 	return n
 }
 
-// one handles the first datagram, if any. It removes the datagram from the socket only after each has returned.
-func (s *socket) one(fd int, each func(pid int, m Message)) bool {
+// readOne handles the first datagram, if any. It removes the datagram from the socket only after each has returned.
+func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
 	}
 	data, oob := s.buf[:MaxMessage], s.buf[MaxMessage:]
-	n, oobn, flags, _, err := recv(fd, data, oob, unix.MSG_PEEK)
+	n, oobn, flags, _, err := receive(fd, data, oob, unix.MSG_PEEK)
 	if err != nil {
 		return false
 	}
-	if pid := sender(oob[:oobn]); pid > 0 && flags&unix.MSG_TRUNC == 0 {
+	if pid := senderPID(oob[:oobn]); pid > 0 && flags&unix.MSG_TRUNC == 0 {
 		if m := Parse(data[:n]); m != (Message{}) {
 			each(pid, m)
 		}
 	}
 	return blocking.Peer(func() (err error) {
-		_, _, _, _, err = recv(fd, data[:1], nil, 0)
+		_, _, _, _, err = receive(fd, data[:1], nil, 0)
 		return err
 	}) == nil
 }
 
-func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sockaddr, err error) {
+func receive(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sockaddr, err error) {
 	for {
 		n, oobn, got, from, err = unix.Recvmsg(fd, data, oob, flags|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		if !errors.Is(err, unix.EINTR) {
@@ -144,8 +144,8 @@ func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sock
 	}
 }
 
-// sender returns the process that sent a datagram, 0 if the process is not in this PID namespace.
-func sender(oob []byte) int {
+// senderPID returns the process that sent a datagram, 0 if the process is not in this PID namespace.
+func senderPID(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return 0

@@ -16,8 +16,8 @@ const (
 	// A watchdog check with at least this delay shows that this process did not run, for example in a paused container. Then the
 	// service did not run either.
 	lateCheck = time.Second
-	// noProbe is the interval of checks that run no probe: only a message of the service changes their result.
-	noProbe = 1000 * time.Hour
+	// noProbeInterval is the interval of checks that run no probe: only a message of the service changes their result.
+	noProbeInterval = 1000 * time.Hour
 )
 
 // Beat holds the messages of a run by sd_notify(3).
@@ -40,8 +40,8 @@ type beats struct {
 	paused bool
 }
 
-// beatsOf returns the beats of a service that gets new checks. The caller holds p.mu.
-func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
+// keepBeats returns the beats of a service that gets new checks. The caller holds p.mu.
+func (p *Prober) keepBeats(service string, t *Target, old *target) *beats {
 	handed := p.handedOverBeats[service]
 	delete(p.handedOverBeats, service)
 	switch {
@@ -53,7 +53,7 @@ func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
 	return &beats{Beat: handed}
 }
 
-func (b *beats) now() Beat {
+func (b *beats) snapshot() Beat {
 	if b == nil {
 		return Beat{}
 	}
@@ -62,10 +62,10 @@ func (b *beats) now() Beat {
 	return b.Beat
 }
 
-// begin records that a run has begun, unless a message of the run came earlier.
-func (b *beats) begin(run uint64, every time.Duration, now time.Time) {
+// beginRun records that a run has begun, unless a message of the run came earlier.
+func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
-		b.record(run, every, &notify.Message{}, now)
+		b.recordMessage(run, every, &notify.Message{}, now)
 	}
 }
 
@@ -84,9 +84,9 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// record handles a message of a run. anew reports whether the times of the checks may have changed. record ignores messages of an
+// recordMessage handles a message of a run. anew reports whether the times of the checks may have changed. record ignores messages of an
 // earlier run.
-func (b *beats) record(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
+func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if run < b.Run {
@@ -128,14 +128,14 @@ func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 		return
 	}
 	now := time.Now()
-	if t.beats.record(run, t.interval(), m, now) {
-		t.schedule(now)
+	if t.beats.recordMessage(run, t.watchdogInterval(), m, now) {
+		t.scheduleMessageChecks(now)
 		p.wakeUp()
 	}
 }
 
-// interval returns the watchdog interval of a new run. The caller holds p.mu.
-func (t *target) interval() time.Duration {
+// watchdogInterval returns the watchdog interval of a new run. The caller holds p.mu.
+func (t *target) watchdogInterval() time.Duration {
 	for i := range t.Checks {
 		if t.Checks[i].Type == config.CheckWatchdog {
 			return t.Checks[i].Period
@@ -144,9 +144,9 @@ func (t *target) interval() time.Duration {
 	return 0
 }
 
-// schedule sets the times of the checks that depend on messages. The caller holds p.mu.
-func (t *target) schedule(now time.Time) {
-	b := t.beats.now()
+// scheduleMessageChecks sets the times of the checks that depend on messages. The caller holds p.mu.
+func (t *target) scheduleMessageChecks(now time.Time) {
+	b := t.beats.snapshot()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
 		return
 	}
@@ -172,7 +172,7 @@ func (t *target) schedule(now time.Time) {
 			case b.Ready && b.Every > 0:
 				c.Due = b.At.Add(b.Every)
 			default:
-				c.Due = now.Add(noProbe)
+				c.Due = now.Add(noProbeInterval)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func (t *target) schedule(now time.Time) {
 type startupCheck struct{ beats *beats }
 
 func (s startupCheck) check(time.Time) (good bool, answer string) {
-	if s.beats.now().Ready {
+	if s.beats.snapshot().Ready {
 		return true, "READY=1 came"
 	}
 	return false, "READY=1 has not come in time"
@@ -196,15 +196,15 @@ type watchdogCheck struct {
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	at := time.Now()
-	b := w.beats.now()
-	if b.silent(at) {
+	b := w.beats.snapshot()
+	if b.missedWatchdog(at) {
 		w.readMessages()
-		b = w.beats.now()
+		b = w.beats.snapshot()
 	}
 	switch {
 	case b.Failed:
 		return false, "it says itself that it has failed (WATCHDOG=trigger)"
-	case !b.silent(at):
+	case !b.missedWatchdog(at):
 		return true, "it says that it is alive"
 	case at.Sub(b.At) > b.Every+lateCheck && w.beats.extendInterval(at):
 		return true, "it has more time, because hinit did not run either"
@@ -212,7 +212,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// silent reports whether the run has missed its watchdog interval at a time.
-func (b *Beat) silent(at time.Time) bool {
+// missedWatchdog reports whether the run has missed its watchdog interval at a time.
+func (b *Beat) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

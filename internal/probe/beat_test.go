@@ -147,7 +147,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 	if good, answer := w.check(time.Time{}); good {
 		t.Errorf("it is spared for ever: %s", answer)
 	}
-	b.record(1, 0, &notify.Message{Alive: true}, time.Now().Add(-time.Minute))
+	b.recordMessage(1, 0, &notify.Message{Alive: true}, time.Now().Add(-time.Minute))
 	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after it was alive again: %s", answer)
 	}

@@ -25,8 +25,8 @@ type conn struct {
 // inShortTurn executes a system call that waits for nothing.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-// addresses parses "127.0.0.1:80". localhost stands for both of its addresses.
-func addresses(target string) ([]unix.Sockaddr, error) {
+// parseAddresses parses "127.0.0.1:80". localhost stands for both of its addresses.
+func parseAddresses(target string) ([]unix.Sockaddr, error) {
 	host, port, ok := cutPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)
 	if !ok || err != nil || n == 0 {
@@ -53,17 +53,17 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// intent is the purpose of a connection.
-type intent int
+// dialPurpose is the purpose of a connection.
+type dialPurpose int
 
 const (
-	acceptsOnly intent = iota // the caller only tests whether the port accepts; dial returns no connection
-	established               // dial waits until the connection is established
-	writesFirst               // the caller writes first; an error of the connection may appear only then
+	acceptsOnly dialPurpose = iota // the caller only tests whether the port accepts; dial returns no connection
+	established                    // dial waits until the connection is established
+	writesFirst                    // the caller writes first; an error of the connection may appear only then
 )
 
 // dial connects to the first address that accepts.
-func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err error) {
+func dial(to []unix.Sockaddr, deadline time.Time, what dialPurpose) (c *conn, err error) {
 	if what == writesFirst && len(to) > 1 { // wait for an error, to try the next address
 		what = established
 	}
@@ -79,7 +79,7 @@ func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err err
 	return nil, err
 }
 
-func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*conn, error) {
+func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose) (*conn, error) {
 	fd, keep := -1, what != acceptsOnly
 	err := inShortTurn(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -111,7 +111,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 	if openErr != nil || err == nil || what == writesFirst {
 		return c, openErr
 	}
-	if err := c.connected(); err != nil {
+	if err := c.awaitConnection(); err != nil {
 		c.close()
 		return nil, err
 	}
@@ -135,8 +135,8 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// connected waits until a connection is established.
-func (c *conn) connected() (err error) {
+// awaitConnection waits until a connection is established.
+func (c *conn) awaitConnection() (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		done, err = isConnected(int(fd))
 		return done

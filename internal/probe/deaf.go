@@ -55,19 +55,19 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	}
 	var signs []string
 	if beats {
-		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(max(e.Heartbeat.UsualGap, time.Second))))
+		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", roundDuration(e.Heartbeat.For), roundDuration(max(e.Heartbeat.UsualGap, time.Second))))
 	}
 	if e.Asked {
 		signs = append(signs, "/health does not answer")
 	}
 	if lines {
-		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(max(e.Log.UsualGap, time.Second))))
+		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", roundDuration(e.Log.For), roundDuration(max(e.Log.UsualGap, time.Second))))
 	}
 	return true, strings.Join(signs, ", ")
 }
 
-// rough rounds a duration, so that the text rarely changes.
-func rough(d time.Duration) string {
+// roundDuration rounds a duration, so that the text rarely changes.
+func roundDuration(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
 		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
@@ -82,17 +82,17 @@ type silenceMeter struct {
 	sinceLastSign time.Duration
 	longest       time.Duration
 	gaps, atRest  int
-	met           bool
+	measured      bool
 }
 
-// pass adds the time since the last call. came says whether a sign came in that time, and resting that the process was almost
+// addTime adds the time since the last call. came says whether a sign came in that time, and resting that the process was almost
 // idle.
-func (h *silenceMeter) pass(passed time.Duration, came, resting bool) {
+func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
 		return
 	}
-	if h.met {
+	if h.measured {
 		faded := float64(h.longest) * math.Exp2(-float64(h.sinceLastSign)/float64(gapHalfLife))
 		h.longest = max(h.sinceLastSign, time.Duration(faded))
 		h.gaps++
@@ -100,7 +100,7 @@ func (h *silenceMeter) pass(passed time.Duration, came, resting bool) {
 			h.atRest++
 		}
 	}
-	h.met, h.sinceLastSign = true, 0
+	h.measured, h.sinceLastSign = true, 0
 }
 
 func (h *silenceMeter) silence() Silence {
@@ -131,8 +131,8 @@ type signs struct {
 	usage
 }
 
-// doubts reports whether only a closer examination can show that the run is deaf.
-func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
+// needsCloserLook reports whether only a closer examination can show that the run is deaf.
+func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
 		h.tree = 0
@@ -140,15 +140,15 @@ func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeRests reports whether all processes of the run have used no processor time since the last closer examination.
-func (h *signHistory) treeRests(ticks uint64) bool {
+// treeIsIdle reports whether all processes of the run have used no processor time since the last closer examination.
+func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
-// look adds the signs of one round, and returns all evidence. Time since the last round counts up to most.
-func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence {
+// addRound adds the signs of one round, and returns all evidence. Time since the last round counts up to most.
+func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)
 	used := s.ticks - h.ticks
@@ -157,8 +157,8 @@ func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence 
 	}
 	resting := !first && used <= 1+uint64(passed/restTick)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.pass(passed, beat && !h.beat.IsZero(), resting) // a heartbeat before the first round may be old
-	h.log.pass(passed, !first && s.line != h.line, resting)
+	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // a heartbeat before the first round may be old
+	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
 	}

@@ -54,7 +54,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			if now.Sub(begin) > 30*time.Minute {
 				clock = now.Add(pause)
 			}
-			e := h.look(clock, period*3/2, s)
+			e := h.addRound(clock, period*3/2, s)
 			answers := living && !(odd && quirk == 2)
 			h.answered = h.answered || asks && answers
 			e.Asked, e.Answers = h.answered, answers
@@ -63,7 +63,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 				bad = 0
 			}
 			switch {
-			case bad < twice:
+			case bad < roundsToBeDeaf:
 			case living:
 				accused++
 				t.Errorf("gateway %d lives and is called %q", n, why)
@@ -111,27 +111,27 @@ func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
 	t.Parallel()
 	var h silenceMeter
 	for range 40 {
-		h.pass(time.Minute, false, true)
+		h.addTime(time.Minute, false, true)
 	}
 	if s := h.silence(); s.UsualGap != 0 || s.unusual(0) {
 		t.Errorf("one that never came: %+v", s)
 	}
 	for range 10 {
-		h.pass(20*time.Minute, true, true)
+		h.addTime(20*time.Minute, true, true)
 	}
-	h.pass(50*time.Minute, false, true)
+	h.addTime(50*time.Minute, false, true)
 	if s := h.silence(); !s.AtRest || s.unusual(4*time.Minute) {
 		t.Errorf("one that comes every 20 min: %+v", s)
 	}
-	h.pass(11*time.Minute, false, true)
+	h.addTime(11*time.Minute, false, true)
 	if s := h.silence(); !s.unusual(4 * time.Minute) {
 		t.Errorf("after an hour: %+v", s)
 	}
-	h.pass(60*time.Hour, true, true)
+	h.addTime(60*time.Hour, true, true)
 	for range 5 * 24 * 60 {
-		h.pass(time.Minute, true, true)
+		h.addTime(time.Minute, true, true)
 	}
-	h.pass(60*time.Hour, false, true)
+	h.addTime(60*time.Hour, false, true)
 	if s := h.silence(); s.unusual(4 * time.Minute) {
 		t.Errorf("on the second weekend: %+v", s)
 	}

@@ -21,12 +21,12 @@ import (
 const (
 	// mostAsked limits the silent gateways that are probed at the same time.
 	mostAsked = 16
-	// earPatience limits the time for an answer of a gateway, or of the disk.
-	earPatience = 2 * time.Second
+	// answerPatience limits the time for an answer of a gateway, or of the disk.
+	answerPatience = 2 * time.Second
 	// longRest is the time after which a rest ends by itself, because the kernel's signal about a stopped gateway may be lost.
 	longRest = time.Hour
-	// twice is the number of rounds in a row that must find a gateway deaf.
-	twice = 2
+	// roundsToBeDeaf is the number of rounds in a row that must find a gateway deaf.
+	roundsToBeDeaf = 2
 )
 
 // DeafOptions are the functions and channels that [DeafWatch] uses. All functions may be called from any goroutine.
@@ -67,17 +67,17 @@ type DeafWatch struct {
 
 // deafRun is the state of one run of a gateway over all rounds.
 type deafRun struct {
-	run     uint64
-	history signHistory
-	looked  bool // a round has examined the run
-	asked   bool // the port of the run is known, or known to be missing
-	health  *httpCheck
-	bad     int // number of rounds in a row that found the run deaf
-	since   time.Time
-	why     string
-	told    bool
-	ended   bool // the supervisor has got the order to restart the run
-	here    bool
+	run           uint64
+	history       signHistory
+	examined      bool // a round has examined the run
+	portKnown     bool // the port of the run is known, or known to be missing
+	health        *httpCheck
+	deafRounds    int // number of rounds in a row that found the run deaf
+	since         time.Time
+	why           string
+	remarked      bool
+	ended         bool // the supervisor has got the order to restart the run
+	seenThisRound bool
 }
 
 // Deafness says that a run is deaf, and why.
@@ -103,7 +103,7 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.period, e.policy = period, policy
 	if !e.begun {
 		e.begun = true
-		guard.Go("listening for deaf gateways", e.listen)
+		guard.Go("listening for deaf gateways", e.run)
 		return
 	}
 	e.begin()
@@ -137,7 +137,7 @@ func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	return d, deaf
 }
 
-func (e *DeafWatch) listen() {
+func (e *DeafWatch) run() {
 	timer := time.NewTimer(longRest)
 	for {
 		stopped := e.o.Children
@@ -148,7 +148,7 @@ func (e *DeafWatch) listen() {
 		case <-timer.C:
 			e.rests.Store(true) // set before the round, so that a sign during the round counts
 			timer.Reset(longRest)
-			if e.rested = !e.round(); !e.rested {
+			if e.rested = !e.examineAll(); !e.rested {
 				e.begin()
 			}
 		case <-stopped:
@@ -165,8 +165,8 @@ func (e *DeafWatch) listen() {
 	}
 }
 
-// silent is a gateway that this round must examine more closely.
-type silent struct {
+// silentGateway is a gateway that this round must examine more closely.
+type silentGateway struct {
 	*deafRun
 
 	service  *supervisor.Service
@@ -175,8 +175,8 @@ type silent struct {
 	unknown  bool // this round can't determine the state of the gateway
 }
 
-// round examines all gateways once. It reports whether the next round may find a deaf gateway even without a new sign.
-func (e *DeafWatch) round() (again bool) {
+// examineAll examines all gateways once. It reports whether the next round may find a deaf gateway even without a new sign.
+func (e *DeafWatch) examineAll() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
 	period, policyOf := e.period, e.policy
@@ -186,7 +186,7 @@ func (e *DeafWatch) round() (again bool) {
 		most = math.MaxInt64
 	}
 	found := make(map[string]Deafness)
-	var closer []*silent
+	var closer []*silentGateway
 	doubt := false
 	for _, v := range e.o.Snapshot().Services {
 		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused {
@@ -201,7 +201,7 @@ func (e *DeafWatch) round() (again bool) {
 			r = &deafRun{run: v.Run}
 			e.runs[v.Name] = r
 		}
-		r.here = true
+		r.seenThisRound = true
 		e.mu.Lock()
 		beat := e.beats[v.Profile]
 		e.mu.Unlock()
@@ -209,36 +209,36 @@ func (e *DeafWatch) round() (again bool) {
 		if use.state == 0 {
 			continue // the run has just ended
 		}
-		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
-		again = again || s.evidence.Stopped || r.looked && (r.bad > 0 || s.evidence.Heartbeat.counts() || s.evidence.Log.counts())
-		r.looked = true
-		doubts := r.history.doubts(s.evidence, policy.After)
+		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
+		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.counts() || s.evidence.Log.counts())
+		r.examined = true
+		doubts := r.history.needsCloserLook(s.evidence, policy.After)
 		doubt = doubt || doubts && s.evidence.Idle
-		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.history.answered) {
+		if doubts || !s.evidence.Stopped && (!r.portKnown || r.health != nil && !r.history.answered) {
 			closer = append(closer, &s)
 			continue
 		}
-		e.judge(found, &s)
+		e.decide(found, &s)
 	}
 	if len(closer) > 0 {
-		e.lookCloser(closer, doubt)
+		e.examineSilent(closer, doubt)
 		for _, s := range closer {
-			e.judge(found, s)
+			e.decide(found, s)
 		}
 	}
 	for name, r := range e.runs {
-		if !r.here {
+		if !r.seenThisRound {
 			delete(e.runs, name)
 		}
-		r.here = false
+		r.seenThisRound = false
 	}
-	e.forget()
+	e.dropOldBeats()
 	e.found.Store(&found)
 	return again
 }
 
-// forget drops the heartbeats of profiles without a gateway.
-func (e *DeafWatch) forget() {
+// dropOldBeats drops the heartbeats of profiles without a gateway.
+func (e *DeafWatch) dropOldBeats() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for profile := range e.beats {
@@ -248,12 +248,12 @@ func (e *DeafWatch) forget() {
 	}
 }
 
-// lookCloser probes silent gateways, and reads their state files.
-func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
+// examineSilent probes silent gateways, and reads their state files.
+func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
-		trees = treesOf()
+		trees = treeTicks()
 	}
 	var next atomic.Int64
 	var work sync.WaitGroup
@@ -263,7 +263,7 @@ func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 			defer work.Done()
 			for i := next.Add(1) - 1; i < int64(len(closer)); i = next.Add(1) - 1 {
 				s := closer[i]
-				e.ask(s, trees[s.service.PID])
+				e.probeGateway(s, trees[s.service.PID])
 			}
 		})
 	}
@@ -271,40 +271,40 @@ func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 }
 
 // findPorts finds the unknown ports for /health. The first round needs all of them, so one call handles several gateways.
-func (e *DeafWatch) findPorts(of []*silent) {
+func (e *DeafWatch) findPorts(of []*silentGateway) {
 	var names []string
 	for _, s := range of {
-		if !s.asked {
+		if !s.portKnown {
 			names = append(names, s.service.Profile)
 		}
 	}
 	var envs map[string]map[string]string
-	if len(names) == 0 || !e.disk(func() (err error) { envs, err = e.o.Envs(names); return err }) {
+	if len(names) == 0 || !e.withDisk(func() (err error) { envs, err = e.o.Envs(names); return err }) {
 		return
 	}
 	for _, s := range of {
-		if env, read := envs[s.service.Profile]; read && !s.asked {
-			s.asked = true
+		if env, read := envs[s.service.Profile]; read && !s.portKnown {
+			s.portKnown = true
 			s.health = healthOf(env)
 		}
 	}
 }
 
-// ask probes one gateway, and completes its evidence.
-func (e *DeafWatch) ask(s *silent, ticks uint64) {
+// probeGateway probes one gateway, and completes its evidence.
+func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
-	doubts := s.history.doubts(s.evidence, after)
+	doubts := s.history.needsCloserLook(s.evidence, after)
 	if s.health != nil && (doubts || !s.history.answered) {
-		s.evidence.Answers, _ = s.health.check(time.Now().Add(earPatience))
+		s.evidence.Answers, _ = s.health.check(time.Now().Add(answerPatience))
 		s.history.answered = s.history.answered || s.evidence.Answers
 		s.evidence.Asked = s.history.answered
 	}
-	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeRests(ticks)
+	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeIsIdle(ticks)
 	if deaf, _ := Deaf(s.evidence, after); !deaf {
 		return
 	}
 	var st profiles.State
-	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
+	if !e.withDisk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
 		s.unknown = true // a hung disk may be the reason for the silence
 	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
@@ -312,13 +312,13 @@ func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	}
 }
 
-// disk makes a call that may wait for the disk, and reports whether the call returned in time.
-func (e *DeafWatch) disk(call func() error) bool {
+// withDisk makes a call that may wait for the disk, and reports whether the call returned in time.
+func (e *DeafWatch) withDisk(call func() error) bool {
 	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), earPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), answerPatience)
 	defer cancel()
 	return blocking.Wait(ctx, "a look at a silent gateway", func() error {
 		defer e.waiting.Add(-1)
@@ -338,7 +338,7 @@ func healthOf(env map[string]string) *httpCheck {
 	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
 	}
-	c := config.Check{Timeout: earPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
+	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
 	h, _ := newHTTP(c, func(s string) string { return s }) // nil for an invalid port
 	return h
 }
@@ -356,28 +356,28 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// judge decides from the evidence, and reports and restarts a deaf gateway. A gateway with an unknown state keeps its last
+// decide decides from the evidence, and reports and restarts a deaf gateway. A gateway with an unknown state keeps its last
 // result.
-func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
+func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name
 	if s.unknown {
-		deaf, why = s.told, s.why
+		deaf, why = s.remarked, s.why
 	}
 	if !deaf {
-		if s.told && !byCheck {
+		if s.remarked && !byCheck {
 			e.o.Post(supervisor.Remark{Service: name, Text: notDeaf + why})
 		}
-		s.bad, s.told = 0, false
+		s.deafRounds, s.remarked = 0, false
 		return
 	}
-	s.bad++
-	if s.why = why; s.bad < twice {
+	s.deafRounds++
+	if s.why = why; s.deafRounds < roundsToBeDeaf {
 		return
 	}
-	if !s.told {
-		s.told, s.since = true, time.Now()
+	if !s.remarked {
+		s.remarked, s.since = true, time.Now()
 		if !byCheck {
 			e.o.Post(supervisor.Remark{Service: name, Text: IsDeaf + why})
 		}
@@ -386,7 +386,7 @@ func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 		s.ended = true
 		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: IsDeaf + why})
 	}
-	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why, ByCheck: byCheck}
+	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
 // IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text about a gateway that

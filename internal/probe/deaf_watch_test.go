@@ -115,15 +115,15 @@ func stopped(t *testing.T, pid int, want bool) {
 func TestAStoppedGatewayIsNamed(t *testing.T) {
 	one, other := sleeper(t), sleeper(t)
 	r := newEarRig(one.Process.Pid, other.Process.Pid)
-	r.round()
+	r.examineAll()
 	_ = one.Process.Signal(unix.SIGSTOP)
 	stopped(t, one.Process.Pid, true)
-	r.round()
+	r.examineAll()
 	if said := r.words(); len(said) > 0 {
 		t.Errorf("after one look: %q", said)
 	}
-	r.round()
-	r.round()
+	r.examineAll()
+	r.examineAll()
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
 		t.Errorf("after the second: %q", said)
 	}
@@ -132,22 +132,22 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 		t.Errorf("it is %+v, %t; the other one: %t", d, deaf, another)
 	}
 	r.act(config.OnRestart)
-	r.round()
-	r.round()
+	r.examineAll()
+	r.examineAll()
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
 		t.Errorf("it is to be restarted: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
 	stopped(t, one.Process.Pid, false)
-	r.round()
+	r.examineAll()
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 		t.Errorf("it goes on: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
 	stopped(t, one.Process.Pid, true)
 	r.act(config.DeafByCheck)
-	r.round()
-	r.round()
+	r.examineAll()
+	r.examineAll()
 	look := deafCheck{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
 	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.words()) != 0 {
 		t.Errorf("a check says %t, %q, and is not alone", good, answer)
@@ -160,7 +160,7 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	if r.act(config.DeafOff); len(r.runs) != 2 {
 		t.Errorf("%d runs are known", len(r.runs))
 	}
-	r.round()
+	r.examineAll()
 	if len(r.runs) != 0 {
 		t.Errorf("nobody is to be looked at, and %d are known", len(r.runs))
 	}
@@ -174,7 +174,7 @@ func TestOneThatHangsIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newEarRig(pid)
 		for range 20 {
-			r.round()
+			r.examineAll()
 			time.Sleep(30 * time.Second)
 			r.lines.Add(1)
 			r.Beat("p0")
@@ -182,23 +182,23 @@ func TestOneThatHangsIsFound(t *testing.T) {
 		hung := errors.New("the volume does not answer")
 		r.disk.Store(&hung)
 		for range 20 {
-			r.round()
+			r.examineAll()
 			time.Sleep(30 * time.Second)
 		}
 		if said := r.words(); len(said) > 0 || r.reads.Load() == 0 {
 			t.Errorf("while the disk does not answer: %q after %d questions", said, r.reads.Load())
 		}
 		r.disk.Store(nil)
-		r.round()
+		r.examineAll()
 		time.Sleep(30 * time.Second)
-		r.round()
+		r.examineAll()
 		want := "deaf: no heartbeat for 11m although it writes one every 30s, its log is silent for 11m although it writes every 30s"
 		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], want) {
 			t.Errorf("it hangs: %q", said)
 		}
 		r.Beat("p0")
 		time.Sleep(30 * time.Second)
-		r.round()
+		r.examineAll()
 		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 			t.Errorf("it beats again: %q", said)
 		}
@@ -213,7 +213,7 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
 		hear := func(rounds int) {
 			for range rounds {
-				r.round()
+				r.examineAll()
 				time.Sleep(30 * time.Second)
 				r.lines.Add(1)
 				for _, v := range r.snapshot.Services {
@@ -223,9 +223,9 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		}
 		hear(20)
 		time.Sleep(10 * time.Hour)
-		r.round()
+		r.examineAll()
 		time.Sleep(30 * time.Second)
-		r.round()
+		r.examineAll()
 		hear(20)
 		if said := r.words(); len(said) > 0 {
 			t.Errorf("it says %q", said)
@@ -334,13 +334,13 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 // BenchmarkRound says what a look at 200 gateways that are well costs.
 func BenchmarkRound(b *testing.B) {
 	r := newEarRig(slices.Repeat([]int{os.Getpid()}, 200)...)
-	r.round() // reads their variables
-	r.round()
+	r.examineAll() // reads their variables
+	r.examineAll()
 	b.ReportAllocs()
 	begin := processor()
 	b.ResetTimer()
 	for range b.N {
-		r.round()
+		r.examineAll()
 	}
 	b.ReportMetric(float64((processor()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
 }
@@ -352,11 +352,11 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 	}
 	r := newEarRig(pids...)
 	r.unread = []string{"p3"}
-	r.round()
-	r.round()
+	r.examineAll()
+	r.examineAll()
 	r.unread = nil
-	r.round()
-	r.round()
+	r.examineAll()
+	r.examineAll()
 	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.asked, want) {
 		t.Errorf("read %q, want %q", r.asked, want)
 	}

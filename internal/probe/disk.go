@@ -14,13 +14,13 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// patient runs the part of a check that may wait for a disk. The check fails while an earlier call still waits.
-type patient struct {
+// diskCall runs the part of a check that may wait for a disk. The check fails while an earlier call still waits.
+type diskCall struct {
 	waits   atomic.Bool
 	timeout time.Duration
 }
 
-func (p *patient) do(deadline time.Time, call func() (good bool, answer string)) (good bool, answer string) {
+func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer string)) (good bool, answer string) {
 	if p.waits.Swap(true) {
 		return false, "an earlier check still waits for the disk"
 	}
@@ -45,13 +45,13 @@ func (p *patient) do(deadline time.Time, call func() (good bool, answer string))
 
 // unixCheck connects to a Unix socket, as the service's user.
 type unixCheck struct {
-	patient
+	diskCall
 	path  string
 	actor *fsutil.Actor
 }
 
 func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
-	return u.do(deadline, func() (bool, string) {
+	return u.runCall(deadline, func() (bool, string) {
 		d, err := fsutil.OpenReal(filepath.Dir(u.path), u.actor)
 		if err != nil {
 			return false, shortFileError(err)
@@ -68,14 +68,14 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 
 // fileCheck checks whether a file exists and is young enough, as the service's user.
 type fileCheck struct {
-	patient
+	diskCall
 	path    string
 	fresher time.Duration
 	actor   *fsutil.Actor
 }
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
-	return f.do(deadline, func() (bool, string) {
+	return f.runCall(deadline, func() (bool, string) {
 		d, err := fsutil.OpenReal(filepath.Dir(f.path), f.actor)
 		if err != nil {
 			return false, shortFileError(err)

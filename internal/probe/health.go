@@ -174,7 +174,7 @@ func (h *Health) Ready() (ready bool, said string) {
 			continue // the text includes the start-up check for which this check waits
 		}
 		if bad && said == "" {
-			said = "check " + c.Rule.Name + " " + words[c.Verdict]
+			said = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]
 			if c.Answer != "" && !c.Good {
 				said += ": " + c.Answer
 			}
@@ -183,4 +183,4 @@ func (h *Health) Ready() (ready bool, said string) {
 	return ready, said
 }
 
-var words = map[Verdict]string{Pending: "has not passed yet", Failing: "fails", Passing: "passes", Skipped: "is left out"}
+var remarkWords = map[Verdict]string{Pending: "has not passed yet", Failing: "fails", Passing: "passes", Skipped: "is left out"}

@@ -47,7 +47,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 		host += ":80"
 	}
 	h := &httpCheck{expected: c.HTTP.Status, contains: c.HTTP.Contains, timeout: c.Timeout}
-	if h.to, err = addresses(host); err != nil {
+	if h.to, err = parseAddresses(host); err != nil {
 		return nil, err
 	}
 	if h.status, err = config.ParseStatus(c.HTTP.Status); err != nil {
@@ -61,7 +61,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	request.Close = true
 	request.Header = http.Header{"User-Agent": {"hinit"}, "Accept": {"*/*"}}
 	for name, value := range c.HTTP.Headers {
-		if value = oneLine.Replace(expand(value)); strings.EqualFold(name, "host") {
+		if value = lineBreaks.Replace(expand(value)); strings.EqualFold(name, "host") {
 			request.Host = value
 			continue
 		}
@@ -73,10 +73,10 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	return h, err
 }
 
-// oneLine removes line breaks. Without it a text from a file of the agent could add headers.
-var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
+// lineBreaks removes line breaks. Without it a text from a file of the agent could add headers.
+var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
-var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
+var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	c, err := dial(h.to, deadline, writesFirst)
@@ -88,24 +88,24 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 		return false, shortError(err, h.timeout)
 	}
 	limited := &io.LimitedReader{R: c, N: answerSize}
-	r := readers.Get().(*bufio.Reader)
-	defer readers.Put(r)
+	r := bufferedReaders.Get().(*bufio.Reader)
+	defer bufferedReaders.Put(r)
 	r.Reset(limited)
 	defer r.Reset(nil)
 	for {
 		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // a close of the body would read the rest; the connection is closed instead
 		switch {
 		case err != nil:
-			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
+			return false, h.unreadReason(err, limited.N, !time.Now().Before(deadline))
 		case response.StatusCode >= 200: // the final response; a 1xx response is followed by another one
 			return h.judgeResponse(response)
 		}
 	}
 }
 
-// unread returns why the response is incomplete. room is the number of further bytes that could have been read. late says that
+// unreadReason returns why the response is incomplete. room is the number of further bytes that could have been read. late says that
 // the deadline has passed, because net/http does not report that in the middle of a line.
-func (h *httpCheck) unread(err error, room int64, late bool) string {
+func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
 	}
@@ -138,7 +138,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		missing := h.missing(body)
+		missing := h.missingText(body)
 		switch {
 		case missing == "":
 			return true, answer
@@ -150,8 +150,8 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	}
 }
 
-// missing returns the expected text that a response body lacks, or "".
-func (h *httpCheck) missing(body []byte) string {
+// missingText returns the expected text that a response body lacks, or "".
+func (h *httpCheck) missingText(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):
 		return fmt.Sprintf("its body has no %q", h.contains)

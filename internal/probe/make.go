@@ -11,10 +11,10 @@ import (
 	"hinit/profiles"
 )
 
-// make prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds p.mu.
-func (p *Prober) make(t *target) bool {
+// prepareChecks prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds p.mu.
+func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
-		p.made(t, nil, nil)
+		p.prepareWith(t, nil, nil)
 		return true
 	}
 	t.making = true
@@ -25,15 +25,15 @@ func (p *Prober) make(t *target) bool {
 		defer p.mu.Unlock()
 		t.making = false
 		if p.targets[t.name] == t && t.version == version {
-			p.made(t, env, err)
+			p.prepareWith(t, env, err)
 		}
 		p.wakeUp()
 	})
 	return false
 }
 
-// made prepares the checks with their variables. It skips a check with a missing variable. The caller holds p.mu.
-func (p *Prober) made(t *target, env map[string]string, err error) {
+// prepareWith prepares the checks with their variables. It skips a check with a missing variable. The caller holds p.mu.
+func (p *Prober) prepareWith(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))
 	for i, c := range t.Checks {
@@ -70,18 +70,18 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 	p.reportReadiness(t)
 }
 
-// compile prepares one check. t expands its texts.
-func compile(c config.Check, t *target) (checker, error) {
+// prepareCheck prepares one check. t expands its texts.
+func prepareCheck(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:
 		return newHTTP(c, t.Expand)
 	case config.CheckTCP:
-		to, err := addresses(t.Expand(c.Dial.Target()))
+		to, err := parseAddresses(t.Expand(c.Dial.Target()))
 		return &tcpCheck{to, c.Timeout}, err
 	case config.CheckUnix:
-		return &unixCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
+		return &unixCheck{diskCall: diskCall{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
 	case config.CheckFile:
-		return &fileCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
+		return &fileCheck{diskCall: diskCall{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
 	case config.CheckExec:
 		return newExec(c, t), nil
 	case config.CheckLog:
@@ -93,7 +93,7 @@ func compile(c config.Check, t *target) (checker, error) {
 	case config.CheckWatchdog:
 		return &watchdogCheck{beats: t.beats, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
 	case config.CheckState:
-		return &stateCheck{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
+		return &stateCheck{diskCall: diskCall{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }

@@ -164,7 +164,7 @@ func TestTheRequest(t *testing.T) {
 func TestTCPAnswers(t *testing.T) {
 	l := serve(t, "tcp", "127.0.0.1:0", hold)
 	look := func(target string) (bool, string) {
-		to, err := addresses(target)
+		to, err := parseAddresses(target)
 		if err != nil {
 			return false, err.Error()
 		}
@@ -216,7 +216,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
 	} {
-		f := &fileCheck{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
+		f := &fileCheck{diskCall: diskCall{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
 		if good, answer := f.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("file %s: %t, %q", path, good, answer)
 		}
@@ -224,7 +224,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"sock": "", "none": "it does not exist", "socklink": "it is not a socket", "new": "it is not a socket", "fifo": "it is not a socket", "dirlink/sock": "a symbolic link is on the way",
 	} {
-		u := &unixCheck{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
+		u := &unixCheck{diskCall: diskCall{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
 		if good, answer := u.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("socket %s: %t, %q", path, good, answer)
 		}
@@ -233,12 +233,12 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 
 // TestADiskThatHangsHoldsUpOneLook a check, however long it hangs.
 func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
-	p := &patient{timeout: 10 * time.Millisecond}
+	p := &diskCall{timeout: 10 * time.Millisecond}
 	hang := make(chan struct{})
 	calls := 0
 	call := func() (bool, string) { calls++; <-hang; return true, "" }
 	for _, want := range []string{"no answer within 10ms", "an earlier check still waits for the disk"} {
-		if good, answer := p.do(time.Now().Add(10*time.Millisecond), call); good || answer != want {
+		if good, answer := p.runCall(time.Now().Add(10*time.Millisecond), call); good || answer != want {
 			t.Errorf("%t, %q, expected %q", good, answer, want)
 		}
 	}
@@ -246,7 +246,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	for p.waits.Load() {
 		<-time.After(time.Millisecond)
 	}
-	if good, answer := p.do(time.Now().Add(time.Minute), func() (bool, string) { return true, "x" }); !good || answer != "x" || calls != 1 {
+	if good, answer := p.runCall(time.Now().Add(time.Minute), func() (bool, string) { return true, "x" }); !good || answer != "x" || calls != 1 {
 		t.Errorf("when it answers again: %t, %q, %d calls", good, answer, calls)
 	}
 }

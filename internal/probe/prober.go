@@ -110,7 +110,7 @@ type readinessReport struct {
 // New returns a prober without checks, which does nothing.
 func New(o Options) *Prober {
 	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
-	p.compile = compile
+	p.compile = prepareCheck
 	return p
 }
 
@@ -124,12 +124,12 @@ func (p *Prober) Set(service string, t Target) {
 	if len(t.Checks) == 0 {
 		delete(p.targets, service)
 		if old != nil {
-			p.watch(nil, old)
+			p.searchLines(nil, old)
 		}
 		p.wakeUp()
 		return
 	}
-	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
+	next := &target{Target: t, name: service, options: &p.options, beats: p.keepBeats(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
@@ -142,9 +142,9 @@ func (p *Prober) Set(service string, t Target) {
 		next.health = handed
 		next.health.Follow(next.rules, time.Now())
 	}
-	next.schedule(time.Now())
+	next.scheduleMessageChecks(time.Now())
 	p.targets[service] = next
-	p.watch(next, old)
+	p.searchLines(next, old)
 	if !p.running {
 		p.running = true
 		guard.Go("scheduling the checks", p.run)
@@ -172,9 +172,9 @@ func (p *Prober) run() {
 			return
 		}
 		now := time.Now()
-		p.follow(p.options.Snapshot(), now)
+		p.updateTargets(p.options.Snapshot(), now)
 		p.startDue(now)
-		next, some := p.next()
+		next, some := p.nextWake()
 		p.timerAt = time.Time{}
 		if some {
 			p.timerAt = next
@@ -199,8 +199,8 @@ func (p *Prober) run() {
 	}
 }
 
-// follow updates the targets from a snapshot of the supervisor. The caller holds p.mu.
-func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
+// updateTargets updates the targets from a snapshot of the supervisor. The caller holds p.mu.
+func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
 	}
@@ -217,10 +217,10 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 			if v.LastExit != nil {
 				t.ended = v.LastExit.At
 			}
-			t.beats.begin(v.Run, t.interval(), now)
+			t.beats.beginRun(v.Run, t.watchdogInterval(), now)
 			t.checkers, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
-			t.schedule(now)
+			t.scheduleMessageChecks(now)
 		}
 		if t.began.IsZero() {
 			t.began = now
@@ -230,7 +230,7 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 			p.reportReadiness(t)
 		}
 		if t.beats.setPaused(v.Paused, now) {
-			t.schedule(now)
+			t.scheduleMessageChecks(now)
 		}
 		if !t.health.Paused.After(now) {
 			t.health.Paused = time.Time{}
@@ -239,9 +239,9 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// next returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
+// nextWake returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
 // event makes the scheduler run. The caller holds p.mu.
-func (p *Prober) next() (at time.Time, some bool) {
+func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // all slots are in use: the end of a check wakes the scheduler
 		return at, false
 	}
@@ -280,7 +280,7 @@ func (p *Prober) startDue(now time.Time) {
 				p.allBusy = true
 				return
 			}
-			if t.checkers == nil && !p.make(t) {
+			if t.checkers == nil && !p.prepareChecks(t) {
 				break
 			}
 			if t.health.Held(i) { // the check must not run now
@@ -322,9 +322,9 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	if t.live {
 		changed, act := t.health.Record(i, now, good, answer[:min(len(answer), maxAnswer)])
 		if changed {
-			p.changed(t, i, act)
+			p.reportVerdict(t, i, act)
 		}
-		t.schedule(now)
+		t.scheduleMessageChecks(now)
 		p.reportReadiness(t)
 	}
 	if due, ok := t.health.Next(t.isBusy); ok && (p.timerAt.IsZero() || due.Before(p.timerAt)) || len(p.outbox) > 0 {
@@ -332,10 +332,10 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 }
 
-// changed reports a new verdict, and executes the resulting action. The caller holds p.mu.
-func (p *Prober) changed(t *target, i int, act string) {
+// reportVerdict reports a new verdict, and executes the resulting action. The caller holds p.mu.
+func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
-	text := Remark + c.Rule.Name + " " + words[c.Verdict]
+	text := Remark + c.Rule.Name + " " + remarkWords[c.Verdict]
 	if c.Verdict == Failing {
 		text += ": " + c.Answer
 	}
@@ -424,7 +424,7 @@ func (p *Prober) HandOver() *Handover {
 	}
 	h := &Handover{Services: make(map[string]Health, len(p.targets)), Beats: make(map[string]Beat)}
 	for name, t := range p.targets {
-		if b := t.beats.now(); b.Run != 0 {
+		if b := t.beats.snapshot(); b.Run != 0 {
 			h.Beats[name] = b
 		}
 		own := t.health

@@ -51,7 +51,7 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 
 // stateCheck reads the state file of a gateway.
 type stateCheck struct {
-	patient
+	diskCall
 	want config.StateCheck
 	read func() (profiles.State, error)
 	beat atomic.Int64 // time of the last heartbeat, in nanoseconds since 1970; 0 for none
@@ -70,7 +70,7 @@ func (s *stateCheck) silence(st profiles.State) time.Duration {
 }
 
 func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
-	return s.do(deadline, func() (bool, string) {
+	return s.runCall(deadline, func() (bool, string) {
 		st, err := s.read()
 		switch {
 		case err != nil:
@@ -111,8 +111,8 @@ func logMatchesOf(checks []config.Check) []*logMatch {
 	return matches
 }
 
-// watch starts the search in the lines of a service, and replaces an earlier search. The caller holds p.mu.
-func (p *Prober) watch(next, old *target) {
+// searchLines starts the search in the lines of a service, and replaces an earlier search. The caller holds p.mu.
+func (p *Prober) searchLines(next, old *target) {
 	looksOut := func(t *target) bool {
 		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })
 	}
@@ -129,7 +129,7 @@ func (p *Prober) watch(next, old *target) {
 		matches := next.logMatches
 		p.options.Watch(next.name, func(lines []byte) {
 			for _, s := range matches {
-				if s != nil && s.among(lines) {
+				if s != nil && s.matchesAny(lines) {
 					s.last.Store(time.Now().UnixNano())
 				}
 			}
@@ -139,8 +139,8 @@ func (p *Prober) watch(next, old *target) {
 	}
 }
 
-// among reports whether any of the lines matches.
-func (s *logMatch) among(lines []byte) bool {
+// matchesAny reports whether any of the lines matches.
+func (s *logMatch) matchesAny(lines []byte) bool {
 	if s.matches == nil {
 		return bytes.Contains(lines, s.contains)
 	}

@@ -18,13 +18,13 @@ func TestLogChecks(t *testing.T) {
 	r := newRig(nil)
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
-	r.compile = compile
+	r.compile = prepareCheck
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
 		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
 		next.health = Begin(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
-		r.watch(next, nil)
+		r.searchLines(next, nil)
 		return newLogCheck(c, next)
 	}
 	expect := func(l *logCheck, want bool) {
@@ -77,7 +77,7 @@ func TestStateChecks(t *testing.T) {
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, false},
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2}, nil, true},
 	} {
-		s := &stateCheck{patient: patient{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
+		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
 		if good, answer := s.check(now.Add(time.Minute)); good != tt.good {
 			t.Errorf("%+v of %+v: %t, %q", tt.want, tt.st, good, answer)
 		}

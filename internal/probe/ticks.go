@@ -17,8 +17,8 @@ func processorTime(pid int) usage {
 	return usage{st.State, st.CPU + st.Waited}
 }
 
-// treesOf returns, for every process, the ticks of the process and all its descendants.
-func treesOf() map[int]uint64 {
+// treeTicks returns, for every process, the ticks of the process and all its descendants.
+func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {
 		return procstat.Each("/proc", func(st procstat.Stat) { all[st.PID] = st })

@@ -47,7 +47,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 		if tt.want != "" {
 			want = filepath.Join(root, tt.want)
 		}
-		got := c.of(tt.pid)
+		got := c.cgroupOf(tt.pid)
 		if got != want {
 			t.Errorf("%q in %q: %q, want %q", tt.of, tt.self, got, want)
 		}
@@ -63,7 +63,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 // TestAMeterReadsTheCgroupOfAService where there is one that counts memory: what processes share counts once there.
 func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	dir := ""
-	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMeter().proc.read("self/cgroup"), "memory")), cgroupRoot} {
+	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMeter().proc.readFile("self/cgroup"), "memory")), cgroupRoot} {
 		name := filepath.Join(parent, "hinit-test-"+strconv.Itoa(os.Getpid()))
 		if unix.Access(filepath.Join(parent, "cgroup.procs"), unix.W_OK) != nil || os.Mkdir(name, 0o755) != nil {
 			continue

@@ -20,9 +20,9 @@ const (
 	leafCgroup = "hinit"
 	// cgroupPrefix begins the names of the control groups of services. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// moves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there each
+	// mostMoves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there each
 	// time.
-	moves = 10
+	mostMoves = 10
 )
 
 // Cgroups is the control group of this container (cgroups(7), version 2). It has a child group for each service that needs one.
@@ -57,19 +57,19 @@ func divideCgroup(root string) (*Cgroups, error) {
 		return nil, fmt.Errorf("its control group is not writable (%w)", err)
 	}
 	c := &Cgroups{dir: dir}
-	for range moves {
-		if err := c.vacate(); err != nil {
+	for range mostMoves {
+		if err := c.moveToLeaf(); err != nil {
 			return nil, err
 		}
-		if c.handOn() {
+		if c.enableControllers() {
 			break
 		}
 	}
 	return c, nil
 }
 
-// vacate moves the processes of the container's own group into leafCgroup.
-func (c *Cgroups) vacate() error {
+// moveToLeaf moves the processes of the container's own group into leafCgroup.
+func (c *Cgroups) moveToLeaf() error {
 	text, err := os.ReadFile(c.dir + "/cgroup.procs")
 	if err != nil {
 		return fmt.Errorf("cannot read its control group: %w", err)
@@ -86,9 +86,9 @@ func (c *Cgroups) vacate() error {
 	return nil
 }
 
-// handOn enables the available controllers for child groups. It returns false if a new process in the container's own group
+// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own group
 // prevents that.
-func (c *Cgroups) handOn() bool {
+func (c *Cgroups) enableControllers() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
 	for _, name := range []string{"memory", "cpu", "pids"} {
@@ -146,15 +146,15 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// grouped returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control group.
-func (t *Table) grouped(pid int) (id uint64) {
+// runByCgroup returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control group.
+func (t *Table) runByCgroup(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {
 		if r.cgroup == "" {
 			continue
 		}
 		if at == "" {
-			if at = path.Join(cgroupRoot, cgroupPath(t.procfs.read(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
+			if at = path.Join(cgroupRoot, cgroupPath(t.procfs.readFile(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
 				return 0
 			}
 		}

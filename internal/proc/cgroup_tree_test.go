@@ -128,8 +128,8 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 	if err := c.Remove("svc"); err != nil {
 		t.Error(err)
 	}
-	if m := (memoryCgroups{cgroupRoot, func(name string) []byte { data, _ := os.ReadFile("/proc/" + name); return data }}); m.of(1) != "" {
-		t.Errorf("the group of this process counts as a service's: %s", m.of(1))
+	if m := (memoryCgroups{cgroupRoot, func(name string) []byte { data, _ := os.ReadFile("/proc/" + name); return data }}); m.cgroupOf(1) != "" {
+		t.Errorf("the group of this process counts as a service's: %s", m.cgroupOf(1))
 	}
 }
 

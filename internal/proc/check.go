@@ -19,49 +19,49 @@ import (
 // before the fork.
 
 const (
-	// findTime limits the wait of a start for the check of its paths. After a longer check, find checks no path for the time
-	// findPause.
-	findTime  = time.Second
-	findPause = 10 * time.Second
+	// checkTime limits the wait of a start for the check of its paths. After a longer check, find checks no path for the time
+	// checkPause.
+	checkTime  = time.Second
+	checkPause = 10 * time.Second
 )
 
-// find returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's process
+// findProgram returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's process
 // may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
-// findTime. It then returns the path without a check, and the new process reports errors itself.
-func (t *Table) find(spec Spec) (path string, err error) {
-	if !spec.becomes() {
-		return look(spec)
+// checkTime. It then returns the path without a check, and the new process reports errors itself.
+func (t *Table) findProgram(spec Spec) (path string, err error) {
+	if !spec.changesUser() {
+		return checkProgram(spec)
 	}
-	if time.Now().Before(t.findAt) {
+	if time.Now().Before(t.checkAt) {
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), findTime)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
 	var found string
 	err = blocking.Within(ctx, blocking.Foreign, "looking at the command", func() (err error) {
-		as(spec.Cred.UID, spec.Cred.GID, func() { found, err = look(spec) })
+		runAs(spec.Cred.UID, spec.Cred.GID, func() { found, err = checkProgram(spec) })
 		return err
 	})
 	if ctx.Err() != nil {
-		t.findAt = time.Now().Add(findPause)
+		t.checkAt = time.Now().Add(checkPause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err
 }
 
-// look does the part of find that may block.
-func look(spec Spec) (path string, err error) {
+// checkProgram does the part of find that may block.
+func checkProgram(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
 		// a supplementary group, which this thread lacks, may allow the user to execute the command
-		if spec.becomes() && errors.Is(err, unix.EACCES) {
+		if spec.changesUser() && errors.Is(err, unix.EACCES) {
 			return spec.Argv[0], nil
 		}
 		if err != nil {
 			return "", &SpawnError{What: spec.Argv[0], Err: err}
 		}
 	}
-	if spec.limited() {
+	if spec.needsSetup() {
 		err = checkCommand(spec, path)
 	}
 	return path, err
@@ -78,7 +78,7 @@ func checkLimited(spec Spec) error {
 			continue
 		}
 		what := LimitName(l.Resource) + " to " + LimitText(l.Hard)
-		if !raises(spec.Cred) {
+		if !canRaise(spec.Cred) {
 			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
 				"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
 			)}
@@ -90,23 +90,23 @@ func checkLimited(spec Spec) error {
 // checkCommand returns errors that would happen when the process enters its directory and executes its command.
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
-		if err := unfit(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
+		if err := accessError(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
 			return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
 		}
 		if !filepath.IsAbs(path) {
 			path = spec.Dir + "/" + path
 		}
 	}
-	if err := unfit(path, unix.S_IFREG, spec.Cred); err != nil {
+	if err := accessError(path, unix.S_IFREG, spec.Cred); err != nil {
 		return spawnError(spec, path, err)
 	}
 	return nil
 }
 
-// unfit returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of cred,
+// accessError returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of cred,
 // which this thread lacks, may allow the access.
-func unfit(path string, kind uint32, cred *Cred) error {
-	if cred != nil && ofProcess(path) {
+func accessError(path string, kind uint32, cred *Cred) error {
+	if cred != nil && leadsToDescriptor(path) {
 		return nil
 	}
 	var st unix.Stat_t
@@ -128,9 +128,9 @@ func unfit(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// ofProcess reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such a path
+// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such a path
 // can't be checked: here it means this process's own descriptors, but in the command the command's.
-func ofProcess(path string) bool {
+func leadsToDescriptor(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true
 	}
@@ -141,10 +141,10 @@ func ofProcess(path string) bool {
 	return errors.Is(err, unix.ELOOP)
 }
 
-// raises reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
-func raises(cred *Cred) bool {
+// canRaise reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
+func canRaise(cred *Cred) bool {
 	if cred != nil && cred.UID != 0 {
 		return false
 	}
-	return capable(unix.CAP_SYS_RESOURCE)
+	return hasCapability(unix.CAP_SYS_RESOURCE)
 }

@@ -100,9 +100,9 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 	return out, errs, x, err
 }
 
-// namespace makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets a
+// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets a
 // new user namespace, in which it is root.
-func namespace(sys *syscall.SysProcAttr) {
+func setNamespaces(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {
 		sys.Cloneflags |= unix.CLONE_NEWUSER

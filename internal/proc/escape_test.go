@@ -27,7 +27,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 				t.Fatal(err)
 			}
 			if how == "tagged" { // the kernel shows a process without an environment before it shows it with its own
-				testkit.Until(t, "the daemon to carry the tag", func() bool { return table.tagged(daemon) == 1 })
+				testkit.Until(t, "the daemon to carry the tag", func() bool { return table.runByTag(daemon) == 1 })
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 				t.Errorf("signalled %d processes, want 2", n)
@@ -88,10 +88,10 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	if !alive(daemon) {
 		t.Error("it was killed on a guess")
 	}
-	p, _ := table.procfs.stat(daemon)
+	p, _ := table.procfs.readStat(daemon)
 	testkit.Until(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
 		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
-		later, ok := table.procfs.stat(pid)
+		later, ok := table.procfs.readStat(pid)
 		x := exitOf(t, table, 2)
 		table.Forget(2)
 		if !ok || later.Start <= p.Start {
@@ -113,7 +113,7 @@ func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "its first thread to end", func() bool {
-		p, ok := table.procfs.stat(daemon)
+		p, ok := table.procfs.readStat(daemon)
 		return ok && p.State == 'Z'
 	})
 	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
@@ -159,7 +159,7 @@ func TestMarksNestAndRunOut(t *testing.T) {
 	if before.Max < firstMark>>1 {
 		t.Skip("real-time scheduling is limited here")
 	}
-	first := m.take()
+	first := m.lower()
 	if first == 0 && before.Max != unix.RLIM_INFINITY {
 		t.Skip("this process has lower marks already")
 	}
@@ -167,12 +167,12 @@ func TestMarksNestAndRunOut(t *testing.T) {
 	if nested.step != nestedStep || nested.next != first {
 		t.Errorf("nested marker %+v under mark %d", nested, first)
 	}
-	inner := nested.take()
+	inner := nested.lower()
 	if inner >= first || inner <= first-outerStep {
 		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
 	}
 	m.next = firstMark >> 1
-	if m.take() != 0 {
+	if m.lower() != 0 {
 		t.Error("marks go below their floor")
 	}
 }
@@ -214,7 +214,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 	testkit.Until(t, "the orphan to carry the tag", func() bool {
 		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
-		return err == nil && table.tagged(daemon) == 1
+		return err == nil && table.runByTag(daemon) == 1
 	})
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that made the daemon may be there still
 		t.Errorf("signalled %d, want 2 or 3", n)
@@ -246,17 +246,17 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 			_, out = spawn(t, table, Spec{ID: 2, Name: "roots", Argv: testproc.Argv("sleep")})
 			line(t, out)
 			testkit.Until(t, "the daemon to claim the run of root's", func() bool {
-				if limit, ok := table.limit(daemon); how == "mark" {
+				if limit, ok := table.readLimit(daemon); how == "mark" {
 					return ok && limit == claim && table.runs[2].mark == claim
 				}
 				env, _ := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
-				p, ok := table.procfs.stat(daemon)
+				p, ok := table.procfs.readStat(daemon)
 				return ok && p.Session == daemon && p.Parent == os.Getpid() && strings.Contains(string(env), ":2\x00")
 			})
 			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.procfs.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
+			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.procfs.readFile(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
@@ -284,7 +284,7 @@ func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 		var st unix.Stat_t
 		return unix.Stat("/proc/"+strconv.Itoa(orphan), &st) == nil && st.Uid == 10000
 	})
-	testkit.Until(t, "the orphan to be this process's", func() bool { p, ok := table.procfs.stat(orphan); return ok && p.Parent == os.Getpid() })
+	testkit.Until(t, "the orphan to be this process's", func() bool { p, ok := table.procfs.readStat(orphan); return ok && p.Parent == os.Getpid() })
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 		t.Errorf("signalled %d processes, want 2", n)
 	}

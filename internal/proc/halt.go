@@ -45,12 +45,12 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 	waiting := make(map[string]time.Time)
 	for begin := time.Now(); ; <-time.After(time.Millisecond) {
-		pid, beyond := s.moving(waiting)
+		pid, beyond := s.findMoving(waiting)
 		if pid == 0 {
 			return before, beyond, nil
 		}
 		if time.Since(begin) > patience {
-			name := strings.TrimSpace(string(s.read(strconv.Itoa(pid) + "/comm")))
+			name := strings.TrimSpace(string(s.readFile(strconv.Itoa(pid) + "/comm")))
 			Resume(before)
 			return nil, 0, fmt.Errorf("process %d (%q) does not stop meanwhile; end it and try again", pid, name)
 		}
@@ -76,16 +76,16 @@ func (s *scanner) haltShells() {
 	for _, shell := range shells[:min(len(shells), most)] {
 		_ = unix.Kill(shell.PID, unix.SIGSTOP) // a failure does no harm: kill(-1) follows
 		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
-			if now, ok := s.stat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
+			if now, ok := s.readStat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
 			}
 		}
 	}
 }
 
-// moving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
+// findMoving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
 // waiting has the time at which each thread began an uninterruptible wait, and is kept between calls.
-func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
+func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // the list is missing, so report a process, and FreezeOthers waits on
 	}
@@ -95,9 +95,9 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 			continue
 		}
 		dir := strconv.Itoa(p.PID) + "/task/"
-		for _, thread := range s.threads(dir) {
+		for _, thread := range s.threadNames(dir) {
 			thread = dir + thread
-			t, ok := procstat.Parse(s.read(thread + "/stat"))
+			t, ok := procstat.Parse(s.readFile(thread + "/stat"))
 			if t.State != 'D' {
 				delete(waiting, thread)
 			} else if waiting[thread].IsZero() {

@@ -38,7 +38,7 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Until(t, "the daemon is adopted", func() bool { s, ok := old.procfs.stat(daemon); return ok && s.Parent == os.Getpid() })
+	testkit.Until(t, "the daemon is adopted", func() bool { s, ok := old.procfs.readStat(daemon); return ok && s.Parent == os.Getpid() })
 
 	table := resume(t, old)
 	if got := table.Main(7); got != main {

@@ -17,10 +17,10 @@ const heldPeriod = time.Second / 2
 // one of its threads. Then the kernel reports the end only to the tracer, until the tracer has waited for the process
 // (ptrace(2)).
 func (t *Table) nextHeld() (pid int) {
-	if time.Since(t.heldAt) >= heldPeriod {
-		t.heldAt = time.Now()
+	if time.Since(t.heldSearched) >= heldPeriod {
+		t.heldSearched = time.Now()
 		for pid := range t.owned {
-			if st, ok := t.procfs.stat(pid); ok && st.State == 'Z' && !t.procfs.lives(st) {
+			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && !t.procfs.hasLivingThread(st) {
 				t.held = append(t.held, pid)
 			}
 		}
@@ -34,14 +34,14 @@ func (t *Table) nextHeld() (pid int) {
 	return pid
 }
 
-// lives reports whether a process still has a living thread after the end of its first thread.
-func (s *scanner) lives(p stat) bool {
+// hasLivingThread reports whether a process still has a living thread after the end of its first thread.
+func (s *scanner) hasLivingThread(p stat) bool {
 	if p.Dead() {
 		return false
 	}
 	dir := strconv.Itoa(p.PID) + "/task/"
-	for _, thread := range s.threads(dir) {
-		if t, ok := procstat.Parse(s.read(dir + thread + "/stat")); ok && strings.IndexByte("ZXx", t.State) < 0 {
+	for _, thread := range s.threadNames(dir) {
+		if t, ok := procstat.Parse(s.readFile(dir + thread + "/stat")); ok && strings.IndexByte("ZXx", t.State) < 0 {
 			return true
 		}
 	}

@@ -24,10 +24,10 @@ func Unignore() {
 	if len(catch) > 0 {
 		signal.Notify(make(chan os.Signal, 1), catch...)
 	}
-	mask := ignored()
+	mask := ignoredSignals()
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
-			exchange(syscall.Signal(n), sigaction{})
+			exchangeAction(syscall.Signal(n), sigaction{})
 		}
 	}
 }
@@ -35,8 +35,8 @@ func Unignore() {
 // sigaction has at least the size of the kernel's struct. All zero is SIG_DFL without flags, in any order of the fields.
 type sigaction [64]byte
 
-// exchange sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
-func exchange(s syscall.Signal, action sigaction) (old sigaction) {
+// exchangeAction sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
+func exchangeAction(s syscall.Signal, action sigaction) (old sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	return old
 }
@@ -53,15 +53,15 @@ func MuteChildren() func(quiet bool) {
 		}
 		quietNow = quiet
 		if quiet {
-			heard = exchange(unix.SIGCHLD, sigaction{})
+			heard = exchangeAction(unix.SIGCHLD, sigaction{})
 		} else {
-			exchange(unix.SIGCHLD, heard)
+			exchangeAction(unix.SIGCHLD, heard)
 		}
 	}
 }
 
-// ignored returns the set of signals that this process ignores (proc_pid_status(5), SigIgn).
-func ignored() uint64 {
+// ignoredSignals returns the set of signals that this process ignores (proc_pid_status(5), SigIgn).
+func ignoredSignals() uint64 {
 	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16)
 	return mask
 }

@@ -42,9 +42,9 @@ func newMarker() marker {
 	return marker{} // such a low limit is set to limit real-time scheduling
 }
 
-// take lowers the limit of this process by a step, and returns the new limit, which the next child inherits. It returns 0 if the
+// lower lowers the limit of this process by a step, and returns the new limit, which the next child inherits. It returns 0 if the
 // call fails.
-func (m *marker) take() uint64 {
+func (m *marker) lower() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0
 	}
@@ -57,10 +57,10 @@ func (m *marker) take() uint64 {
 	return mark
 }
 
-// marked returns the run of a process by the process's mark, 0 for none.
-func (t *Table) marked(pid int) uint64 {
-	if limit, ok := t.limit(pid); ok {
-		return t.ofUser(pid, t.runOfMark(limit))
+// runByMark returns the run of a process by the process's mark, 0 for none.
+func (t *Table) runByMark(pid int) uint64 {
+	if limit, ok := t.readLimit(pid); ok {
+		return t.runOfUser(pid, t.runOfMark(limit))
 	}
 	return 0
 }
@@ -74,8 +74,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// ofUser returns id if the mark and the tag of the process prove that it belongs to this run ([Mark.Counts]), else 0.
-func (t *Table) ofUser(pid int, id uint64) uint64 {
+// runOfUser returns id if the mark and the tag of the process prove that it belongs to this run ([Mark.Counts]), else 0.
+func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	// An older hinit may have handed over the run without its user.
 	if r := t.runs[id]; r != nil && r.user != nil {
 		if m, ok := t.procfs.mark(pid); !ok || !m.Counts(*r.user) {
@@ -95,8 +95,8 @@ type Mark struct {
 // that user prove it. A process of another user could have lowered its limit, or set the variable, to imitate the run.
 func (m Mark) Counts(user uint32) bool { return m.User == 0 || m.User == user }
 
-// limit reads the mark of a process. It also works for a dead process that is not reaped.
-func (t *Table) limit(pid int) (uint64, bool) {
+// readLimit reads the mark of a process. It also works for a dead process that is not reaped.
+func (t *Table) readLimit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // works for the same user or with a capability: one system call; reading /proc takes three
 		return limit.Max, true
@@ -108,30 +108,30 @@ func (t *Table) limit(pid int) (uint64, bool) {
 // hidesMark reports whether the limit of a process is lower than all marks so far. Such a process belongs to a run, but its limit
 // does not say which.
 func (t *Table) hidesMark(pid int) bool {
-	limit, ok := t.limit(pid)
+	limit, ok := t.readLimit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark outside
+// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark outside
 // of all ranges. A process that came into the container from outside has no mark.
-func (t *Table) endedOf(pid int) uint64 {
-	limit, ok := t.limit(pid)
+func (t *Table) runOfDead(pid int) uint64 {
+	limit, ok := t.readLimit(pid)
 	switch {
 	case !ok, t.marks.step == 0:
-		return unknown
+		return unknownRun
 	case limit >= t.marks.base:
 		return 0
 	}
 	if id := t.runOfMark(limit); id != 0 {
-		return t.ofUser(pid, id)
+		return t.runOfUser(pid, id)
 	}
-	return unknown
+	return unknownRun
 }
 
 // mark reads the mark and the user of a process.
 func (s *scanner) mark(pid int) (Mark, bool) {
-	m, _ := ParseMark(s.read(strconv.Itoa(pid)+"/limits"), nil)
-	user, ok := ParseMark(nil, s.read(strconv.Itoa(pid)+"/status"))
+	m, _ := ParseMark(s.readFile(strconv.Itoa(pid)+"/limits"), nil)
+	user, ok := ParseMark(nil, s.readFile(strconv.Itoa(pid)+"/status"))
 	m.User = user.User
 	return m, ok
 }

@@ -17,7 +17,7 @@ type Meter struct {
 // NewMeter returns a Meter.
 func NewMeter() *Meter {
 	s := newScanner()
-	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
+	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
 }
 
 // Memory holds what all processes of a run together use.
@@ -54,11 +54,11 @@ func (m *Meter) Measure(mains []int) []Memory {
 	for i, main := range mains {
 		pids := of[main]
 		n, inside := m.cgroup(main, pids)
-		out[i].Killed, out[i].Group = m.cgroups.made(main)
+		out[i].Killed, out[i].Group = m.cgroups.killsInOwn(main)
 		for _, pid := range pids {
 			out[i].CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {
-				n += parseMemory(m.proc.read(strconv.Itoa(pid) + "/status"))
+				n += parseMemory(m.proc.readFile(strconv.Itoa(pid) + "/status"))
 			}
 		}
 		out[i].Bytes = n
@@ -69,7 +69,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 // cgroup returns the memory of the cgroup of a main process, and the processes in the cgroup. It returns nothing if the cgroup
 // contains a process of another run, that is, a known process that is not in pids.
 func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
-	dir := m.cgroups.of(main)
+	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
 		return 0, nil
 	}

@@ -21,15 +21,15 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raise increases the oom_score_adj of a process that was just started, and of its children, above that of this process. So the
-// kernel kills them first when memory is short. raise must come after the start: even for a short time a higher value of this
+// raiseFor increases the oom_score_adj of a process that was just started, and of its children, above the value of this process. So the
+// kernel kills them first when memory is short. It must come after the start: even for a short time a higher value of this
 // process could get it killed. The increase needs no privilege.
-func (own oomScore) raise(s *scanner, pid, by int) {
+func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
-	for i := 0; i < len(pids) && i < most; i++ {
+	for i := 0; i < len(pids) && i < mostDeadMarks; i++ {
 		dir := strconv.Itoa(pids[i])
-		if !s.write(dir, "oom_score_adj", score) {
+		if !s.writeFile(dir, "oom_score_adj", score) {
 			continue
 		}
 		if list, ok := s.readAll(dir + "/task/" + dir + "/children"); ok && len(list) > 0 {
@@ -42,9 +42,9 @@ func (own oomScore) raise(s *scanner, pid, by int) {
 	}
 }
 
-// write writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the identity
+// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the identity
 // of the file's owner.
-func (s *scanner) write(dir, name string, data []byte) bool {
+func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	if s.dir < 0 {
 		return false
 	}
@@ -53,7 +53,7 @@ func (s *scanner) write(dir, name string, data []byte) bool {
 	if errors.Is(err, unix.EACCES) {
 		var st unix.Stat_t
 		if unix.Fstatat(s.dir, name, &st, 0) == nil {
-			as(st.Uid, st.Gid, func() { fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+			runAs(st.Uid, st.Gid, func() { fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
 		}
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 			continue
 		}
 		if marks == nil {
-			marks = r.marks()
+			marks = r.mainsByMark()
 		}
 		mark, ok := r.Mark(pid)
 		nearest := uint64(outerStep) // a hinit inside a service lowers the mark by less than this
@@ -35,14 +35,14 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 		}
 	}
 	for pid := range all {
-		ancestry(pid, r.Init, of, parent)
+		runOfAncestor(pid, r.Init, of, parent)
 	}
 	return of
 }
 
-// marks returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it limits
+// mainsByMark returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it limits
 // real-time scheduling.
-func (r Roots) marks() map[Mark]int {
+func (r Roots) mainsByMark() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {
 		if mark, ok := r.Mark(main); ok && mark.Limit > firstMark>>1 {

@@ -98,7 +98,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	if there, hit := table.killMember(theirs, 1); !there || hit {
 		t.Errorf("it is there: %v, it was killed: %v", there, hit)
 	}
-	if st, ok := table.procfs.stat(theirs); !ok || st.Dead() {
+	if st, ok := table.procfs.readStat(theirs); !ok || st.Dead() {
 		t.Error("it has ended")
 	}
 }

@@ -293,7 +293,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("children", "2")})
 	line(t, out)
 	table.Observe(1)
-	children := table.members.living[1]
+	children := table.members.alive[1]
 	if len(children) != 2 {
 		t.Fatalf("%d children", len(children))
 	}
@@ -317,13 +317,13 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.spared = time.Time{}, time.Time{} // long ago
+		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // long ago
 		before := table.procfs.scans
 		table.Observe(id)
 		return table.procfs.scans - before
 	}
-	if n := looks(2); n != 1 || len(table.members.living[2]) != 2 {
-		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.members.living[2]))
+	if n := looks(2); n != 1 || len(table.members.alive[2]) != 2 {
+		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.members.alive[2]))
 	}
 	if _, err := os.Stat("/proc/thread-self/children"); err != nil {
 		t.Skip("this kernel does not tell who has children")
@@ -331,8 +331,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.spared = time.Now().Add(time.Hour) // just now, however long this process is held up
-	if table.Observe(1); table.procfs.scans != 2 {  // many at a time: one search for all of them
+	table.procfs.skipped = time.Now().Add(time.Hour) // just now, however long this process is held up
+	if table.Observe(1); table.procfs.scans != 2 {   // many at a time: one search for all of them
 		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
@@ -364,10 +364,10 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table.procfs.scan()
 	table.assignRuns()
 	want := strconv.Itoa(min(int(table.oom)+300, oomMost))
-	if n := len(table.members.living[1]); n != 3 {
+	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
-	for _, p := range append(table.members.living[1], stat{PID: table.Main(1)}) {
+	for _, p := range append(table.members.alive[1], stat{PID: table.Main(1)}) {
 		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID))
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("process %d has %q, want %s (%v)", p.PID, got, want, err)

@@ -12,7 +12,7 @@ import (
 func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	var f *os.File
 	var err error
-	as(asUID, asGID, func() { f, err = os.Open(name) })
+	runAs(asUID, asGID, func() { f, err = os.Open(name) })
 	if err != nil {
 		return nil, err
 	}
@@ -20,9 +20,9 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
-// as calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps the
+// runAs calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps the
 // thread locked.
-func as(uid, gid uint32, call func()) {
+func runAs(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)
 	ownGID, _ := unix.SetfsgidRetGid(-1)

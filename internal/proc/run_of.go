@@ -13,7 +13,7 @@ func (t *Table) RunOf(pid int) uint64 {
 		if id := t.owned[pid]; id != 0 {
 			return id
 		}
-		p, ok := t.procfs.stat(pid)
+		p, ok := t.procfs.readStat(pid)
 		if !ok || pid == self || pid <= 0 {
 			return 0
 		}
@@ -22,7 +22,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
-			id := t.origin(pid)
+			id := t.runOfOrphan(pid)
 			if t.runs[id] == nil {
 				return 0
 			}

@@ -30,7 +30,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 	orphan := number(t, out)
 	other, _ := spawn(t, table, Spec{ID: 8, Argv: []string{"sleep", "1000"}})
 	testkit.Until(t, "an orphan", func() bool {
-		p, ok := table.procfs.stat(orphan)
+		p, ok := table.procfs.readStat(orphan)
 		return ok && p.Parent == os.Getpid()
 	})
 	for range 2 { // the second time it is remembered

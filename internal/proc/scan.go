@@ -19,14 +19,14 @@ const readSize = 4096
 
 // scanner scans the process table, and keeps the result of the last scan for several questions.
 type scanner struct {
-	dir    int       // descriptor of /proc, -1 if it is not mounted
-	stats  []stat    // all visible processes; empty without /proc
-	scans  int       // number of scans
-	at     time.Time // when the last scan began
-	spared time.Time // when Observe last found a scan unnecessary
-	dents  []byte
-	buf    []byte
-	whole  []byte // buffer for readAll
+	dir     int       // descriptor of /proc, -1 if it is not mounted
+	stats   []stat    // all visible processes; empty without /proc
+	scans   int       // number of scans
+	at      time.Time // when the last scan began
+	skipped time.Time // when Observe last found a scan unnecessary
+	dents   []byte
+	buf     []byte
+	whole   []byte // buffer for readAll
 }
 
 func newScanner() *scanner {
@@ -52,19 +52,19 @@ func (s *scanner) scan() {
 	if s.dir < 0 {
 		return
 	}
-	_ = procstat.EachIn(s.dir, s.names(), func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
+	_ = procstat.EachIn(s.dir, s.nameBuffer(), func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
-// names returns a buffer for the names in a directory.
-func (s *scanner) names() []byte {
+// nameBuffer returns a buffer for the names in a directory.
+func (s *scanner) nameBuffer() []byte {
 	if s.dents == nil {
 		s.dents = make([]byte, procstat.DirectorySize)
 	}
 	return s.dents
 }
 
-// read returns the beginning of a file below /proc, up to the size of the buffer. It returns nil if the file can't be read.
-func (s *scanner) read(name string) []byte {
+// readFile returns the beginning of a file below /proc, up to the size of the buffer. It returns nil if the file can't be read.
+func (s *scanner) readFile(name string) []byte {
 	if s.dir < 0 {
 		return nil
 	}
@@ -85,12 +85,12 @@ func (s *scanner) read(name string) []byte {
 
 // stale reports whether the last scan, and the last decision against a scan, are both older than fresh. Then it is worth checking
 // whether a scan is needed.
-func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
+func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.skipped) >= fresh }
 
 // hasChild reports whether a process has a child. It also returns true if the kernel does not say (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
-	threads := s.threads(dir)
+	threads := s.threadNames(dir)
 	for _, thread := range threads {
 		if list, ok := s.readAll(dir + "/" + thread + "/children"); !ok || len(list) > 0 {
 			return true
@@ -99,18 +99,18 @@ func (s *scanner) hasChild(pid int) bool {
 	return len(threads) == 0
 }
 
-// hasChildBesides reports whether this process may have a child that it did not start. The result is also true on a kernel
+// hasUnknownChild reports whether this process may have a child that it did not start. The result is also true on a kernel
 // without the file (proc_pid_task(5), children). The descendants of a dead process, at least the topmost of them, become children
 // of this process. So without such a child the dead process has left no process behind.
 //
-// hasChildBesides reads one file for each thread of this process, instead of one for each process of the container. The oldest
+// hasUnknownChild reads one file for each thread of this process, instead of one for each process of the container. The oldest
 // thread adopts all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which become
 // children of that thread. The lists are exact, because only this process reaps these children.
-func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
+func (s *scanner) hasUnknownChild(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true
 	}
-	threads := s.threads("self/task")
+	threads := s.threadNames("self/task")
 	for _, thread := range threads {
 		list, ok := s.readAll("self/task/" + thread + "/children")
 		if !ok {
@@ -127,14 +127,14 @@ func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	return len(threads) == 0
 }
 
-// threads returns the names in a directory of threads. It returns none for an unreadable directory.
-func (s *scanner) threads(dir string) []string {
+// threadNames returns the names in a directory of threads. It returns none for an unreadable directory.
+func (s *scanner) threadNames(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.names()) // a partial list is used
+	names, _ := procstat.Names(fd, s.nameBuffer()) // a partial list is used
 	return names
 }
 
@@ -165,22 +165,22 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// origin returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by the
+// runOfOrphan returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by the
 // tag.
-func (t *Table) origin(pid int) uint64 {
-	if id := t.grouped(pid); id != 0 {
+func (t *Table) runOfOrphan(pid int) uint64 {
+	if id := t.runByCgroup(pid); id != 0 {
 		return id
 	}
-	if id := t.marked(pid); id != 0 {
+	if id := t.runByMark(pid); id != 0 {
 		return id
 	}
-	return t.tagged(pid)
+	return t.runByTag(pid)
 }
 
-// tagged returns the run that the initial environment of a process names. The kernel shows the environment only to a process of
+// runByTag returns the run that the initial environment of a process names. The kernel shows the environment only to a process of
 // the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root opens the file with the file-system identity of
 // the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
-func (t *Table) tagged(pid int) uint64 {
+func (t *Table) runByTag(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -194,13 +194,13 @@ func (t *Table) tagged(pid int) uint64 {
 		}
 		if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
 			id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
-			return t.ofUser(pid, id)
+			return t.runOfUser(pid, id)
 		}
 	}
 	return 0
 }
 
-// stat reads one process without a scan.
-func (s *scanner) stat(pid int) (stat, bool) {
-	return procstat.Parse(s.read(strconv.Itoa(pid) + "/stat"))
+// readStat reads one process without a scan.
+func (s *scanner) readStat(pid int) (stat, bool) {
+	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }

@@ -32,7 +32,7 @@ var (
 
 // IgnoreSentFaults makes this process ignore the bareSignals, and SIGSEGV and similar signals if another process sends them.
 // Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are always ignored.
-// The Go runtime alone would not suffice: it recognizes a sent signal only if kill(2) sent it, and mistakes signals from
+// The Go runtime alone would not suffice, because it recognizes a sent signal only if kill(2) sent it. It mistakes signals from
 // sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG for faults.
 //
 // The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with the
@@ -54,12 +54,12 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 			continue // the handler is not the runtime's
 		}
 		faultHandler, *handler = *handler, sentHandler
-		exchange(s, action)
+		exchangeAction(s, action)
 		ours = action
 	}
 	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler reports a bare signal as SIGSTKFLT
 		for _, s := range bareSignals {
-			exchange(s, ours)
+			exchangeAction(s, ours)
 		}
 	}
 	return c

@@ -37,10 +37,10 @@ const (
 	IOIdle
 )
 
-// none reports whether all fields are zero.
-func (s *Setup) none() bool { return s.same(&Setup{}) }
+// isZero reports whether all fields are zero.
+func (s *Setup) isZero() bool { return s.equal(&Setup{}) }
 
-func (s *Setup) same(o *Setup) bool {
+func (s *Setup) equal(o *Setup) bool {
 	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
 		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles && s.NoLinks == o.NoLinks &&
 		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
@@ -64,8 +64,8 @@ const (
 	WordPut   = "put="
 )
 
-// words returns the steps for the program behind LimitsName, in order.
-func (s Spec) words() (words []string) {
+// setupWords returns the steps for the program behind LimitsName, in order.
+func (s Spec) setupWords() (words []string) {
 	own := &s.Setup
 	add := func(is bool, word, value string) {
 		if is {
@@ -84,13 +84,13 @@ func (s Spec) words() (words []string) {
 		}
 		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes the file
 	}
-	if s.becomes() {
+	if s.changesUser() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
 		for _, g := range s.Cred.Groups {
 			user = append(user, strconv.FormatUint(uint64(g), 10))
 		}
 		words = append(words, WordUser+strings.Join(user, ":"))
-		add(s.laterDir(), WordDir, s.Dir)
+		add(s.entersDirLater(), WordDir, s.Dir)
 		add(s.Bound, WordBound, strconv.Itoa(os.Getpid()))
 	}
 	for _, f := range own.EnvFiles {
@@ -107,18 +107,18 @@ func (s Spec) words() (words []string) {
 	return words
 }
 
-// limited reports whether the process must execute the program behind LimitsName first.
-func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.becomes() }
+// needsSetup reports whether the process must execute the program behind LimitsName first.
+func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
-// becomes reports whether the process changes its user. The process does that after it has executed this program again, never
+// changesUser reports whether the process changes its user. The process does that after it has executed this program again, never
 // between fork and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it by
 // a lease on its files (fcntl(2), F_SETLEASE).
-func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
+func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// laterDir reports whether the process enters its directory after the change of its user. It enters a pinned directory earlier,
+// entersDirLater reports whether the process enters its directory after the change of its user. It enters a pinned directory earlier,
 // before it closes the descriptor; that involves no path lookup. A path below /proc/self that another user chose must wait,
 // because before the change it would lead to this process's own files.
-func (s Spec) laterDir() bool { return s.becomes() && filepath.IsAbs(s.Dir) && !s.Pinned }
+func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
 // privileged reports whether a setting of s needs a privilege.
 func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
@@ -141,7 +141,7 @@ func checkSetup(s *Setup) error {
 			return &SpawnError{Limit: true, What: "cpu_affinity to " + s.CPUs, Err: err}
 		}
 	}
-	if s.privileged() && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN) {
+	if s.privileged() && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN) {
 		what, less := "nice to "+strconv.Itoa(s.Nice), "0 or more"
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
@@ -151,8 +151,8 @@ func checkSetup(s *Setup) error {
 	return nil
 }
 
-// capable reports whether this process has a capability (capabilities(7)).
-func capable(capability int) bool {
+// hasCapability reports whether this process has a capability (capabilities(7)).
+func hasCapability(capability int) bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<capability) != 0

@@ -226,7 +226,7 @@ func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 // TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges.
 func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 	spec := Spec{Setup: Setup{Nice: -3}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10002}}}
-	if os.Geteuid() != 0 || !capable(unix.CAP_SYS_NICE) {
+	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_NICE) {
 		spec.ID, spec.Argv, spec.Cred = 1, []string{"/bin/true"}, nil
 		_, err := newTable(t).Spawn(spec)
 		if bad := (*SpawnError)(nil); !errors.As(err, &bad) || !bad.Permanent() || !strings.Contains(err.Error(), "--cap-add SYS_NICE") {
@@ -251,14 +251,14 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 // TestASpawnWithoutASetupTakesNoStage: a command of this process's own user is executed at once.
 func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	own := Spec{Dir: "/x", Cred: &Cred{UID: uint32(os.Geteuid())}}
-	if !own.Setup.none() || own.Setup.privileged() || own.becomes() || len(own.words()) != 0 {
-		t.Errorf("the zero value is %v", own.words())
+	if !own.Setup.isZero() || own.Setup.privileged() || own.changesUser() || len(own.setupWords()) != 0 {
+		t.Errorf("the zero value is %v", own.setupWords())
 	}
 	s := Spec{Cred: &Cred{1, 2, []uint32{3}}, Dir: "/x", Bound: true, Setup: Setup{
 		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, Keep: []string{"K"},
 	}}
 	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "dir=/x", "bound=" + strconv.Itoa(os.Getpid()), "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}
-	if got := s.words(); !slices.Equal(got, want) {
+	if got := s.setupWords(); !slices.Equal(got, want) {
 		t.Errorf("the words are %q", got)
 	}
 }

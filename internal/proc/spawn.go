@@ -29,7 +29,7 @@ type Spec struct {
 	Path     string     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
 	Argv     []string   // must not be empty
 	Env      []string   // the whole environment, without the tag, which Spawn adds
-	Dir      string     // working directory; "" keeps that of hinit
+	Dir      string     // working directory; "" keeps the directory of hinit
 	Pinned   bool       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
 	Cred     *Cred      // nil keeps the identity of hinit
 	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
@@ -52,7 +52,7 @@ func (s Spec) Same(o Spec) bool {
 		return false
 	}
 	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&
-		s.Setup.same(&o.Setup) && s.OOM == o.OOM
+		s.Setup.equal(&o.Setup) && s.OOM == o.OOM
 }
 
 // TagVar is the environment variable that names the run of a process (its tag).
@@ -136,12 +136,12 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
 	}
-	if spec.limited() {
+	if spec.needsSetup() {
 		if err := checkLimited(spec); err != nil {
 			return 0, err
 		}
 	}
-	path, err := t.find(spec)
+	path, err := t.findProgram(spec)
 	if err != nil {
 		return 0, err
 	}
@@ -159,21 +159,21 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		}
 	}
 	argv := spec.Argv
-	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.files(spec.Files), Sys: sysProcAttr(spec)}
-	if spec.limited() {
+	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.descriptors(spec.Files), Sys: sysProcAttr(spec)}
+	if spec.needsSetup() {
 		argv = limitArgv(spec, path)
 		path = selfExe
-		if spec.laterDir() {
+		if spec.entersDirLater() {
 			attr.Dir = ""
 		}
 	}
-	mark := t.marks.take()
+	mark := t.marks.lower()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
 		return 0, spawnError(spec, path, err)
 	}
 	if spec.OOM != 0 {
-		t.oom.raise(t.procfs, pid, spec.OOM)
+		t.oom.raiseFor(t.procfs, pid, spec.OOM)
 	}
 	t.owned[pid] = spec.ID
 	user := uint32(os.Geteuid())
@@ -189,7 +189,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 
 // spawnError returns an error that names either the command or the directory, whichever caused err.
 func spawnError(spec Spec, path string, err error) *SpawnError {
-	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && unfit(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
+	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
 	}
 	what := path
@@ -223,18 +223,18 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 		sys.Setsid, sys.Setctty = true, spec.Console
 	}
 	if spec.Isolated {
-		namespace(sys)
+		setNamespaces(sys)
 	}
 	if spec.Bound {
 		sys.Pdeathsig = unix.SIGKILL
 	}
-	if c := spec.Cred; c != nil && !spec.becomes() {
+	if c := spec.Cred; c != nil && !spec.changesUser() {
 		sys.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID, Groups: c.Groups}
 	}
 	return sys
 }
 
-func (t *Table) files(files []*os.File) []uintptr {
+func (t *Table) descriptors(files []*os.File) []uintptr {
 	fds := make([]uintptr, max(len(files), 3))
 	for i := range fds {
 		switch {
@@ -307,7 +307,7 @@ const LimitsName = "hinit-limits"
 const selfExe = "/proc/self/exe"
 
 func limitArgv(spec Spec, path string) []string {
-	out := append([]string{LimitsName}, spec.words()...)
+	out := append([]string{LimitsName}, spec.setupWords()...)
 	for _, l := range spec.Limits {
 		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))
 	}

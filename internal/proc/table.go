@@ -13,19 +13,19 @@ import (
 
 // Table holds the processes that this process has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
-	owned   map[int]uint64  // runs by live main process
-	runs    map[uint64]*run // runs by number, until Forget
-	null    *os.File
-	nonce   string // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked  bool   // hinit started with blocked signals
-	procfs  *scanner
-	marks   marker
-	oom     oomScore
-	byMark  map[uint64]uint64 // runs by mark
-	members membership
-	held    []int     // main processes that a tracer holds, in the order in which nextHeld returns them
-	heldAt  time.Time // when nextHeld last searched
-	findAt  time.Time // before this time find does not check paths
+	owned        map[int]uint64  // runs by live main process
+	runs         map[uint64]*run // runs by number, until Forget
+	null         *os.File
+	nonce        string // distinguishes the runs of this table from runs of another hinit on the same machine
+	masked       bool   // hinit started with blocked signals
+	procfs       *scanner
+	marks        marker
+	oom          oomScore
+	byMark       map[uint64]uint64 // runs by mark
+	members      membership
+	held         []int     // main processes that a tracer holds, in the order in which nextHeld returns them
+	heldSearched time.Time // when nextHeld last searched
+	checkAt      time.Time // before this time find does not check paths
 }
 
 // run is what the table knows about the processes of one run.
@@ -84,15 +84,15 @@ func New() (*Table, error) {
 }
 
 // Signal signals the main process of a run. The error is os.ErrProcessDone after that process was reaped.
-func (t *Table) Signal(id uint64, signal int) error { return t.send(id, signal, "process", 1) }
+func (t *Table) Signal(id uint64, signal int) error { return t.signalMain(id, signal, "process", 1) }
 
 // SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone after that process
 // was reaped, because another group may have the number by then.
 func (t *Table) SignalGroup(id uint64, signal int) error {
-	return t.send(id, signal, "process group", -1)
+	return t.signalMain(id, signal, "process group", -1)
 }
 
-func (t *Table) send(id uint64, signal int, what string, sign int) error {
+func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	r := t.runs[id]
 	if r == nil || r.main == 0 {
 		return os.ErrProcessDone
@@ -121,12 +121,12 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		if r := t.runs[id]; r != nil {
 			if trees {
 				ends++
-				x.Leftover = t.leftBehind(r, ends > 1)
+				x.Leftover = t.hasLeftover(r, ends > 1)
 				x.Unmarked = t.unmarkedSince(pid)
 			}
 			r.main = 0
-		} else if trees && t.lingering() {
-			if of := t.marked(pid); t.runs[of] != nil && t.runs[of].main == 0 {
+		} else if trees && t.hasLingering() {
+			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].main == 0 {
 				x.Of = of
 			}
 		}

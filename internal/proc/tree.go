@@ -22,20 +22,20 @@ type identity struct {
 
 // membership holds the run of each process, according to one scan.
 type membership struct {
-	scan     int                 // number of the scan
-	known    map[identity]uint64 // runs of living processes, without main processes
-	living   map[uint64][]stat   // living processes by run, without the main process
-	origins  map[identity]uint64 // runs of orphans, 0 for none, or unknown; found once for each process
-	ended    map[identity]uint64 // runs of dead orphans that are not reaped, 0 for none, or unknown
-	fresh    map[uint64]int      // number of dead orphans that are new in this scan, by run
-	asked    int                 // number of marks of dead orphans that this scan has read
-	unmarked []stat              // living orphans that hide their run
-	latest   map[uint64]stat     // youngest process by run, dead or alive, without the main process
+	scan      int                 // number of the scan
+	known     map[identity]uint64 // runs of living processes, without main processes
+	alive     map[uint64][]stat   // living processes by run, without the main process
+	origins   map[identity]uint64 // runs of orphans, 0 for none, or unknown; found once for each process
+	ended     map[identity]uint64 // runs of dead orphans that are not reaped, 0 for none, or unknown
+	fresh     map[uint64]int      // number of dead orphans that are new in this scan, by run
+	marksRead int                 // number of marks of dead orphans that this scan has read
+	unmarked  []stat              // living orphans that hide their run
+	latest    map[uint64]stat     // youngest process by run, dead or alive, without the main process
 }
 
-// unknown stands for the run of an orphan that may belong to any run: the orphan is dead with an unreadable mark, or hides its
+// unknownRun stands for the run of an orphan that may belong to any run: the orphan is dead with an unreadable mark, or hides its
 // run.
-const unknown = ^uint64(0)
+const unknownRun = ^uint64(0)
 
 // assignRuns finds the run of each process in the current scan. A main process belongs to its run. A process also belongs to a
 // run if its parent does, or if an earlier scan said so. So do members of the group or session that the main process made: the
@@ -83,49 +83,49 @@ func (t *Table) assignRuns() {
 			who := identity{p.PID, p.Start}
 			id, asked := t.members.origins[who]
 			if !asked {
-				id = t.origin(p.PID)
+				id = t.runOfOrphan(p.PID)
 				if id == 0 && t.hidesMark(p.PID) {
-					id = unknown
+					id = unknownRun
 				}
 			}
 			origins[who] = id
 			if t.runs[id] != nil {
 				owner[p.PID] = id
-			} else if id == unknown {
+			} else if id == unknownRun {
 				strays = append(strays, p)
 			}
 		}
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
+		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // youngest first, as long as PIDs ascend
 		if p.Dead() && p.Parent == self {
-			t.sortEnded(p, &before, groups, sessions)
+			t.assignDead(p, &before, groups, sessions)
 		}
 	}
 	for _, p := range all {
 		if p.Dead() || p.PID == self {
 			continue
 		}
-		id := ancestry(p.PID, self, owner, parent)
+		id := runOfAncestor(p.PID, self, owner, parent)
 		if _, main := t.owned[p.PID]; id != 0 && !main {
 			t.members.known[identity{p.PID, p.Start}] = id
-			t.members.living[id] = append(t.members.living[id], p)
+			t.members.alive[id] = append(t.members.alive[id], p)
 			t.noteLatest(id, p)
 		}
 	}
 }
 
-// most limits the number of marks of dead orphans that a scan reads. The older orphans count as unknown.
-const most = 256
+// mostDeadMarks limits the number of marks of dead orphans that a scan reads. The older orphans count as unknown.
+const mostDeadMarks = 256
 
-// sortEnded finds the run of a dead orphan. A process that forks and ends at once may be alive in no scan. But a scan shows it
+// assignDead finds the run of a dead orphan. A process that forks and ends at once may be alive in no scan. But a scan shows it
 // dead, because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor
 // newly dead, proves that all of them have ended.
-func (t *Table) sortEnded(p stat, before *membership, groups, sessions map[int]uint64) {
+func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
 	}
@@ -135,13 +135,13 @@ func (t *Table) sortEnded(p stat, before *membership, groups, sessions map[int]u
 		id = before.known[who]
 		switch {
 		case id != 0:
-		case t.members.asked == most:
-			id = unknown
+		case t.members.marksRead == mostDeadMarks:
+			id = unknownRun
 		default:
-			t.members.asked++
-			id = t.endedOf(p.PID)
+			t.members.marksRead++
+			id = t.runOfDead(p.PID)
 		}
-		if id == unknown || id == 0 {
+		if id == unknownRun || id == 0 {
 			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
 		}
 		t.members.fresh[id]++
@@ -156,12 +156,12 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// lingering reports whether a run exists whose main process was reaped, and which Forget has not dropped.
-func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
+// hasLingering reports whether a run exists whose main process was reaped, and which Forget has not dropped.
+func (t *Table) hasLingering() bool { return len(t.runs) > len(t.owned) }
 
-// ancestry returns the run of the nearest ancestor that has a run, the process itself included. It stores this run for all
+// runOfAncestor returns the run of the nearest ancestor that has a run, the process itself included. It stores this run for all
 // processes between. parent may contain a cycle, because a scan is not atomic.
-func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
+func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
 		if found, known := owner[pid]; known {
@@ -180,24 +180,24 @@ func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id I
 	return id
 }
 
-// leftBehind reports whether processes of a run are alive after the end of the main process, which is not reaped yet. If several
+// hasLeftover reports whether processes of a run are alive after the end of the main process, which is not reaped yet. If several
 // main processes have ended together, one scan serves all of them.
-func (t *Table) leftBehind(r *run, several bool) bool {
-	if !t.procfs.sawEnd(r.main) { // a scan that shows the end also shows all processes that the main process has started
-		if !several && !t.procfs.hasChildBesides(t.owned) {
+func (t *Table) hasLeftover(r *run, several bool) bool {
+	if !t.procfs.sawDead(r.main) { // a scan that shows the end also shows all processes that the main process has started
+		if !several && !t.procfs.hasUnknownChild(t.owned) {
 			return false
 		}
 		t.procfs.scan()
 	}
-	for range confirm {
+	for range confirmingScans {
 		t.assignRuns()
-		if len(t.members.living[r.id]) > 0 || t.members.fresh[r.id] == 0 {
+		if len(t.members.alive[r.id]) > 0 || t.members.fresh[r.id] == 0 {
 			break
 		}
 		t.procfs.scan() // several processes have just ended: the last scan may lack their children
 	}
 	t.assignRuns()
-	return len(t.members.living[r.id])+t.members.fresh[r.id] > 0
+	return len(t.members.alive[r.id])+t.members.fresh[r.id] > 0
 }
 
 // unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan, which
@@ -215,19 +215,19 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirm is the number of further scans that must show deaths in a run before the deaths count as a sign of new processes.
-const confirm = 2
+// confirmingScans is the number of further scans that must show deaths in a run before the deaths count as a sign of new processes.
+const confirmingScans = 2
 
-// sawEnd reports whether the last scan is fresh and shows the process as dead.
-func (s *scanner) sawEnd(pid int) bool {
+// sawDead reports whether the last scan is fresh and shows the process as dead.
+func (s *scanner) sawDead(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
 // Observe records the living processes of a run, so that the table still knows their run after they lose their parents. It scans
 // the process table only if the main process may have relatives, and once for calls in quick succession.
 func (t *Table) Observe(id uint64) {
-	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasChildBesides(t.owned) {
-		t.procfs.spared = time.Now()
+	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasUnknownChild(t.owned) {
+		t.procfs.skipped = time.Now()
 		return
 	}
 	t.procfs.scanWithin(fresh)
@@ -253,10 +253,10 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	for range 8 {
 		t.assignRuns()
 		before := len(seen)
-		for _, p := range t.members.living[id] {
+		for _, p := range t.members.alive[id] {
 			if who := (identity{p.PID, p.Start}); !seen[who] {
 				seen[who] = true
-				if t.kill(p, signal) {
+				if t.signalOther(p, signal) {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
@@ -267,13 +267,13 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		if len(seen) == before && t.members.fresh[id] == 0 || signal != int(unix.SIGKILL) {
 			break
 		}
-		if t.members.fresh[id] > 0 && len(t.members.living[id]) == 0 {
+		if t.members.fresh[id] > 0 && len(t.members.alive[id]) == 0 {
 			signalled += t.killForkers(id)
 		}
 		t.procfs.scan()
 	}
 	t.assignRuns()
-	if len(t.members.living[id])+t.members.fresh[id] > 0 {
+	if len(t.members.alive[id])+t.members.fresh[id] > 0 {
 		return max(signalled, 1) // the processes fork and end faster than scans can see
 	}
 	return signalled
@@ -317,22 +317,22 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	case err == nil:
 		defer unix.Close(fd)
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or forbidden by seccomp
-		if t.endedOf(pid) != id || t.RunOf(pid) != id {
+		if t.runOfDead(pid) != id || t.RunOf(pid) != id {
 			return unix.Kill(pid, 0) == nil, false
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
-		return !errors.Is(err, unix.ESRCH), false // the PID may be that of a thread
+		return !errors.Is(err, unix.ESRCH), false // the PID may belong to a thread
 	}
-	if t.endedOf(pid) != id || t.RunOf(pid) != id { // another hinit uses the same marks
+	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // another hinit uses the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// kill signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile. It
+// signalOther signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile. It
 // reports whether the signal was delivered.
-func (t *Table) kill(p stat, signal int) bool {
+func (t *Table) signalOther(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
 		return unix.Kill(p.PID, syscall.Signal(signal)) == nil
@@ -341,7 +341,7 @@ func (t *Table) kill(p stat, signal int) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	if now, ok := t.procfs.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
+	if now, ok := t.procfs.readStat(p.PID); !ok || now.Start != p.Start || now.Dead() {
 		return false
 	}
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
@@ -354,7 +354,7 @@ func (t *Table) Gone(ids []uint64) []uint64 {
 	t.procfs.scan()
 	t.assignRuns()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.main == 0 && len(t.members.living[id])+t.members.fresh[id]+t.members.fresh[unknown] == 0 {
+		if r := t.runs[id]; r == nil || r.main == 0 && len(t.members.alive[id])+t.members.fresh[id]+t.members.fresh[unknownRun] == 0 {
 			gone = append(gone, id)
 		}
 	}
@@ -374,15 +374,15 @@ func (t *Table) SignalRest(signal int) {
 		parent[p.PID] = p.Parent
 	}
 	for _, p := range t.procfs.stats {
-		if p.PID != self && !p.Dead() && ancestry(p.Parent, 0, owner, parent) == 1 {
-			t.kill(p, signal)
+		if p.PID != self && !p.Dead() && runOfAncestor(p.Parent, 0, owner, parent) == 1 {
+			t.signalOther(p, signal)
 		}
 	}
 }
 
 // Began returns the start time of a process, in ticks since the kernel's start; 0 if there is no such process.
 func (t *Table) Began(pid int) uint64 {
-	p, _ := t.procfs.stat(pid)
+	p, _ := t.procfs.readStat(pid)
 	return p.Start
 }
 
@@ -395,7 +395,7 @@ func (t *Table) KillSession(session int, before uint64) {
 	t.procfs.scan()
 	for _, p := range t.procfs.stats {
 		if p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
-			t.kill(p, int(unix.SIGKILL))
+			t.signalOther(p, int(unix.SIGKILL))
 		}
 	}
 }

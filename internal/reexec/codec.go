@@ -16,7 +16,7 @@ import (
 	"unsafe"
 )
 
-// Codec encodes and decodes the state that one generation passes to the next. It includes unexported fields of structs, so that
+// Codec encodes and decodes the state that a generation passes to the next one. It includes unexported fields of structs, so that
 // no new field is forgotten. It supports booleans, numbers, strings, times and open files, and pointers, slices, arrays, maps and
 // structs of these. A value of any other type is an error. Raw JSON is copied. Tags of fields:
 //
@@ -59,8 +59,8 @@ type field struct {
 	v    reflect.Value
 }
 
-// fields returns the fields of a struct that are encoded.
-func fields(v reflect.Value) (list []field) {
+// encodedFields returns the fields of a struct that are encoded.
+func encodedFields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		tag, tagged := f.Tag.Lookup("reexec")
@@ -69,23 +69,23 @@ func fields(v reflect.Value) (list []field) {
 		case name == "-":
 			continue
 		case f.Anonymous && !tagged && f.Type.Kind() == reflect.Struct:
-			list = append(list, fields(v.Field(i))...)
+			list = append(list, encodedFields(v.Field(i))...)
 			continue
 		case name == "":
 			name = f.Name
 		}
-		list = append(list, field{name, how == "json", open(v.Field(i))})
+		list = append(list, field{name, how == "json", accessible(v.Field(i))})
 	}
 	return list
 }
 
-// open makes an unexported field accessible to reflect.
-func open(v reflect.Value) reflect.Value {
+// accessible makes an unexported field accessible to reflect.
+func accessible(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// moment is an encoded time.
-type moment struct {
+// encodedTime is an encoded time.
+type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
 }
@@ -117,11 +117,11 @@ var (
 func (c *Codec) encode(v reflect.Value) (any, error) {
 	switch known := v.Interface().(type) {
 	case time.Time:
-		return c.moment(known), nil
+		return c.encodeTime(known), nil
 	case json.RawMessage:
 		return known, nil
 	case *os.File:
-		return c.number(known), nil
+		return c.descriptorOf(known), nil
 	}
 	switch v.Kind() {
 	case reflect.Bool, reflect.Float32, reflect.Float64,
@@ -144,7 +144,7 @@ func (c *Codec) encode(v reflect.Value) (any, error) {
 		return c.encodeMap(v)
 	case reflect.Struct:
 		out := make(map[string]any)
-		for _, f := range fields(v) {
+		for _, f := range encodedFields(v) {
 			part, err := f.encode(c)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.name, err)
@@ -172,8 +172,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// number returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed file.
-func (c *Codec) number(f *os.File) int {
+// descriptorOf returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed file.
+func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
 		_ = raw.Control(func(n uintptr) { fd = int(n) }) // an error for a closed file
@@ -184,8 +184,8 @@ func (c *Codec) number(f *os.File) int {
 	return fd
 }
 
-// file is the inverse of number.
-func (c *Codec) file(fd int) *os.File {
+// fileOf is the inverse of number.
+func (c *Codec) fileOf(fd int) *os.File {
 	if fd < 0 {
 		return nil
 	}
@@ -233,11 +233,11 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	return out, nil
 }
 
-func (c *Codec) moment(t time.Time) any {
+func (c *Codec) encodeTime(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	m := moment{Wall: t.UnixNano()}
+	m := encodedTime{Wall: t.UnixNano()}
 	if t != t.Round(0) { // != compares the monotonic reading too, unlike Equal
 		m.Mono = c.mono + int64(t.Sub(c.now))
 	}
@@ -259,16 +259,16 @@ func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
 		return nil
 	}
 	if v.Type() == timeType {
-		var m moment
+		var m encodedTime
 		if err := json.Unmarshal(data, &m); err != nil {
 			return err
 		}
-		v.Set(reflect.ValueOf(c.time(m)))
+		v.Set(reflect.ValueOf(c.decodeTime(m)))
 		return nil
 	}
 	if v.Type() == fileType {
 		fd, err := strconv.Atoi(string(data))
-		v.Set(reflect.ValueOf(c.file(fd)))
+		v.Set(reflect.ValueOf(c.fileOf(fd)))
 		return err
 	}
 	if v.Type() == rawType {
@@ -302,7 +302,7 @@ func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
 		if err := json.Unmarshal(data, &parts); err != nil {
 			return err
 		}
-		for _, f := range fields(v) {
+		for _, f := range encodedFields(v) {
 			part, there := parts[f.name]
 			if !there {
 				continue
@@ -352,7 +352,7 @@ func (c *Codec) decodeMap(data json.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-func (c *Codec) time(m moment) time.Time {
+func (c *Codec) decodeTime(m encodedTime) time.Time {
 	if m.Mono == 0 {
 		return time.Unix(0, m.Wall)
 	}

@@ -50,7 +50,7 @@ type Program struct {
 func (p *Program) Become() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	memory, err := p.memory()
+	memory, err := p.makeMemory()
 	if err != nil {
 		return err
 	}
@@ -71,12 +71,12 @@ func (p *Program) Become() error {
 		return err
 	}
 	defer halted.Resume()
-	undo, err := hold(p.Signals)
+	undo, err := holdSignals(p.Signals)
 	if err != nil {
 		return err
 	}
 	defer undo()
-	if err := p.seal(memory, monotonic()); err != nil {
+	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
 	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first definition of a variable counts
@@ -89,8 +89,8 @@ func (p *Program) Become() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// hold makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same thread.
-func hold(signals []syscall.Signal) (undo func(), err error) {
+// holdSignals makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same thread.
+func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
 		const bits = 8 * int(unsafe.Sizeof(block.Val[0]))
@@ -99,32 +99,32 @@ func hold(signals []syscall.Signal) (undo func(), err error) {
 	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old); err != nil {
 		return nil, fmt.Errorf("cannot hold signals back: %w", err)
 	}
-	var before [4]action
-	for i, s := range essential {
-		ignore := action{1} // SIG_IGN; the handler is the first field except on MIPS
-		exchange(s, &ignore, &before[i])
+	var before [4]sigaction
+	for i, s := range alwaysUnblocked {
+		ignore := sigaction{1} // SIG_IGN; the handler is the first field except on MIPS
+		exchangeAction(s, &ignore, &before[i])
 	}
 	return func() {
-		for i, s := range essential {
-			exchange(s, &before[i], nil)
+		for i, s := range alwaysUnblocked {
+			exchangeAction(s, &before[i], nil)
 		}
 		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail: the mask was valid before
 	}, nil
 }
 
-// essential lists the signals that the Go runtime always unblocks.
-var essential = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
+// alwaysUnblocked lists the signals that the Go runtime always unblocks.
+var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
-// action has room for the kernel's struct sigaction.
-type action [8]uintptr
+// sigaction has room for the kernel's struct sigaction.
+type sigaction [8]uintptr
 
-func exchange(s syscall.Signal, set, old *action) {
+func exchangeAction(s syscall.Signal, set, old *sigaction) {
 	// 8 is the size of the kernel's signal set.
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
-// memory creates the memory file and writes the envelope without its last part.
-func (p *Program) memory() (*os.File, error) {
+// makeMemory creates the memory file and writes the envelope without its last part.
+func (p *Program) makeMemory() (*os.File, error) {
 	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make memory for the handover: %w", err)
@@ -137,8 +137,8 @@ func (p *Program) memory() (*os.File, error) {
 	return memory, nil
 }
 
-// seal writes the last part of the envelope and makes the file immutable.
-func (p *Program) seal(memory *os.File, deaf int64) error {
+// sealMemory writes the last part of the envelope and makes the file immutable.
+func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	numbers := []int{}
 	for _, s := range p.Late() {
 		numbers = append(numbers, int(s))

@@ -25,12 +25,12 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.broken.CompareAndSwap(false, true) {
 		return // another fault is in progress
 	}
-	g.report(doing, value, stack)
-	err := g.mayGoOn()
+	g.writeReport(doing, value, stack)
+	err := g.countFault()
 	if err == nil {
 		over := false
 		err = awaitRoom(func() error {
-			over, err = g.replace(Self, faultCause(doing), true, true)
+			over, err = g.replaceProgram(Self, faultCause(doing), true, true)
 			return err
 		})
 		if over {
@@ -46,10 +46,10 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
-	g.report(doing, value, stack)
-	err := g.mayGoOn()
+	g.writeReport(doing, value, stack)
+	err := g.countFault()
 	if err == nil {
-		err = awaitRoom(func() error { return g.become(Self, faultCause(doing), true, true) })
+		err = awaitRoom(func() error { return g.becomeProgram(Self, faultCause(doing), true, true) })
 	}
 	g.giveUp(err)
 }
@@ -70,8 +70,8 @@ func (g *Generation) giveUp(err error) {
 	g.failed.Store(true)
 }
 
-// mayGoOn counts a fault. It returns an error if hinit must not re-execute itself any more.
-func (g *Generation) mayGoOn() error {
+// countFault counts a fault. It returns an error if hinit must not re-execute itself any more.
+func (g *Generation) countFault() error {
 	now := time.Now()
 	for _, at := range g.faults {
 		if now.Sub(at) < faultWindow {
@@ -85,8 +85,8 @@ func (g *Generation) mayGoOn() error {
 	return nil
 }
 
-// report writes the report of a fault to standard error and to a file. It waits at most reportTime.
-func (g *Generation) report(doing string, value any, stack []byte) {
+// writeReport writes the report of a fault to standard error and to a file. It waits at most reportTime.
+func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",

@@ -99,7 +99,7 @@ func Understand(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // without this the name is that of the executed link
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // without this the process has the name of the executed link
 	return nil
 }
 
@@ -159,29 +159,29 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	guard.Go("re-executing", func() {
 		defer g.busy.Store(false)
 		defer release()
-		_, err := g.replace(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
+		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
 		g.refuse(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
 	return g.Number, nil
 }
 
-// replace executes another program. It returns only after a failure, and the state is the same as before. over says that the
+// replaceProgram executes another program. It returns only after a failure, and the state is the same as before. over says that the
 // container has ended meanwhile.
-func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, err error) {
+func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Rest(fault)
 	defer wake()
 	if err != nil {
 		return false, err
 	}
-	if ended := g.host.Yield(func() { err = g.become(path, cause, fault, knows) }); ended != nil {
+	if ended := g.host.Yield(func() { err = g.becomeProgram(path, cause, fault, knows) }); ended != nil {
 		return true, ended
 	}
 	return false, err
 }
 
-// become does the part of replace that runs in the supervisor's goroutine. It returns only after a failure.
-func (g *Generation) become(path, cause string, fault, knows bool) error {
+// becomeProgram does the part of replace that runs in the supervisor's goroutine. It returns only after a failure.
+func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
 	state, thaw, err := g.host.HandOver(past, fault)

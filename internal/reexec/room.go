@@ -24,14 +24,14 @@ import (
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plenty is a number of free process numbers that is always enough: no fork bomb uses so many while a program starts. With
+	// plentyOfNumbers is a number of free process numbers that is always enough: no fork bomb uses so many while a program starts. With
 	// fewer free numbers, hinit stops all other processes.
-	plenty = 1024
-	// outside is the number of process numbers that may be used from outside of the container, as by docker exec, while all other
+	plentyOfNumbers = 1024
+	// outsideNumbers is the number of process numbers that may be used from outside of the container, as by docker exec, while all other
 	// processes are stopped.
-	outside = 3
-	// spare is the number of further threads that must be possible if the limit of the control group can't be read.
-	spare = 64
+	outsideNumbers = 3
+	// spareThreads is the number of further threads that must be possible if the limit of the control group can't be read.
+	spareThreads = 64
 	// mostBefore limits how many stopped processes the variable lists. A number takes up to ten digits and a blank.
 	mostBefore = 10_000
 	// haltTime limits the time to stop the other processes. The supervisor waits meanwhile.
@@ -92,13 +92,13 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 		threads = int(task.Nlink) - 2
 	}
 	// A subreaper can't stop other processes, so the present number of free process numbers must be enough.
-	if free, limited := tuning.FreeProcesses(); (!limited || free >= plenty || os.Getpid() != 1) && roomFor(threads+spare) {
+	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfNumbers || os.Getpid() != 1) && roomFor(threads+spareThreads) {
 		return nil, nil
 	}
 	if !knows {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and this binary is too old to start then; stop some processes first", errNoRoom)
 	}
-	h := &Halted{Threads: threads - outside, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
+	h := &Halted{Threads: threads - outsideNumbers, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
 	if h.before, beyond, err = proc.FreezeOthers(haltTime); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errNoRoom, err)
@@ -107,7 +107,7 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	switch {
 	case limited && free < 0:
 		err = fmt.Errorf("%w: the container has %d processes and threads more than --pids-limit allows; stop some first", errNoRoom, -free)
-	case beyond != 0 && !roomFor(spare):
+	case beyond != 0 && !roomFor(spareThreads):
 		err = fmt.Errorf("%w: the container is short of process numbers, and hinit may not stop process %d of another user meanwhile", errNoRoom, beyond)
 	default:
 		return h, nil

@@ -28,8 +28,8 @@ const Kept = 1000
 // maxLive limits the living runs, because each is a service of the supervisor.
 const maxLive = 256
 
-// unknown returns the error about an unknown id.
-func unknown(id string) error {
+// unknownRun returns the error about an unknown id.
+func unknownRun(id string) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
 }
 
@@ -95,17 +95,17 @@ func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
 	for _, e := range b.live {
-		b.arm(e)
+		b.startTimer(e)
 	}
 	b.mu.Unlock()
-	guard.Go("following the runs", b.follow)
+	guard.Go("following the runs", b.recordEnds)
 }
 
-// prefix begins the names of runs in the supervisor. No service of hinit.yaml and no service directory can have such a name.
-const prefix = "run/"
+// namePrefix begins the names of runs in the supervisor. No service of hinit.yaml and no service directory can have such a name.
+const namePrefix = "run/"
 
-// Owns reports whether the name of a service is that of a run.
-func Owns(service string) bool { return strings.HasPrefix(service, prefix) }
+// Owns reports whether the name of a service belongs to a run.
+func Owns(service string) bool { return strings.HasPrefix(service, namePrefix) }
 
 // CheckTag returns why a tag is invalid, or "".
 func CheckTag(tag string) string {
@@ -131,7 +131,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 		if o.Output != nil {
 			_ = o.Output.Close() // nothing was written to it
 		}
-		return b.await(ctx, e)
+		return b.awaitStart(ctx, e)
 	}
 	if len(b.live) >= maxLive {
 		b.mu.Unlock()
@@ -141,7 +141,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	e := &entry{
 		Run: client.Run{
 			ID: b.instance + "-" + strconv.FormatUint(b.next, 10), Tag: o.Tag, Template: o.Template, Profile: o.Profile,
-			Service: prefix + o.Tag, Log: o.Log, StartedAt: time.Now(),
+			Service: namePrefix + o.Tag, Log: o.Log, StartedAt: time.Now(),
 		},
 		limit: o.Limit, output: o.Output, starts: make(chan struct{}),
 	}
@@ -159,26 +159,26 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 		delete(b.live, e.ID)
 		delete(b.byTag, e.Tag)
 	} else {
-		over = b.look(e, b.loop.Snapshot().Find(e.Service))
-		b.arm(e)
+		over = b.compareRun(e, b.loop.Snapshot().Find(e.Service))
+		b.startTimer(e)
 		b.wakeWaiters(e)
 	}
 	out := e.Run
 	close(e.starts)
 	b.mu.Unlock()
-	b.drop(over, out.Service)
+	b.removeService(over, out.Service)
 	return out, err
 }
 
-// drop makes the supervisor forget a run if over is true. It waits for the loop, so the caller must not hold b.mu.
-func (b *Book) drop(over bool, service string) {
+// removeService makes the supervisor forget a run if over is true. It waits for the loop, so the caller must not hold b.mu.
+func (b *Book) removeService(over bool, service string) {
 	if over {
 		b.loop.Post(supervisor.Remove{Name: service})
 	}
 }
 
-// await waits until another call of Start has started the run.
-func (b *Book) await(ctx context.Context, e *entry) (client.Run, error) {
+// awaitStart waits until another call of Start has started the run.
+func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	select {
 	case <-e.starts:
 	case <-ctx.Done():
@@ -218,8 +218,8 @@ func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
 }
 
-// arm starts the timer for the time limit of a run. The caller holds b.mu.
-func (b *Book) arm(e *entry) {
+// startTimer starts the timer for the time limit of a run. The caller holds b.mu.
+func (b *Book) startTimer(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
 			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // fails only if the supervisor has ended
@@ -270,7 +270,7 @@ func (b *Book) find(id string) (client.Run, error) {
 			return e.Run, nil
 		}
 	}
-	return client.Run{}, unknown(id)
+	return client.Run{}, unknownRun(id)
 }
 
 // Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
@@ -313,23 +313,23 @@ func (b *Book) wakeWaiters(e *entry) {
 	b.changed = make(chan struct{})
 }
 
-// follow records the ends of runs until the loop ends.
-func (b *Book) follow() {
+// recordEnds records the ends of runs until the loop ends.
+func (b *Book) recordEnds() {
 	for {
 		news := b.loop.News()
-		b.lookAll()
+		b.compareAll()
 		select {
 		case <-news:
 		case <-b.loop.Ended():
-			b.lookAll()
+			b.compareAll()
 			return
 		}
 	}
 }
 
-// lookAll compares the runs with the current snapshot of the supervisor. It takes the snapshot under b.mu, because an older
+// compareAll compares the runs with the current snapshot of the supervisor. It takes the snapshot under b.mu, because an older
 // snapshot could lack a run that was just started.
-func (b *Book) lookAll() {
+func (b *Book) compareAll() {
 	var over []string
 	b.mu.Lock()
 	snap := b.loop.Snapshot()
@@ -341,27 +341,27 @@ func (b *Book) lookAll() {
 			}
 		}
 		for _, e := range b.live {
-			if e.started && b.look(e, views[e.Service]) {
+			if e.started && b.compareRun(e, views[e.Service]) {
 				over = append(over, e.Service)
 			}
 		}
 	}
 	b.mu.Unlock()
 	for _, service := range over {
-		b.drop(true, service)
+		b.removeService(true, service)
 	}
 }
 
-// look compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller holds
+// compareRun compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller holds
 // b.mu.
-func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
+func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
 	case v == nil: // the shutdown of the container has dropped the run
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
-		e.End, over = endOf(v.LastExit), true
+		e.End, over = runEnd(v.LastExit), true
 	default:
 		if v.PID != 0 && e.PID == 0 {
 			e.PID = v.PID
@@ -378,24 +378,24 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	b.forget(e)
+	b.moveToEnded(e)
 	if e.started {
 		b.wakeWaiters(e)
 	}
 	return over
 }
 
-// shorten cuts the texts that a client chose and that the book keeps after a run has ended.
-func (e *entry) shorten() {
+// shortenTexts cuts the texts that a client chose and that the book keeps after a run has ended.
+func (e *entry) shortenTexts() {
 	e.Log, e.Profile = supervisor.Shorten(e.Log), supervisor.Shorten(e.Profile)
 	if e.End != nil {
 		e.End.Error = supervisor.Shorten(e.End.Error)
 	}
 }
 
-// forget moves a run to the ended runs, and drops the oldest of these. The caller holds b.mu.
-func (b *Book) forget(e *entry) {
-	e.shorten()
+// moveToEnded moves a run to the ended runs, and drops the oldest of these. The caller holds b.mu.
+func (b *Book) moveToEnded(e *entry) {
+	e.shortenTexts()
 	delete(b.live, e.ID)
 	b.ended = append(b.ended, e)
 	if n := len(b.ended) - Kept; n > 0 {
@@ -406,6 +406,6 @@ func (b *Book) forget(e *entry) {
 	}
 }
 
-func endOf(x *supervisor.Exit) *client.RunEnd {
+func runEnd(x *supervisor.Exit) *client.RunEnd {
 	return &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
 }

@@ -56,7 +56,7 @@ func (b *Book) TakeOver(h *Handover) {
 	}
 	for _, r := range h.Ended {
 		e := add(r)
-		e.shorten() // an older program may have kept long texts
+		e.shortenTexts() // an older program may have kept long texts
 		b.ended = append(b.ended, e)
 	}
 }

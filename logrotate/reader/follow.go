@@ -115,7 +115,7 @@ func (r *reader) run(ctx context.Context) error {
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
-		return errors.Join(err, r.unread())
+		return errors.Join(err, r.unreadError())
 	}
 	if r.o.Caught != nil {
 		if r.emitErr = r.o.Caught(); r.emitErr != nil {
@@ -140,7 +140,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 		moved := true
 		if r.file != nil {
 			var err error
-			if moved, err = r.moved(); err != nil {
+			if moved, err = r.currentReplaced(); err != nil {
 				return err
 			}
 			// Drain after the check. A renamed file gets no more lines, so nothing is missed.
@@ -158,8 +158,8 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// moved reports whether the name "current" now means another file.
-func (r *reader) moved() (bool, error) {
+// currentReplaced reports whether the name "current" now means another file.
+func (r *reader) currentReplaced() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
 		return false, err
@@ -184,11 +184,11 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		if read, err = old.Stat(); err != nil {
 			return false, err
 		}
-		if err := r.rest(); err != nil {
+		if err := r.emitUnfinished(); err != nil {
 			return false, err
 		}
 	}
-	archives, err := r.find()
+	archives, err := r.openCurrent()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // the directory is gone; the old file stays open, in case the directory comes back
 	}
@@ -207,7 +207,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 			continue
 		}
 		next = append(next, name)
-		if old != nil && r.is(name, read) {
+		if old != nil && r.isArchiveOf(name, read) {
 			next, found = next[:0], true
 		}
 	}
@@ -220,17 +220,17 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		}
 	}
 	for _, name := range next {
-		if err := r.whole(ctx, name, 0); err != nil {
+		if err := r.emitArchive(ctx, name, 0); err != nil {
 			return false, err
 		}
 	}
 	return r.file != nil, nil
 }
 
-// whole emits the lines of an archive from offset skip. A missing archive counts as empty.
-func (r *reader) whole(ctx context.Context, name string, skip int64) error {
+// emitArchive emits the lines of an archive from offset skip. A missing archive counts as empty.
+func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
-		return r.tellBroken(name)
+		return r.emitBroken(name)
 	}
 	f, packed, err := openArchive(r.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -238,21 +238,21 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	}
 	if err == nil {
 		defer f.Close()
-		err = r.archived(ctx, f, packed, skip)
+		err = r.emitOpenArchive(ctx, f, packed, skip)
 	}
-	if r.unreadable(ctx, name, err) {
-		return r.tellBroken(name)
+	if r.recordUnreadable(ctx, name, err) {
+		return r.emitBroken(name)
 	}
 	return err
 }
 
-// archived emits the lines of the open archive f from offset skip.
-func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
+// emitOpenArchive emits the lines of the open archive f from offset skip.
+func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
 	if packed {
-		err = r.packed.each(ctx, f, skip, r.take)
+		err = r.packed.decompress(ctx, f, skip, r.emitComplete)
 	} else {
 		r.file, r.at = f, skip
 		err = r.drain(ctx)
@@ -260,7 +260,7 @@ func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int
 	if err != nil {
 		return err // r.carry may hold half a line: don't emit it
 	}
-	return r.rest()
+	return r.emitUnfinished()
 }
 
 // drain emits the lines from r.at to the end of the file. An unfinished line waits in r.carry.
@@ -274,24 +274,24 @@ func (r *reader) drain(ctx context.Context) error {
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
-			if emptied, err := r.shrunk(); err != nil || !emptied {
+			if emptied, err := r.handleShrunk(); err != nil || !emptied {
 				return err
 			}
 			continue
 		}
-		if err := r.take(r.buf[:n]); err != nil {
+		if err := r.emitComplete(r.buf[:n]); err != nil {
 			return err
 		}
 	}
 }
 
-// take emits the complete lines of b, which continues r.carry.
-func (r *reader) take(b []byte) error {
+// emitComplete emits the complete lines of b, which continues r.carry.
+func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			if r.carry = append(r.carry, b...); len(r.carry) > r.o.MaxLine {
-				return r.rest() // emit a piece of a long line
+				return r.emitUnfinished() // emit a piece of a long line
 			}
 			break
 		}
@@ -301,7 +301,7 @@ func (r *reader) take(b []byte) error {
 			line = r.carry
 		}
 		r.at += int64(len(line)) + 1
-		if err := r.give(line); err != nil {
+		if err := r.emitLine(line); err != nil {
 			return err
 		}
 		r.carry = r.carry[:0]
@@ -310,9 +310,9 @@ func (r *reader) take(b []byte) error {
 	return nil
 }
 
-// shrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied the
+// handleShrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied the
 // file. emptied reports which.
-func (r *reader) shrunk() (emptied bool, err error) {
+func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
 		return false, err
@@ -326,18 +326,18 @@ func (r *reader) shrunk() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// rest emits the unfinished line, if any.
-func (r *reader) rest() error {
+// emitUnfinished emits the unfinished line, if any.
+func (r *reader) emitUnfinished() error {
 	if len(r.carry) == 0 {
 		return nil
 	}
 	r.at += int64(len(r.carry))
-	err := r.give(r.carry)
+	err := r.emitLine(r.carry)
 	r.carry = r.carry[:0]
 	return err
 }
 
-func (r *reader) give(line []byte) error {
+func (r *reader) emitLine(line []byte) error {
 	if r.since != nil {
 		// Timestamps are local time as text, so a comparison of bytes compares times.
 		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {

@@ -16,7 +16,7 @@ import (
 
 // history emits the existing lines that Options select. Afterwards r stands at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
-	archives, err := r.find()
+	archives, err := r.openCurrent()
 	if err != nil {
 		if r.o.Follow && errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -29,12 +29,12 @@ func (r *reader) history(ctx context.Context) error {
 	if !r.o.Since.IsZero() {
 		r.since = r.o.Since.Local().AppendFormat(nil, archive.StampLayout)
 	}
-	first, skip, err := r.start(ctx, archives)
+	first, skip, err := r.findStart(ctx, archives)
 	if err != nil {
 		return err
 	}
 	for _, name := range archives[first:] {
-		if err := r.whole(ctx, name, skip); err != nil {
+		if err := r.emitArchive(ctx, name, skip); err != nil {
 			return err
 		}
 		skip = 0
@@ -46,11 +46,11 @@ func (r *reader) history(ctx context.Context) error {
 	if err := r.drain(ctx); err != nil || r.o.Follow {
 		return err
 	}
-	return r.rest()
+	return r.emitUnfinished()
 }
 
-// unread returns one error about all archives that could not be read, or nil.
-func (r *reader) unread() error {
+// unreadError returns one error about all archives that could not be read, or nil.
+func (r *reader) unreadError() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
 		errs = append(errs, fmt.Errorf("%s: %w", name, r.broken[name]))
@@ -58,9 +58,9 @@ func (r *reader) unread() error {
 	return errors.Join(errs...)
 }
 
-// unreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of emit
+// recordUnreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of emit
 // does not count.
-func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
+func (r *reader) recordUnreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
 	}
@@ -68,8 +68,8 @@ func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 	return true
 }
 
-// tellBroken emits a line in place of an archive that cannot be read.
-func (r *reader) tellBroken(name string) error {
+// emitBroken emits a line in place of an archive that cannot be read.
+func (r *reader) emitBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
 	if r.o.Missing != nil {
 		r.emitErr = r.o.Missing(why)
@@ -79,9 +79,9 @@ func (r *reader) tellBroken(name string) error {
 	return r.emitErr
 }
 
-// start finds the beginning of the requested history: the index of its first archive (len(archives) means the current file), and
+// findStart finds the beginning of the requested history: the index of its first archive (len(archives) means the current file), and
 // the offset in that file.
-func (r *reader) start(ctx context.Context, archives []string) (first int, skip int64, err error) {
+func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
 		switch {
@@ -100,7 +100,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 	}
 	need := r.o.N
 	if r.file != nil {
-		if skip, need, err = r.lastOf(ctx, r.file, need); err != nil {
+		if skip, need, err = r.lastLinesOf(ctx, r.file, need); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -112,25 +112,25 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		if err == nil {
 			before := need
 			if packed {
-				skip, need, err = r.packed.last(ctx, f, need)
+				skip, need, err = r.packed.lastLines(ctx, f, need)
 			} else {
-				skip, need, err = r.lastOf(ctx, f, need)
+				skip, need, err = r.lastLinesOf(ctx, f, need)
 			}
 			f.Close()
 			if err != nil {
 				skip, need = 0, before
 			}
 		}
-		if err != nil && !r.unreadable(ctx, archives[first-1], err) {
+		if err != nil && !r.recordUnreadable(ctx, archives[first-1], err) {
 			return 0, 0, err
 		}
 	}
 	return first, skip, nil
 }
 
-// lastOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n lines
+// lastLinesOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n lines
 // of hinit can have. A process may truncate f meanwhile.
-func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
+func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
 		if err != nil {
@@ -144,7 +144,7 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // the lines are longer than those of hinit: read the whole file
+		if from > 0 && missing > 0 { // the lines are longer than hinit writes them: read the whole file
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -184,9 +184,9 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 	return 0, min(newlines, max(n, 0)), nil
 }
 
-// find opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
+// openCurrent opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
 // missing in the list is younger than the open file, so a later call of advance finds it.
-func (r *reader) find() ([]string, error) {
+func (r *reader) openCurrent() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -203,25 +203,25 @@ func (r *reader) find() ([]string, error) {
 	if f == nil {
 		return archives, nil
 	}
-	return r.before(archives)
+	return r.withoutNewer(archives)
 }
 
-// before removes from the list the archives that were made from the open file, or after it.
-func (r *reader) before(archives []string) ([]string, error) {
+// withoutNewer removes from the list the archives that were made from the open file, or after it.
+func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
 		return nil, err
 	}
 	for i := len(archives) - 1; i >= 0 && archives[i] > r.known; i-- {
-		if r.is(archives[i], opened) {
+		if r.isArchiveOf(archives[i], opened) {
 			return archives[:i], nil
 		}
 	}
 	return archives, nil
 }
 
-// is reports whether the named archive is the given file, or a compressed form of it.
-func (r *reader) is(name string, file os.FileInfo) bool {
+// isArchiveOf reports whether the named archive is the given file, or a compressed form of it.
+func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {
 		return false

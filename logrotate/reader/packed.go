@@ -23,8 +23,8 @@ type unpacker struct {
 	buf  []byte // buffer for a piece of an archive
 }
 
-// each decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each piece.
-func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
+// decompress decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each piece.
+func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
 		if err := ctx.Err(); err != nil {
@@ -47,11 +47,11 @@ func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b
 	return err
 }
 
-// last returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It decompresses
+// lastLines returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It decompresses
 // f twice, because a list of the offsets of all lines would need unlimited memory.
-func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
+func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
-	err = r.each(ctx, f, 0, func(b []byte) error {
+	err = r.decompress(ctx, f, 0, func(b []byte) error {
 		lines += bytes.Count(b, []byte{'\n'})
 		if len(b) > 0 {
 			within = b[len(b)-1] != '\n'
@@ -68,7 +68,7 @@ func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, m
 		return 0, 0, err
 	}
 	skip := lines - n
-	err = r.each(ctx, f, 0, func(b []byte) error {
+	err = r.decompress(ctx, f, 0, func(b []byte) error {
 		for skip > 0 {
 			i := bytes.IndexByte(b, '\n')
 			if i < 0 {

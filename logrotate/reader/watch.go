@@ -25,7 +25,7 @@ type watch struct {
 func newWatch(dir string, h *hub, every time.Duration) *watch {
 	w := &watch{dir: filepath.Clean(dir), hub: h, every: every, timer: time.NewTimer(every), woken: make(chan struct{}, 1)}
 	h.join(w)
-	w.renew()
+	w.watchAgain()
 	return w
 }
 
@@ -34,10 +34,10 @@ func (w *watch) close() {
 	w.hub.leave(w)
 }
 
-// renew watches the directory that has the name now. A new directory counts as a change.
-func (w *watch) renew() {
+// watchAgain watches the directory that has the name now. A new directory counts as a change.
+func (w *watch) watchAgain() {
 	st, _ := os.Stat(w.dir) // nil when it doesn't exist
-	w.hub.cover(w.dir, st)
+	w.hub.watchDir(w.dir, st)
 }
 
 // wake ends the present or the next wait. It doesn't block.
@@ -50,7 +50,7 @@ func (w *watch) wake() {
 
 // wait blocks until the directory may have changed, or the time every is over. It returns an error only after the end of ctx.
 func (w *watch) wait(ctx context.Context) error {
-	w.renew()
+	w.watchAgain()
 	w.timer.Reset(w.every)
 	select {
 	case <-ctx.Done():
@@ -75,12 +75,12 @@ type hub struct {
 
 // watched is one directory and its followers.
 type watched struct {
-	by map[*watch]struct{}
-	as os.FileInfo // status of the directory that inotify watches, nil for none
+	followers map[*watch]struct{}
+	status    os.FileInfo // status of the directory that inotify watches, nil for none
 }
 
 func (d *watched) wake() {
-	for w := range d.by {
+	for w := range d.followers {
 		w.wake()
 	}
 }
@@ -92,17 +92,17 @@ func (h *hub) join(w *watch) {
 		h.dirs = make(map[string]*watched)
 	}
 	if h.dirs[w.dir] == nil {
-		h.dirs[w.dir] = &watched{by: make(map[*watch]struct{})}
+		h.dirs[w.dir] = &watched{followers: make(map[*watch]struct{})}
 	}
-	h.dirs[w.dir].by[w] = struct{}{}
+	h.dirs[w.dir].followers[w] = struct{}{}
 }
 
 func (h *hub) leave(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.dirs[w.dir]
-	delete(d.by, w)
-	if len(d.by) > 0 {
+	delete(d.followers, w)
+	if len(d.followers) > 0 {
 		return
 	}
 	delete(h.dirs, w.dir)
@@ -111,18 +111,18 @@ func (h *hub) leave(w *watch) {
 	case len(h.dirs) == 0:
 		_ = h.watcher.Close() // the close ends the goroutine of the watcher
 		h.watcher = nil
-	case d.as != nil:
+	case d.status != nil:
 		_ = h.watcher.Remove(w.dir) // an error is ignored: the directory may be gone
 	}
 }
 
-// cover makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than before,
-// cover wakes the followers.
-func (h *hub) cover(dir string, st os.FileInfo) {
+// watchDir makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than before,
+// watchDir wakes the followers.
+func (h *hub) watchDir(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.dirs[dir]
-	if st == nil || d.as != nil && os.SameFile(st, d.as) {
+	if st == nil || d.status != nil && os.SameFile(st, d.status) {
 		return
 	}
 	if h.watcher == nil {
@@ -134,9 +134,9 @@ func (h *hub) cover(dir string, st os.FileInfo) {
 		go h.run(watcher)
 	}
 	_ = h.watcher.Remove(dir) // the watch on a replaced directory
-	d.as = nil
+	d.status = nil
 	if h.watcher.Add(dir) == nil {
-		d.as = st
+		d.status = st
 		d.wake()
 	}
 }
@@ -149,17 +149,17 @@ func (h *hub) run(watcher *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			h.happened(event)
+			h.handleEvent(event)
 		case _, ok := <-watcher.Errors:
 			if !ok {
 				return
 			}
-			h.missed()
+			h.wakeAll()
 		}
 	}
 }
 
-func (h *hub) happened(event fsnotify.Event) {
+func (h *hub) handleEvent(event fsnotify.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d := h.dirs[filepath.Dir(event.Name)]; d != nil {
@@ -167,14 +167,14 @@ func (h *hub) happened(event fsnotify.Event) {
 	}
 	if d := h.dirs[event.Name]; d != nil { // the event is about the directory itself
 		if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
-			d.as = nil // a new directory may have the same inode number, so forget it
+			d.status = nil // a new directory may have the same inode number, so forget it
 		}
 		d.wake()
 	}
 }
 
-// missed wakes all followers, because the event queue has overflowed.
-func (h *hub) missed() {
+// wakeAll wakes all followers, because the event queue has overflowed.
+func (h *hub) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, d := range h.dirs {

@@ -84,13 +84,13 @@ func TestWatchesAreWoken(t *testing.T) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		st, err := os.Stat(dirs[0])
-		return err == nil && h.dirs[dirs[0]].as != nil && os.SameFile(st, h.dirs[dirs[0]].as)
+		return err == nil && h.dirs[dirs[0]].status != nil && os.SameFile(st, h.dirs[dirs[0]].status)
 	})
 	woken(all[1], "a directory that came")
 	// An overflow wakes all.
 	for len(all[3].woken) > 0 {
 		<-all[3].woken
 	}
-	h.missed()
+	h.wakeAll()
 	woken(all[3], "an overflow")
 }

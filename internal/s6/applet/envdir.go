@@ -101,7 +101,7 @@ type envDirRules struct {
 const (
 	// maxEnvValue is the longest value of a program's variable (MAX_ARG_STRLEN, see execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits above the environment that one program can have.
+	// Limits that no environment of a program reaches.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
@@ -119,7 +119,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	d := os.NewFile(uintptr(at), dir)
 	defer d.Close()
 	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	strange, err := others(at)
+	strange, err := othersCanCreate(at)
 	if err != nil {
 		return env, err
 	}

@@ -39,18 +39,18 @@ type logger struct {
 
 func logMain(c *Call, options []option) int {
 	l := &logger{c: c, limit: lineLimit, verbose: 1}
-	notify, ok := l.set(options)
+	notify, ok := l.applyOptions(options)
 	if !ok {
 		return wrongUsage
 	}
-	if notify >= 0 && !inherited(notify) {
+	if notify >= 0 && !isInherited(notify) {
 		return c.fatal(exitUsage, "invalid notification fd: "+strerror(unix.EBADF))
 	}
 	steps, wrong := parseScript(c.Args)
 	if wrong != "" {
 		return c.fatal(exitUsage, wrong)
 	}
-	if ending(steps) > 0 {
+	if stepsWithoutAction(steps) > 0 {
 		l.warn("ignoring extraneous non-action directives")
 	}
 	l.steps = steps
@@ -78,8 +78,8 @@ func logMain(c *Call, options []option) int {
 	return l.run(wake)
 }
 
-// set applies the options. It returns the descriptor on which to report readiness, or -1.
-func (l *logger) set(options []option) (notify int, ok bool) {
+// applyOptions applies the options. It returns the descriptor on which to report readiness, or -1.
+func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
 		switch o.letter {
@@ -110,8 +110,8 @@ func (l *logger) set(options []option) (notify int, ok bool) {
 	return notify, true
 }
 
-// inherited reports whether a descriptor came from the parent. The Go runtime's own descriptors are close-on-exec.
-func inherited(fd int) bool {
+// isInherited reports whether a descriptor came from the parent. The Go runtime's own descriptors are close-on-exec.
+func isInherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
 }
@@ -167,7 +167,7 @@ func (l *logger) run(wake int) int {
 			case n == 0:
 				ending = now
 			default:
-				l.take(buf[:n], now)
+				l.splitLines(buf[:n], now)
 			}
 		}
 		l.flush(now)
@@ -217,7 +217,7 @@ func (l *logger) signalled(wake int, now time.Time) (end bool) {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
 			for _, d := range l.dirs {
-				d.cut()
+				d.startNewFile()
 				d.flush(now)
 			}
 		case s == unix.SIGHUP, !l.protect:
@@ -227,21 +227,21 @@ func (l *logger) signalled(wake int, now time.Time) (end bool) {
 	return end
 }
 
-// take splits input into lines, at newlines and NUL bytes.
-func (l *logger) take(input []byte, now time.Time) {
+// splitLines splits input into lines, at newlines and NUL bytes.
+func (l *logger) splitLines(input []byte, now time.Time) {
 	l.local, l.label = l.local[:0], l.label[:0]
 	for len(input) > 0 {
 		i := bytes.IndexAny(input, "\n\x00")
 		if i < 0 {
 			l.partial = append(l.partial, input...)
-			l.split(now)
+			l.cutLongLine(now)
 			return
 		}
 		if len(l.partial) == 0 && (l.limit == 0 || i <= l.limit) {
 			l.line(input[:i], now)
 		} else {
 			l.partial = append(l.partial, input[:i]...)
-			l.split(now)
+			l.cutLongLine(now)
 			l.line(l.partial, now)
 			l.partial = l.partial[:0]
 		}
@@ -249,9 +249,9 @@ func (l *logger) take(input []byte, now time.Time) {
 	}
 }
 
-// split cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may come
+// cutLongLine cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may come
 // next.
-func (l *logger) split(now time.Time) {
+func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
 		l.line(rest[:l.limit], now)

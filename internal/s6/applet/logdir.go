@@ -97,8 +97,8 @@ func openForRoot(path string) (int, error) {
 	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-// others reports whether this process is root and other users can create names in the directory.
-func others(dir int) (bool, error) {
+// othersCanCreate reports whether this process is root and other users can create names in the directory.
+func othersCanCreate(dir int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
 		return false, err
@@ -142,7 +142,7 @@ func (l *logDir) begin(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err = l.ours(fd); err == nil {
+	if err = l.refuseLinks(fd); err == nil {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
@@ -153,9 +153,9 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// ours refuses a file with other hard links, if this process is root in another user's directory: the file may belong elsewhere.
-func (l *logDir) ours(fd int) error {
-	strange, err := others(l.dir)
+// refuseLinks refuses a file with other hard links, if this process is root in another user's directory: the file may belong elsewhere.
+func (l *logDir) refuseLinks(fd int) error {
+	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {
 		return err
 	}
@@ -183,15 +183,15 @@ func (l *logDir) archive(now time.Time, suffix string) error {
 			continue
 		}
 		if err == nil {
-			l.trim()
+			l.removeOldest()
 		}
 		return err
 	}
 	return unix.EEXIST
 }
 
-// trim removes the oldest archives until no limit is exceeded.
-func (l *logDir) trim() {
+// removeOldest removes the oldest archives until no limit is exceeded.
+func (l *logDir) removeOldest() {
 	names, err := l.archives()
 	if err != nil {
 		l.warn("unable to list " + l.rules.path + ": " + strerror(err))
@@ -237,14 +237,14 @@ func isArchive(name string) bool {
 // add adds a line with a newline to pending, and marks where a file is full.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
-		l.cut()
+		l.startNewFile()
 	}
 	l.pending = append(append(append(l.pending, stamp...), line...), '\n')
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// cut marks the end of pending as the beginning of the next file, unless the present file would be empty.
-func (l *logDir) cut() {
+// startNewFile marks the end of pending as the beginning of the next file, unless the present file would be empty.
+func (l *logDir) startNewFile() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0
 	}

@@ -72,7 +72,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				label += " "
 			}
 		case 'n', 's', 'S', 'l', 'r':
-			if wrong := rules.set(kind, value, word); wrong != "" {
+			if wrong := rules.parseDirective(kind, value, word); wrong != "" {
 				return nil, wrong
 			}
 		case '/', '.':
@@ -91,8 +91,8 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// ending returns the number of steps at the end of a script without a later action.
-func ending(steps []scriptStep) int {
+// stepsWithoutAction returns the number of steps at the end of a script without a later action.
+func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
 		n--
@@ -100,8 +100,8 @@ func ending(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// set parses a directive with a number. It applies to the later directories.
-func (r *dirRules) set(kind byte, value, word string) (wrong string) {
+// parseDirective parses a directive with a number. It applies to the later directories.
+func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {
 		return "unrecognized directive: " + word

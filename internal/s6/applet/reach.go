@@ -20,8 +20,8 @@ type Supervisor interface {
 // errNotListening is the error for a directory that is no slot, and for every directory if there is no init.
 var errNotListening = errors.New("supervisor not listening")
 
-// reach connects to PID 1 and returns the path for the request: absolute and lexically clean. It resolves no links.
-func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
+// connect connects to PID 1 and returns the path for the request: absolute and lexically clean. It resolves no links.
+func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
 	}
@@ -29,20 +29,20 @@ func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
 		return nil, "", err
 	}
 	init, err = c.Dial()
-	return init, path, missing(dir, err)
+	return init, path, s6Error(dir, err)
 }
 
 func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
-	init, path, err := c.reach(dir)
+	init, path, err := c.connect(dir)
 	if err != nil {
 		return client.Slot{}, err
 	}
 	s, err := init.Slot(ctx, path)
-	return s, missing(dir, err)
+	return s, s6Error(dir, err)
 }
 
-// missing converts the error about a missing slot or init to the error that s6 reports.
-func missing(dir string, err error) error {
+// s6Error converts the error about a missing slot or init to the error that s6 reports.
+func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -86,15 +86,15 @@ func (c *Call) waitable(until byte) byte {
 }
 
 func (c *Call) send(ctx context.Context, dir, letters string) error {
-	init, path, err := c.reach(dir)
+	init, path, err := c.connect(dir)
 	if err != nil {
 		return err
 	}
 	if letters == "" { // only check that the directory exists
 		_, err := init.Slot(ctx, path)
-		return missing(dir, err)
+		return s6Error(dir, err)
 	}
-	return missing(dir, init.SlotControl(ctx, path, letters))
+	return s6Error(dir, init.SlotControl(ctx, path, letters))
 }
 
 // svscanctl sends commands to the scanner. When it returns, a scan is complete.
@@ -122,12 +122,12 @@ func (c *Call) scan(dir, letters string) error {
 	}
 	init, err := c.Dial()
 	if err != nil {
-		return missing(dir, err)
+		return s6Error(dir, err)
 	}
 	if letters == "" {
 		return nil
 	}
-	return missing(dir, init.SlotScan(context.Background(), letters))
+	return s6Error(dir, init.SlotScan(context.Background(), letters))
 }
 
 // svcLetter returns the letter for a signal to the main process. ok is false if no letter exists.

@@ -33,7 +33,7 @@ func svstat(c *Call, options []option) int {
 			shown = append(shown, shortFields[o.letter])
 		}
 	}
-	slot, code := c.look()
+	slot, code := c.slotOfArgs()
 	switch {
 	case code == exitNo:
 		return c.fatal(exitNo, "unable to read status for "+c.Args[0]+": s6-supervise not running")
@@ -47,12 +47,12 @@ func svstat(c *Call, options []option) int {
 
 // svok tells by its exit code whether a directory is supervised.
 func svok(c *Call, _ []option) int {
-	_, code := c.look()
+	_, code := c.slotOfArgs()
 	return code
 }
 
-// look returns the slot of the directory in the arguments. code is exitNo if the directory is not supervised.
-func (c *Call) look() (slot client.Slot, code int) {
+// slotOfArgs returns the slot of the directory in the arguments. code is exitNo if the directory is not supervised.
+func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
 	case err == nil:

@@ -87,7 +87,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 
 // waitOne waits for one service. A removed service counts as ended.
 func (c *Call) waitOne(ctx context.Context, dir, until string) error {
-	init, path, err := c.reach(dir)
+	init, path, err := c.connect(dir)
 	if err != nil {
 		return err
 	}
@@ -100,5 +100,5 @@ func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	case errors.Is(err, client.ErrUnknown) && (until[0] == 'd' || until[0] == 'D'):
 		return nil
 	}
-	return missing(dir, err)
+	return s6Error(dir, err)
 }

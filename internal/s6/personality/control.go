@@ -33,7 +33,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 		}
 		for _, slot := range s.Scanner.Slots() {
 			if v := services[slot.Name]; v != nil || slot.Fixed() { // a slot without a service is left out, unless it is fixed
-				out = append(out, s.view(slot, v))
+				out = append(out, s.viewSlot(slot, v))
 			}
 		}
 		return nil
@@ -56,7 +56,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 		if v == nil && !slot.Fixed() {
 			return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
 		}
-		out = s.view(slot, v)
+		out = s.viewSlot(slot, v)
 		return nil
 	})
 	if err != nil {
@@ -65,8 +65,8 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// view returns a slot as the tools of s6 see it. For a slot without a service, hinit itself is the process.
-func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
+// viewSlot returns a slot as the tools of s6 see it. For a slot without a service, hinit itself is the process.
+func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.Fixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.since}
 	}
@@ -112,20 +112,20 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 			return err
 		}
 		for i := 0; i < len(letters) && err == nil; i++ {
-			err = s.letter(ctx, slot, letters[i])
+			err = s.carryOutLetter(ctx, slot, letters[i])
 		}
 		return err
 	})
 }
 
-// letter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the same as
+// carryOutLetter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the same as
 // s6.
-func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error {
+func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {
 	case 'u', 'U':
 		if native {
-			return s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStart, name) })
+			return s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStart, name) })
 		}
 		if letter == 'U' {
 			if err := slot.SetDown(false); err != nil {
@@ -138,7 +138,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 		return s.host.Do(ctx, supervisor.Start{Name: name})
 	case 'd', 'D':
 		if native {
-			return s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStop, name) })
+			return s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, client.VerbStop, name) })
 		}
 		err := s.host.Do(ctx, supervisor.Stop{Name: name})
 		if letter == 'D' {
@@ -155,7 +155,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	case 'Q':
 		err := s.host.Do(ctx, supervisor.Unwant{Name: name})
 		if _, gateway := profiles.SlotProfile(name); gateway && native {
-			return errors.Join(err, s.intend(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.Unwant, name) }))
+			return errors.Join(err, s.recordIntent(ctx, name, func(ctx context.Context) error { return s.host.Command(ctx, orders.Unwant, name) }))
 		}
 		return errors.Join(err, slot.SetDown(true))
 	case 'p', 'P':
@@ -185,8 +185,8 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// intend executes a command to a service of hinit. On a slow volume it returns before the command is recorded.
-func (s *S6) intend(ctx context.Context, name string, command func(context.Context) error) error {
+// recordIntent executes a command to a service of hinit. On a slow volume it returns before the command is recorded.
+func (s *S6) recordIntent(ctx context.Context, name string, command func(context.Context) error) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()
 	err := command(patience)

@@ -15,15 +15,15 @@ type Handover = scandir.Handover
 // Switch turns the s6 personality of a container on. It is on after Open or TakeOver. Until then the other methods do nothing.
 // They may be called from any goroutine.
 type Switch struct {
-	host   Host
-	follow func(f registry.Follower, exports map[string]map[string]string)
-	with   func() Settings
-	s6     atomic.Pointer[S6]
+	host     Host
+	follow   func(f registry.Follower, exports map[string]map[string]string)
+	settings func() Settings
+	s6       atomic.Pointer[S6]
 }
 
 // NewSwitch returns a Switch that is off. follow makes the registry inform a follower of all slots.
 func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
-	return &Switch{host: host, follow: follow, with: with}
+	return &Switch{host: host, follow: follow, settings: with}
 }
 
 // On returns the personality, nil while it is off.
@@ -31,7 +31,7 @@ func (w *Switch) On() *S6 { return w.s6.Load() }
 
 // Open makes the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
 func (w *Switch) Open(ctx context.Context) error {
-	s6, err := Open(ctx, w.host, w.with())
+	s6, err := Open(ctx, w.host, w.settings())
 	if err == nil {
 		w.turnOn(s6)
 	}
@@ -44,7 +44,7 @@ func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
 	}
-	s6, err := TakeOver(w.host, w.with(), old)
+	s6, err := TakeOver(w.host, w.settings(), old)
 	if err != nil {
 		w.host.Warn("%v", err)
 		return

@@ -29,7 +29,7 @@ type Handover struct {
 // Hold stops the scanner between two tasks until release, so that HandOver returns the complete state. Hold fails if the scanner
 // does not finish its task in time.
 func (s *Scanner) Hold() (release func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.layout.hold)
+	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdPatience)
 	defer cancel()
 	released := make(chan struct{})
 	rest := func() {
@@ -47,7 +47,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 
 // HandOver returns the state that the new program needs. It does not block. Without Hold it returns the last published state.
 func (s *Scanner) HandOver() *Handover {
-	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.all(), Refused: make(map[string]foreign.ID), Lock: s.lock}
+	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]foreign.ID), Lock: s.lock}
 	t := s.table.Load()
 	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
 		e := t.entries[name]
@@ -70,7 +70,7 @@ func (s *Scanner) HandOver() *Handover {
 // TakeOver returns a scanner with the state of an old one. It changes no file; the first check finds later changes. Readers see
 // the slots when TakeOver returns. [Scanner.Start] begins the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
-	layout = layout.limited()
+	layout = layout.withLimits()
 	dir, err := fsutil.OpenReal(layout.Scan, layout.Agent)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
@@ -88,15 +88,15 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 		s.queue.add(name, h.Later[name])
 	}
 	for name, id := range h.Refused {
-		s.at(name).Refused = id
+		s.entryOf(name).Refused = id
 	}
 	for _, service := range h.Pairs {
 		service.Adopt(serviceHost{s.host, s})
-		s.at(service.Name).Service = service
+		s.entryOf(service.Name).Service = service
 	}
 	for logger, at := range h.Ending {
 		name := strings.TrimSuffix(logger, "/"+formats.LogDir)
-		e := s.at(name)
+		e := s.entryOf(name)
 		if e.Service == nil {
 			e.Service = foreign.New(serviceHost{s.host, s}, name)
 		}
@@ -107,7 +107,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 			continue // the supervisor does not know the service yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
-		s.at(slot.Name).Slot = slot
+		s.entryOf(slot.Name).Slot = slot
 	}
 	s.publish()
 	return s, nil
@@ -124,7 +124,7 @@ func (s *Scanner) Start(ctx context.Context) {
 	})
 	select {
 	case <-s.resumed:
-	case <-time.After(s.layout.hold):
+	case <-time.After(s.layout.holdPatience):
 	case <-ctx.Done():
 	}
 }

@@ -180,7 +180,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 
 func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
 	g, h := room(t), newHost()
-	g.hold = time.Second
+	g.holdPatience = time.Second
 	s := open(t, h, g)
 	release, err := s.Hold()
 	must(t, err)

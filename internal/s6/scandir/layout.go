@@ -48,19 +48,19 @@ type Layout struct {
 	Env   []string      // the container's environment, for with-contenv
 
 	// Tests set these fields; 0 stands for the default.
-	most     int           // limit of the number of services
-	patience time.Duration // limit of the wait for the removal of old files
-	fill     time.Duration // from the last made slot until the first one is completed
-	hold     time.Duration // limit of the wait of a re-execution for the scanner
+	mostServices  int           // limit of the number of services
+	patience      time.Duration // limit of the wait for the removal of old files
+	completeAfter time.Duration // from the last made slot until the first one is completed
+	holdPatience  time.Duration // limit of the wait of a re-execution for the scanner
 
 	self    *fsutil.Actor // identity of the process
 	foreign *fsutil.Actor // identity of the agent's user, for paths that others choose
 }
 
-// limited sets the defaults, and limits the file system calls that run at a time.
-func (l Layout) limited() Layout {
-	l.most, l.patience = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience)
-	l.fill, l.hold = cmp.Or(l.fill, fillTime), cmp.Or(l.hold, holdTime)
+// withLimits sets the defaults, and limits the file system calls that run at a time.
+func (l Layout) withLimits() Layout {
+	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
+	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
 	l.self, l.foreign, l.Agent = fsutil.Self().In(blocking.Runtime), l.Agent.In(blocking.Foreign), l.Agent.In(blocking.Runtime)
 	return l
 }
@@ -68,10 +68,10 @@ func (l Layout) limited() Layout {
 // prepare empties or creates both directories. It returns the scan directory, opened as the agent's user, and its lock. If
 // another hinit uses the scan directory, prepare fails and changes nothing.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
-	if err := l.free(); err != nil {
+	if err := l.checkFree(); err != nil {
 		return nil, nil, err
 	}
-	base, err := l.emptied(l.Base, l.self)
+	base, err := l.emptyDir(l.Base, l.self)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,10 +79,10 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := base.Grow(append([]fsutil.Node{
 		{Name: "basedir", Mode: fs.ModeDir | 0o755},
 		{Name: environmentDir, Mode: fs.ModeDir | 0o755},
-	}, variables(l.Env)...)); err != nil {
+	}, envFiles(l.Env)...)); err != nil {
 		return nil, nil, err
 	}
-	if dir, err = l.emptied(l.Scan, l.Agent); err != nil {
+	if dir, err = l.emptyDir(l.Scan, l.Agent); err != nil {
 		return nil, nil, err
 	}
 	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{
@@ -99,18 +99,18 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptied returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it can
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it can
 // quickly empty it.
-func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
+func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.remover(path, owner)
+	by := l.removerAt(path, owner)
 	if dir, err := fsutil.OpenReal(path, owner); err == nil {
-		if l.reuse(dir, id.UID) {
+		if l.emptyOld(dir, id.UID) {
 			return dir, nil
 		}
 		_ = dir.Close() // nothing was written through it
 	}
-	d, err := l.fresh(path, by)
+	d, err := l.makeFresh(path, by)
 	if err != nil || !owner.Switches() {
 		return d, err
 	}
@@ -121,16 +121,16 @@ func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	return fsutil.OpenReal(path, owner)
 }
 
-// reuse empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must already
+// emptyOld empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must already
 // be empty.
-func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
+func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
 		return false
 	}
 	entries, _, err := dir.ReadSome("", 1)
 	if err == nil && len(entries) > 0 {
-		if given || !few(dir, "") {
+		if given || !hasFewFiles(dir, "") {
 			return false
 		}
 		err = clearOut(dir, "", l.self) // with the actor of dir
@@ -141,10 +141,10 @@ func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// remover returns the identity that removes the content of the directory at path: its owner, unless the process itself is the
+// removerAt returns the identity that removes the content of the directory at path: its owner, unless the process itself is the
 // owner. The owner may have moved a directory of root into it, which root must not remove.
-func (l Layout) remover(path string, owner *fsutil.Actor) *fsutil.Actor {
-	parent, err := l.above(path)
+func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
+	parent, err := l.openParent(path)
 	if err != nil {
 		return l.self
 	}
@@ -174,8 +174,8 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
 
-// free refuses a scan directory that another scanner has locked, or one outside /run that has never been a scan directory.
-func (l Layout) free() error {
+// checkFree refuses a scan directory that another scanner has locked, or one outside /run that has never been a scan directory.
+func (l Layout) checkFree() error {
 	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
 	}
@@ -189,10 +189,10 @@ func (l Layout) free() error {
 	if l.Scan == DefaultScan {
 		return nil
 	}
-	return blocking.Do(blocking.Runtime, l.ours)
+	return blocking.Do(blocking.Runtime, l.checkContent)
 }
 
-func (l Layout) ours() error {
+func (l Layout) checkContent() error {
 	entries, err := os.ReadDir(l.Scan)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(entries) == 0:
@@ -227,11 +227,11 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// fresh creates an empty directory at path, mode 0755, and returns it. It moves an old directory aside if that is large or
+// makeFresh creates an empty directory at path, mode 0755, and returns it. It moves an old directory aside if that is large or
 // belongs to another user, and removes it in the background. Files that the user by may not remove stay there. It empties a
 // directory that can't be moved, such as a mount point.
-func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
-	parent, err := l.above(path)
+func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
+	parent, err := l.openParent(path)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	cleared := make(chan error, 1)
 	clearing := func() error {
 		var err error
-		if !by.Switches() && few(parent, name) {
+		if !by.Switches() && hasFewFiles(parent, name) {
 			err = parent.RemoveAll(name)
 		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // the directory is on a lower layer of the image
 			err = removeAll(parent, name, by)
@@ -278,9 +278,9 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// above opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the agent.
+// openParent opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the agent.
 // As root it might remove a file that the agent has given a name there.
-func (l Layout) above(path string) (*fsutil.Dir, error) {
+func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
 		return parent, err
@@ -299,18 +299,18 @@ func (l Layout) above(path string) (*fsutil.Dir, error) {
 // fewFiles is the number of names, at any depth, that the boot removes before it continues.
 const fewFiles = 2000
 
-func few(in *fsutil.Dir, name string) bool {
+func hasFewFiles(in *fsutil.Dir, name string) bool {
 	left := fewFiles
-	return fewer(in, name, &left)
+	return leavesRoom(in, name, &left)
 }
 
-func fewer(in *fsutil.Dir, name string, left *int) bool {
+func leavesRoom(in *fsutil.Dir, name string, left *int) bool {
 	entries, more, err := in.ReadSome(name, *left)
 	if *left -= len(entries); err != nil || more {
 		return false
 	}
 	for _, e := range entries {
-		if e.IsDir() && !fewer(in, path.Join(name, e.Name()), left) {
+		if e.IsDir() && !leavesRoom(in, path.Join(name, e.Name()), left) {
 			return false
 		}
 	}
@@ -350,9 +350,9 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// variables returns one file per variable, as with-contenv reads them: an empty value is a single newline. It leaves out names
+// envFiles returns one file per variable, as with-contenv reads them: an empty value is a single newline. It leaves out names
 // that can't be read back.
-func variables(env []string) []fsutil.Node {
+func envFiles(env []string) []fsutil.Node {
 	values := make(map[string]string, len(env)) // a name may occur twice
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")

@@ -114,7 +114,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	g.Scan = filepath.Join(g.Scan, "x")
 	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
 	g.patience = 1
-	_, err := g.limited().fresh(g.Scan, fsutil.Self())
+	_, err := g.withLimits().makeFresh(g.Scan, fsutil.Self())
 	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
 		t.Errorf("it was waited for: %v", err)
 	}
@@ -139,12 +139,12 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	must(t, layAt(kept, map[string]string{"secret": "x"}))
 	must(t, os.Chmod(kept, 0o700))
 	must(t, os.Chown(home, agentUID, agentGID))
-	d, err := g.limited().fresh(g.Scan, fsutil.Self())
+	d, err := g.withLimits().makeFresh(g.Scan, fsutil.Self())
 	must(t, err)
 	must(t, d.Close())
-	parent, err := g.limited().above(g.Scan)
+	parent, err := g.withLimits().openParent(g.Scan)
 	must(t, err)
-	g.limited().removeOld(parent, "svc")
+	g.withLimits().removeOld(parent, "svc")
 	if _, err := os.Stat(kept + "/secret"); err != nil {
 		t.Errorf("root's file: %v", err)
 	}
@@ -167,7 +167,7 @@ func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T
 	for _, name := range []string{g.Scan, filepath.Dir(moved), filepath.Join(g.Scan, scannerDir), filepath.Join(g.Scan, "gateway-a")} {
 		must(t, os.Chown(name, agentUID, agentGID))
 	}
-	dir, lock, err := g.limited().prepare()
+	dir, lock, err := g.withLimits().prepare()
 	must(t, err)
 	must(t, errors.Join(dir.Close(), lock.Close()))
 	until(t, "the rest of what the agent had there is removed", func() bool {

@@ -33,7 +33,7 @@ func makeMany(t *testing.T, g Layout, format string, n int, run bool) {
 
 func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) {
 	g, h := room(t), newHost()
-	g.most = fewServices
+	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "junk-%d", 16*fewServices+10, false)
 	for range 3 {
@@ -52,7 +52,7 @@ func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) 
 
 func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 	g, h := room(t), newHost()
-	g.most = fewServices
+	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "gateway-g%d", fewServices, false)
 	for range 3 {
@@ -77,7 +77,7 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 	t.Parallel() // it waits
 	g, h := room(t), newHost()
-	g.most = fewServices
+	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "first-%d", fewServices, true)
 	must(t, s.Scan(t.Context()))

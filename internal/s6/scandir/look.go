@@ -26,13 +26,13 @@ func (s *Scanner) Scan(ctx context.Context) error {
 			return
 		}
 		s.scanned = time.Now()
-		s.look()
-		s.find()
+		s.checkSlots()
+		s.superviseNew()
 	})
 }
 
 // Prune checks for removed directories and ignores new ones.
-func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.look) }
+func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
 // Refresh reads the definition of a foreign slot again, for its next start. It ignores other slots.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
@@ -43,16 +43,16 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	})
 }
 
-// look finds removed slots and changed definitions.
-func (s *Scanner) look() {
+// checkSlots finds removed slots and changed definitions.
+func (s *Scanner) checkSlots() {
 	s.pending.Store(false)
 	s.looked = time.Now()
-	gone := s.gone()
+	gone := s.goneSlots()
 	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
 		e := s.entries[name]
 		switch {
 		case gone[name]:
-			s.lost(e)
+			s.isLost(e)
 		case e.Slot != nil && e.Slot.Kind == other:
 			e.Service.Refresh()
 		}
@@ -64,20 +64,20 @@ func (s *Scanner) look() {
 				e.Refused = foreign.ID{}
 			}
 		}
-		s.tidy(name)
+		s.removeUnused(name)
 	}
-	s.catchUp()
+	s.retryFailed()
 	if len(gone) > 0 {
 		s.publish()
 	}
 }
 
-// gone returns the slots whose directory was removed or replaced. Together changes the identity only once.
-func (s *Scanner) gone() map[string]bool {
+// goneSlots returns the slots whose directory was removed or replaced. Together changes the identity only once.
+func (s *Scanner) goneSlots() map[string]bool {
 	gone := make(map[string]bool)
 	_ = s.dir.Together(func(d *fsutil.Dir) error { // fails if the scan directory is missing; then no slot counts as gone
 		for name, e := range s.entries {
-			if e.Slot != nil && !e.Slot.named(d) {
+			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
 			}
 		}
@@ -86,7 +86,7 @@ func (s *Scanner) gone() map[string]bool {
 	return gone
 }
 
-func (s *Scanner) lost(e *entry) {
+func (s *Scanner) isLost(e *entry) {
 	slot := e.Slot
 	s.forget(e)
 	switch slot.Kind {
@@ -99,9 +99,9 @@ func (s *Scanner) lost(e *entry) {
 	}
 }
 
-// find supervises new directories. The numbers of names and of complaints are limited; one line reports the others.
-func (s *Scanner) find() {
-	names, refused := 16*s.layout.most, s.layout.most/10
+// superviseNew supervises new directories. The numbers of names and of complaints are limited; one line reports the others.
+func (s *Scanner) superviseNew() {
+	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadSome("", names)
 	if err != nil {
 		s.host.Say("cannot scan for services: %v", err)
@@ -112,14 +112,14 @@ func (s *Scanner) find() {
 		partial = fmt.Sprintf("it holds more than %d names, and hinit looks at no more", names)
 	}
 	for _, e := range entries {
-		if skipped(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
+		if isNoService(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
 			continue
 		}
 		if why := s.noRoom(); why != "" {
 			partial = why
 			break
 		}
-		if err := s.take(e.Name(), !e.IsDir()); err != nil && !s.refuse(e, err, refused) {
+		if err := s.accept(e.Name(), !e.IsDir()); err != nil && !s.refuse(e, err, refused) {
 			partial = fmt.Sprintf("more than %d directories in it are not in order", refused)
 			break
 		}
@@ -144,7 +144,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 	}
-	if services >= s.layout.most {
+	if services >= s.layout.mostServices {
 		return fmt.Sprintf("there are %d services already", services)
 	}
 	if err := s.host.Room(); err != nil {
@@ -153,8 +153,8 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// skipped reports whether a name belongs to no service. The agent creates gateway-NAME.tmp before gateway-NAME.
-func skipped(name string) bool {
+// isNoService reports whether a name belongs to no service. The agent creates gateway-NAME.tmp before gateway-NAME.
+func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
@@ -168,8 +168,8 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	if err != nil {
 		return true // the directory is gone
 	}
-	known := s.at(e.Name())
-	defer s.tidy(e.Name())
+	known := s.entryOf(e.Name())
+	defer s.removeUnused(e.Name())
 	if known.Refused == foreign.IDOf(info) {
 		return true
 	}
@@ -187,7 +187,7 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	return true
 }
 
-func (s *Scanner) take(name string, link bool) error {
+func (s *Scanner) accept(name string, link bool) error {
 	if len(name) > formats.MaxName {
 		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
 	}
@@ -195,17 +195,17 @@ func (s *Scanner) take(name string, link bool) error {
 		if link {
 			return errors.New("the slot of a gateway has to be a directory, not a link")
 		}
-		return s.takeGateway(name, profile)
+		return s.acceptGateway(name, profile)
 	}
 	known := s.service(name)
 	if why := s.host.Reserved(name); why != "" && (known == nil || known.Left) {
 		return errors.New(why)
 	}
-	return s.takeForeign(name, link)
+	return s.acceptForeign(name, link)
 }
 
-// takeGateway accepts a slot that the agent has made. It uses only the exports in the slot's run script.
-func (s *Scanner) takeGateway(name, profile string) error {
+// acceptGateway accepts a slot that the agent has made. It uses only the exports in the slot's run script.
+func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
 		return err
@@ -214,8 +214,8 @@ func (s *Scanner) takeGateway(name, profile string) error {
 		slot.close()
 		return err
 	}
-	e := s.at(name)
-	defer s.tidy(name)
+	e := s.entryOf(name)
+	defer s.removeUnused(name)
 	e.Slot = slot
 	s.publish() // first, so that a client that sees the service also finds the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
@@ -226,9 +226,9 @@ func (s *Scanner) takeGateway(name, profile string) error {
 	return nil
 }
 
-func (s *Scanner) takeForeign(name string, link bool) error {
-	e := s.at(name)
-	defer s.tidy(name)
+func (s *Scanner) acceptForeign(name string, link bool) error {
+	e := s.entryOf(name)
+	defer s.removeUnused(name)
 	slot := &Slot{Name: name, Kind: other}
 	if link {
 		info, err := s.dir.Lstat(name)
@@ -240,7 +240,7 @@ func (s *Scanner) takeForeign(name string, link bool) error {
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
-		s.soon() // from now on the checks are more frequent
+		s.scheduleCheck() // from now on the checks are more frequent
 	}
 	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err

@@ -18,19 +18,19 @@ import (
 // Publish makes the directory of a service of hinit. It keeps an existing directory. If that is the slot of a gateway that waits
 // for a scan, Publish accepts the slot.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
-	return s.put(ctx, name, native, files, down)
+	return s.publishSlot(ctx, name, native, files, down)
 }
 
 // PublishFixed makes a directory without a service.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
-	return s.put(ctx, name, fixed, files, false)
+	return s.publishSlot(ctx, name, fixed, files, false)
 }
 
-func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, down bool) error {
-	s.queue.set(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
+func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
+	s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 	var err error
 	if lost := s.do(ctx, func() {
-		err = s.make(name)
+		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
 		return lost
@@ -43,9 +43,9 @@ var errForeign = errors.New("a directory of that name defines another service; r
 // slotRetry is the delay before another try to make a slot after an error, such as a full disk.
 const slotRetry = time.Second
 
-// make makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try succeeds.
+// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try succeeds.
 // Only the first failure returns an error.
-func (s *Scanner) make(name string) error {
+func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
 		return nil
@@ -53,7 +53,7 @@ func (s *Scanner) make(name string) error {
 	err := s.makeNow(name, d)
 	switch {
 	case err == nil, errors.Is(err, errForeign):
-		s.unseen = append(s.unseen, made{name, d.Down})
+		s.unseen = append(s.unseen, madeSlot{name, d.Down})
 	case errors.Is(err, errLater):
 		s.again[name], err = true, nil
 		s.due.Reset(makingPoll)
@@ -72,30 +72,30 @@ func (s *Scanner) make(name string) error {
 }
 
 func (s *Scanner) makeNow(name string, d definition) error {
-	e := s.at(name)
-	defer s.tidy(name)
+	e := s.entryOf(name)
+	defer s.removeUnused(name)
 	if old := e.Slot; old != nil {
 		if old.Kind == other {
 			return errForeign
 		}
-		if s.same(old) {
+		if s.nameUnchanged(old) {
 			if !d.bare {
-				s.fill(e)
+				s.complete(e)
 			}
 			return nil
 		}
 		s.forget(e)
 	}
-	err := s.build(name, d)
+	err := s.makeDir(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.takeGateway(name, profile) // another program has made the slot, and not yet requested a scan
+		err = s.acceptGateway(name, profile) // another program has made the slot, and not yet requested a scan
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
 			e.Slot = slot
 			if d.bare {
-				e.rest = d.Files.rest()
-				s.idle.Reset(s.layout.fill)
+				e.rest = d.Files.otherFiles()
+				s.idle.Reset(s.layout.completeAfter)
 			}
 		}
 	}
@@ -104,16 +104,16 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// build makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name first,
+// makeDir makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name first,
 // and then its rename would fail (contract, section 9.3).
-func (s *Scanner) build(name string, d definition) error {
-	nodes := d.Files.definition(d.Down)
+func (s *Scanner) makeDir(name string, d definition) error {
+	nodes := d.Files.definingFiles(d.Down)
 	if !d.bare {
-		nodes = append(nodes, d.Files.rest()...)
+		nodes = append(nodes, d.Files.otherFiles()...)
 	}
 	return s.dir.Together(func(in *fsutil.Dir) error {
 		return in.MakeTree(name, 0o755, nodes, func() error {
-			if s.beingMade(in, name) {
+			if s.agentIsMaking(in, name) {
 				return errLater
 			}
 			return nil
@@ -121,9 +121,9 @@ func (s *Scanner) build(name string, d definition) error {
 	})
 }
 
-// beingMade reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps don't
+// agentIsMaking reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps don't
 // count.
-func (s *Scanner) beingMade(dir *fsutil.Dir, name string) bool {
+func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false
 	}
@@ -152,12 +152,12 @@ type definition struct {
 	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
-// catchUp tries again to make the slots that have failed.
-func (s *Scanner) catchUp() {
+// retryFailed tries again to make the slots that have failed.
+func (s *Scanner) retryFailed() {
 	again := s.again
 	s.again = make(map[string]bool)
 	for name := range again {
-		s.makeOrSay(name)
+		s.makeOrReport(name)
 	}
 	if len(again) > 0 {
 		s.publish()
@@ -182,12 +182,12 @@ func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
 		s.queue.drop(name)
-		e := s.at(name)
-		defer s.tidy(name)
+		e := s.entryOf(name)
+		defer s.removeUnused(name)
 		if e.Slot == nil || e.Slot.Kind == other {
 			return
 		}
-		if s.same(e.Slot) {
+		if s.nameUnchanged(e.Slot) {
 			err = s.dir.RemoveAll(name)
 		}
 		s.forget(e)
@@ -223,21 +223,21 @@ func (s *Scanner) setDown(slot *Slot, down bool) {
 	}
 }
 
-// present fails if the directory of a slot was removed. Then it also starts a check.
-func (s *Scanner) present(slot *Slot) error {
+// checkPresent fails if the directory of a slot was removed. Then it also starts a check.
+func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
 	if top == nil {
 		return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
 	}
-	if s.same(top) {
+	if s.nameUnchanged(top) {
 		return nil
 	}
 	if s.pending.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.look) }) // the goroutine ends with the scanner
+		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // the goroutine ends with the scanner
 	}
 	return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
 }
 
-// same reports whether the slot's name still means the slot's directory.
-func (s *Scanner) same(slot *Slot) bool { return slot.named(s.dir) }
+// nameUnchanged reports whether the slot's name still means the slot's directory.
+func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }

@@ -43,8 +43,8 @@ func (s *Scanner) Made() <-chan struct{} {
 	return reached
 }
 
-// need makes the slot of a service directory now if it is queued.
-func (s *Scanner) need(ctx context.Context, path string) error {
+// makeIfQueued makes the slot of a service directory now if it is queued.
+func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
 		name = filepath.Base(filepath.Dir(path))
@@ -53,18 +53,18 @@ func (s *Scanner) need(ctx context.Context, path string) error {
 		return nil
 	}
 	return s.do(ctx, func() {
-		s.makeOrSay(name)
+		s.makeOrReport(name)
 		s.publish()
 	})
 }
 
 func (q *queue) add(name string, d definition) {
-	q.set(name, d)
+	q.setWithoutTurn(name, d)
 	q.await(turn{name: name})
 }
 
-// set adds a slot to the queue without a turn, for a caller that makes it at once.
-func (q *queue) set(name string, d definition) {
+// setWithoutTurn adds a slot to the queue without a turn, for a caller that makes it at once.
+func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open[name] = d
@@ -124,7 +124,7 @@ func (q *queue) next() (first turn, more bool) {
 	return first, len(q.turns) > 0
 }
 
-func (q *queue) all() map[string]definition {
+func (q *queue) definitions() map[string]definition {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return maps.Clone(q.open)
@@ -137,7 +137,7 @@ const unseenMost = 64
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {
-		s.makeOrSay(first.name)
+		s.makeOrReport(first.name)
 	}
 	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= unseenMost) {
 		s.publish()
@@ -150,19 +150,19 @@ func (s *Scanner) serveQueue() {
 	}
 }
 
-func (s *Scanner) makeOrSay(name string) {
-	if err := s.make(name); err != nil {
+func (s *Scanner) makeOrReport(name string) {
+	if err := s.makeQueued(name); err != nil {
 		s.host.Say("%v", err)
 	}
 }
 
-type made struct {
+type madeSlot struct {
 	name string
 	down bool // whether it was made with a down file
 }
 
-// shown removes published slots from the queue. If the down file has changed since a slot was made, shown applies the change.
-func (s *Scanner) shown() {
+// removePublished removes published slots from the queue. If the down file has changed since a slot was made, shown applies the change.
+func (s *Scanner) removePublished() {
 	unseen := s.unseen
 	s.unseen = nil
 	for _, m := range unseen {
@@ -174,25 +174,25 @@ func (s *Scanner) shown() {
 	}
 }
 
-// fillNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer than a
+// completeNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer than a
 // short CMD, for example on an overlay, so it must not delay the end of the container.
-func (s *Scanner) fillNext() {
+func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {
-			s.fill(e)
+			s.complete(e)
 			s.idle.Reset(0)
 			return
 		}
 	}
 }
 
-func (s *Scanner) fill(e *entry) {
+func (s *Scanner) complete(e *entry) {
 	nodes := e.rest
 	e.rest = nil
 	if len(nodes) == 0 {
 		return
 	}
-	if err := e.Slot.dir.Grow(nodes); err != nil && s.same(e.Slot) {
+	if err := e.Slot.dir.Grow(nodes); err != nil && s.nameUnchanged(e.Slot) {
 		s.host.Say("cannot complete the slot of %s: %v", e.Slot.Name, err)
 	}
 }

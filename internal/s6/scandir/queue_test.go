@@ -37,18 +37,18 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	}
 	s.SetDown(names[0], false)
 	s.SetDown(last, false)
-	must(t, s.need(t.Context(), filepath.Join(g.Scan, last)))
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, last)))
 	if !g.exists(last + "/run") {
 		t.Error("the slot that was asked for is not there")
 	}
 	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, last)); err != nil || !slot.Native() || !slot.NormallyUp() {
 		t.Errorf("the slot that was asked for: %+v, %v", slot, err)
 	}
-	must(t, s.need(t.Context(), filepath.Join(g.Scan, names[200], "log")))
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, names[200], "log")))
 	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, names[200], "log")); err != nil {
 		t.Errorf("its logger: %+v, %v", slot, err)
 	}
-	must(t, s.need(t.Context(), filepath.Join(g.Scan, "nobody")))
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, "nobody")))
 	must(t, s.Withdraw(t.Context(), names[299-1]))
 	<-made
 	for i, name := range names {
@@ -83,7 +83,7 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 // Reported: docker run IMAGE true took 0.1 s longer than without an init, half of that for files without an early reader.
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := room(t), newHost()
-	g.fill = time.Hour
+	g.completeAfter = time.Hour
 	s := open(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, Files{Run: "#!/bin/sh\n"}))
 	s.Enqueue("gateway-a", gatewayFiles, true)
@@ -136,7 +136,7 @@ func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	}
 	s.Enqueue("gateway-b", gatewayFiles, true)
 	<-s.Made()
-	must(t, s.do(t.Context(), s.catchUp))
+	must(t, s.do(t.Context(), s.retryFailed))
 	if n := h.heard("cannot make the slot of"); n != 1 {
 		t.Errorf("what can't be made was told %d times", n)
 	}

@@ -24,17 +24,17 @@ import (
 var ErrUnknown = errors.New("no such slot")
 
 const (
-	maxServices = 1000
-	makingTime  = 5 * time.Second        // time for another program to make a slot
-	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
-	makingLimit = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name again and again
-	idlePoll    = time.Hour              // between two checks, if notifications work and all slots are hinit's own
-	foreignPoll = time.Minute            // the same, if another program made a slot
-	busyPoll    = 5 * time.Second        // between two checks, if notifications don't work
-	settleTime  = 50 * time.Millisecond  // from a notification to its check
-	lookAgain   = time.Second            // between two checks after notifications
-	fillTime    = 100 * time.Millisecond // from the last made slot until the first one is completed
-	holdTime    = 3 * time.Second        // limit of the wait of a re-execution, before and after; longer than the announcement of a stop
+	maxServices  = 1000
+	makingTime   = 5 * time.Second        // time for another program to make a slot
+	makingPoll   = 100 * time.Millisecond // between two checks whether it has finished
+	makingLimit  = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name again and again
+	idlePoll     = time.Hour              // between two checks, if notifications work and all slots are hinit's own
+	foreignPoll  = time.Minute            // the same, if another program made a slot
+	busyPoll     = 5 * time.Second        // between two checks, if notifications don't work
+	settleTime   = 50 * time.Millisecond  // from a notification to its check
+	lookAgain    = time.Second            // between two checks after notifications
+	completeTime = 100 * time.Millisecond // from the last made slot until the first one is completed
+	holdTime     = 3 * time.Second        // limit of the wait of a re-execution, before and after; longer than the announcement of a stop
 )
 
 // Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls it; its methods may block.
@@ -81,7 +81,7 @@ type Scanner struct {
 	// Only the goroutine uses the fields below.
 	ctx     context.Context   //nolint:containedctx // ends the goroutine
 	entries map[string]*entry // by name in the scan directory
-	unseen  []made            // queued slots that are made, but not yet published
+	unseen  []madeSlot        // queued slots that are made, but not yet published
 	again   map[string]bool   // queued slots that could not be made
 	idle    *time.Timer       // fires when the scanner completes slots
 	partial string            // last report about directories that are not supervised
@@ -95,7 +95,7 @@ type Scanner struct {
 
 // Open empties or creates the directories and begins to work. The work ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
-	layout = layout.limited()
+	layout = layout.withLimits()
 	dir, lock, err := layout.prepare()
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (s *Scanner) unwatch(path string) {
 	}
 }
 
-func (s *Scanner) at(name string) *entry {
+func (s *Scanner) entryOf(name string) *entry {
 	e := s.entries[name]
 	if e == nil {
 		e = &entry{}
@@ -151,8 +151,8 @@ func (s *Scanner) at(name string) *entry {
 	return e
 }
 
-// tidy removes a foreign service that is gone, and an empty entry.
-func (s *Scanner) tidy(name string) {
+// removeUnused removes a foreign service that is gone, and an empty entry.
+func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
 		return
@@ -200,7 +200,7 @@ func (s *Scanner) Observe(r supervisor.Record) {
 func (s *Scanner) observe(r supervisor.Record) {
 	if service := s.service(r.Service); service != nil {
 		service.Observe(r)
-		s.tidy(service.Name)
+		s.removeUnused(service.Name)
 	}
 }
 
@@ -232,26 +232,26 @@ func (s *Scanner) work() {
 		case ev, ok := <-changes:
 			if !ok {
 				changes, s.poll = nil, busyPoll
-			} else if s.matters(ev) {
-				s.soon()
+			} else if s.needsCheck(ev) {
+				s.scheduleCheck()
 			}
 		case _, ok := <-lost:
 			if !ok {
 				lost = nil
 			}
-			s.soon()
+			s.scheduleCheck()
 		case <-s.idle.C:
-			s.fillNext()
+			s.completeNext()
 		case <-s.due.C:
 			s.hinted = false
-			s.due.Reset(s.pause())
-			s.look()
+			s.due.Reset(s.untilNextCheck())
+			s.checkSlots()
 		}
 	}
 }
 
-// pause returns the time until the next regular check.
-func (s *Scanner) pause() time.Duration {
+// untilNextCheck returns the time until the next regular check.
+func (s *Scanner) untilNextCheck() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {
 			return min(s.poll, foreignPoll)
@@ -260,21 +260,21 @@ func (s *Scanner) pause() time.Duration {
 	return s.poll
 }
 
-// soon schedules a check, but not right after the last one.
-func (s *Scanner) soon() {
+// scheduleCheck schedules a check, but not right after the last one.
+func (s *Scanner) scheduleCheck() {
 	if !s.hinted {
 		s.hinted = true
 		s.due.Reset(max(settleTime, time.Until(s.looked.Add(lookAgain))))
 	}
 }
 
-// matters reports whether a notification needs a check. Most notifications are about temporary names, and about files that
+// needsCheck reports whether a notification needs a check. Most notifications are about temporary names, and about files that
 // services write in their directories, and need none.
-func (s *Scanner) matters(ev fsnotify.Event) bool {
+func (s *Scanner) needsCheck(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                             // a new directory waits for a scan
-		return slot != nil && !(ev.Has(fsnotify.Create) && s.same(slot)) // ignore the creation of a slot that hinit has just made
+		slot := s.slot(name)                                                      // a new directory waits for a scan
+		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot that hinit has just made
 	}
 	return formats.Defines(name)
 }

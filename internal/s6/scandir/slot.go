@@ -92,8 +92,8 @@ func (s *Slot) SetDown(down bool) error {
 	return nil
 }
 
-// named reports whether the slot's name in the scan directory still means the slot's directory.
-func (s *Slot) named(in *fsutil.Dir) bool {
+// hasName reports whether the slot's name in the scan directory still means the slot's directory.
+func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist) // after another error the directory counts as unchanged

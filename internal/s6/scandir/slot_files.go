@@ -20,8 +20,8 @@ const (
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// definition returns the nodes that a slot must have when it gets its name.
-func (f Files) definition(down bool) []fsutil.Node {
+// definingFiles returns the nodes that a slot must have when it gets its name.
+func (f Files) definingFiles(down bool) []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
 		nodes = append(nodes, fsutil.Node{Name: formats.DownFile, Mode: 0o644})
@@ -29,23 +29,23 @@ func (f Files) definition(down bool) []fsutil.Node {
 	return nodes
 }
 
-// rest returns all other nodes of a slot. hinit and the agent don't read them.
-func (f Files) rest() []fsutil.Node {
+// otherFiles returns all other nodes of a slot. hinit and the agent don't read them.
+func (f Files) otherFiles() []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
 	if f.Finish != "" {
 		nodes = append(nodes, fsutil.Node{Name: formats.FinishFile, Mode: 0o755, Data: []byte(f.Finish)})
 	}
-	nodes = append(nodes, skeleton("")...)
+	nodes = append(nodes, pipeNodes("")...)
 	if f.Log != "" {
 		nodes = append(nodes,
 			fsutil.Node{Name: formats.LogDir, Mode: fs.ModeDir | 0o755},
 			fsutil.Node{Name: formats.LogDir + "/" + formats.RunFile, Mode: 0o755, Data: []byte(f.Log)})
-		nodes = append(nodes, skeleton(formats.LogDir+"/")...)
+		nodes = append(nodes, pipeNodes(formats.LogDir+"/")...)
 	}
 	return nodes
 }
 
-func skeleton(in string) []fsutil.Node {
+func pipeNodes(in string) []fsutil.Node {
 	return []fsutil.Node{
 		{Name: in + "event", Mode: eventMode},
 		{Name: in + "supervise", Mode: fs.ModeDir | 0o755},

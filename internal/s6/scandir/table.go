@@ -36,7 +36,7 @@ func (s *Scanner) publish() {
 	}
 	slices.SortFunc(t.sorted, func(a, b *Slot) int { return strings.Compare(a.Name, b.Name) })
 	s.table.Store(t)
-	s.shown()
+	s.removePublished()
 }
 
 func (t *table) add(slots ...*Slot) {
@@ -53,7 +53,7 @@ func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 // caller must not change the maps.
 func (s *Scanner) Exports() map[string]map[string]string {
 	exports := make(map[string]map[string]string)
-	for name := range s.queue.all() {
+	for name := range s.queue.definitions() {
 		exports[name] = nil
 	}
 	for _, slot := range s.table.Load().sorted {
@@ -75,20 +75,20 @@ func (s *Scanner) Foreign(name string) bool {
 // resolves a path that is not in the table as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
-	if err := s.need(ctx, path); err != nil {
+	if err := s.makeIfQueued(ctx, path); err != nil {
 		return nil, err
 	}
 	if name, lexical := strings.CutPrefix(path, s.layout.Scan+"/"); lexical {
 		if slot := s.table.Load().byName[name]; slot != nil {
-			return slot, s.present(slot)
+			return slot, s.checkPresent(slot)
 		}
 	}
 	if slot := s.sameAs(path); slot != nil {
-		return slot, s.present(slot)
+		return slot, s.checkPresent(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // path may be that of the logger of a service whose log hinit writes
+	if filepath.Base(path) == formats.LogDir { // path may belong to the logger of a service whose log hinit writes
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
-			return loggerOf(slot), s.present(slot)
+			return loggerOf(slot), s.checkPresent(slot)
 		}
 	}
 	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
