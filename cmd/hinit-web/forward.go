@@ -67,8 +67,8 @@ func (h *hinit) forwarded(i client.Init) *metrics.Forwarded {
 	if err != nil {
 		return nil
 	}
-	p := forward.ReadPositions(stateFile(h.env, i.Home), as)
-	if p == nil {
+	p, err := forward.ReadPositions(stateFile(h.env, i.Home), as)
+	if err != nil {
 		return nil
 	}
 	return &metrics.Forwarded{Sent: p.Counts.Sent, Refused: p.Counts.Refused, Gaps: p.Counts.Gaps, Failures: p.Counts.Failures, Waiting: p.Waiting}

@@ -25,18 +25,16 @@ import (
 )
 
 func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
-	for answer, want := range map[string]*PartialError{
-		`{}`: nil, `{"partialSuccess":{}}`: nil, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: nil, `not JSON`: nil, ``: nil,
-		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {3, "too old"}, // as the mapping of 64 bits wants it
-		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {3, ""},
-		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {0, "slow down"},
+	for answer, want := range map[string]PartialError{
+		`{}`: {}, `{"partialSuccess":{}}`: {}, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: {}, `not JSON`: {}, ``: {},
+		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {errors.New("too old"), 3}, // as the mapping of 64 bits wants it
+		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {errors.New(""), 3},
+		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {errors.New("slow down"), 0},
 	} {
-		got := (*PartialError)(nil)
-		if err := otlpAnswer([]byte(answer)); err != nil && !errors.As(err, &got) {
-			t.Errorf("%s: %v", answer, err)
-		}
-		if (got == nil) != (want == nil) || got != nil && *got != *want {
-			t.Errorf("%s: got %v, want %v", answer, got, want)
+		err := checkOTLP([]byte(answer))
+		got, partial := errors.AsType[PartialError](err)
+		if partial != (err != nil) || partial != (want.error != nil) || partial && (got.Refused != want.Refused || got.Error() != want.Error()) {
+			t.Errorf("%s: got %v, want %v", answer, err, want)
 		}
 	}
 	l, f := newLog(t)
@@ -45,7 +43,7 @@ func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	s := &sink{fail: func(n int, records []Record) error {
 		if n == 1 {
 			first = len(records)
-			return &PartialError{1, "too old"}
+			return PartialError{errors.New("too old"), 1}
 		}
 		return nil
 	}}
@@ -174,7 +172,7 @@ func TestACertificateIsChecked(t *testing.T) {
 	}
 	shut <- struct{}{}
 	stream, _ := s.(*connection)
-	testkit.Until(t, "the end is seen", func() bool { return stream.gone() != nil })
+	testkit.Until(t, "the end is seen", func() bool { _, err := stream.unsent(); return err != nil })
 	if err := s.Send(ctx, []Record{{Text: "two"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,9 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,8 +23,9 @@ type connection struct {
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
-	last                   []sentBatch     // sent batches that the receiver may not have read yet
-	again                  bool            // these batches may be lost, so they are sent again
+	unread                 []sentBatch     // sent batches that the receiver may not have read yet
+	size                   int             // bytes of these batches
+	lost                   bool            // these batches may be lost, so they are sent again
 }
 
 // sentBatch is the data of one send.
@@ -44,36 +45,33 @@ const (
 
 // Send implements Sink. Over a stream it succeeds when the other machine has acknowledged all bytes, because syslog has no answers.
 // If the connection is found to be lost later, Send repeats its last messages, because the receiver may not have read them.
-func (s *connection) Send(ctx context.Context, records []Record) error {
-	if s.raw != nil && s.gone() != nil {
-		s.again = true
-		_ = s.Close()
+func (s *connection) Send(ctx context.Context, records []Record) (err error) {
+	defer func() {
+		if err != nil {
+			s.lost = true
+			_ = s.Close()
+		}
+	}()
+	if s.raw != nil {
+		if _, err := s.unsent(); err != nil {
+			s.lost = true
+			_ = s.Close()
+		}
 	}
-	err := s.send(ctx, records)
-	if err != nil {
-		s.again = true
-		_ = s.Close()
-	}
-	return err
-}
-
-func (s *connection) send(ctx context.Context, records []Record) error {
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
-	if end, has := ctx.Deadline(); has {
-		_ = s.conn.SetDeadline(end)
-	}
+	_ = s.conn.SetDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var data []byte
-	for _, b := range s.last {
-		if s.again {
+	if s.lost {
+		for _, b := range s.unread {
 			data = append(data, b.data...)
 		}
 	}
 	for i := range records {
-		m := syslog(s.host, &records[i])
+		m := encodeSyslog(s.host, &records[i])
 		if s.raw != nil {
 			data = append(fmt.Appendf(data, "%d ", len(m)), m...)
 			continue
@@ -88,63 +86,42 @@ func (s *connection) send(ctx context.Context, records []Record) error {
 	if s.raw == nil {
 		return nil
 	}
-	if err := s.gone(); err != nil {
-		return err
-	}
 	if _, err := s.conn.Write(data); err != nil {
 		return err
 	}
-	if err := s.acknowledged(ctx); err != nil {
-		return err
-	}
-	if s.again {
-		s.again, s.last = false, nil
-	}
-	s.last = append(s.last, sentBatch{time.Now(), data})
-	total := 0
-	for i, b := range slices.Backward(s.last) {
-		if total += len(b.data); i < len(s.last)-1 && (total > unreadSize || time.Since(b.at) > unreadTime) {
-			s.last = slices.Clone(s.last[i+1:])
+	for {
+		if left, err := s.unsent(); err != nil {
+			return err
+		} else if left == 0 {
 			break
 		}
+		if !pause.For(ctx, 5*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	if s.lost {
+		s.lost, s.unread, s.size = false, nil, 0
+	}
+	s.unread, s.size = append(s.unread, sentBatch{time.Now(), data}), s.size+len(data)
+	for len(s.unread) > 1 && (s.size > unreadSize || time.Since(s.unread[0].at) > unreadTime) {
+		s.size -= len(s.unread[0].data)
+		s.unread = slices.Delete(s.unread, 0, 1)
 	}
 	return nil
 }
 
-// acknowledged waits until the other machine has received all bytes.
-func (s *connection) acknowledged(ctx context.Context) error {
-	for ctx.Err() == nil {
-		left := 0
-		var failed error
-		if err := s.raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
-			return err
-		}
-		if err := errors.Join(failed, s.gone()); err != nil || left == 0 { // a connection that was reset keeps unsent bytes for ever
-			return err
-		}
-		pause.For(ctx, 5*time.Millisecond)
-	}
-	return ctx.Err()
-}
-
-// gone returns an error if the other end has closed the connection. It reads nothing, because TLS may have unread bytes.
-func (s *connection) gone() error {
-	var news int16
-	var failed error
-	if err := s.raw.Control(func(fd uintptr) {
+// unsent returns the number of bytes that the other machine has not acknowledged, or an error if the other end has closed the
+// connection. It reads nothing, because TLS may have unread bytes.
+func (s *connection) unsent() (left int, err error) {
+	failed := s.raw.Control(func(fd uintptr) {
 		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		_, failed = unix.Poll(list, 0)
-		news = list[0].Revents
-	}); err != nil {
-		return err
-	}
-	switch {
-	case failed != nil && !errors.Is(failed, unix.EINTR):
-		return failed
-	case news&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0:
-		return io.ErrUnexpectedEOF
-	}
-	return nil
+		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll only fails when a signal interrupts it
+			err = io.ErrUnexpectedEOF // a connection that was reset keeps unsent bytes for ever
+			return
+		}
+		left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
+	})
+	return left, cmp.Or(failed, err)
 }
 
 func (s *connection) connect(ctx context.Context) error {
@@ -168,10 +145,8 @@ func (s *connection) connect(ctx context.Context) error {
 	}
 	if s.secure != nil {
 		secure := tls.Client(conn, s.secure)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			return explained(err)
-		}
 		s.conn = secure
+		return explained(secure.HandshakeContext(ctx))
 	}
 	return nil
 }

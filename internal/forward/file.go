@@ -1,11 +1,11 @@
 package forward
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -15,76 +15,66 @@ import (
 // file is a file with one JSON object a line and a size limit. A full file becomes PATH.1, and the oldest one is removed.
 type file struct {
 	path string
-	most int64
-	keep int
-	dir  *fsutil.Dir
-	file *os.File
-	size int64
+	most int64 // size of a full file
+	keep int   // number of full files to keep
 }
 
 // Send implements Sink. If an earlier write was cut off, it first ends that line.
 func (l *file) Send(_ context.Context, records []Record) error {
-	var b bytes.Buffer
-	if l.file == nil {
-		cut, err := l.open()
-		if err != nil {
-			return errors.Join(err, l.Close())
-		}
-		if cut {
-			b.WriteByte('\n')
-		}
-	}
+	data := []byte{'\n'}
 	for i := range records {
 		text, err := json.Marshal(&records[i])
 		if err != nil {
-			return &RefusedError{err.Error()}
+			return RefusedError{err}
 		}
-		b.Write(text)
-		b.WriteByte('\n')
+		data = append(append(data, text...), '\n')
 	}
-	_, err := l.file.Write(b.Bytes())
-	if err == nil {
-		err = l.file.Sync()
-	}
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	if l.size += int64(b.Len()); l.size > l.most {
-		name := filepath.Base(l.path)
+	return inDir(l.path, func(d *fsutil.Dir, name string) error {
+		f, err := d.OpenUpdate(name, 0o600)
+		if err != nil {
+			return err
+		}
+		defer f.Close() // its data is synced
+		size, err := f.Seek(0, io.SeekEnd)
+		last := []byte{'\n'}
+		if err == nil && size > 0 {
+			_, err = f.ReadAt(last, size-1)
+		}
+		if err != nil {
+			return err
+		}
+		if last[0] == '\n' {
+			data = data[1:]
+		}
+		if _, err = f.Write(data); err != nil || size+int64(len(data)) <= l.most {
+			return errors.Join(err, f.Sync())
+		}
 		for i := l.keep - 1; i > 0; i-- {
-			_ = l.dir.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
+			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
-		_ = l.dir.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit
-		_ = l.Close()                     // its data is written
-	}
-	return nil
-}
-
-// open opens the file. cut reports whether its last line has no end. The agent may own the directory, so it follows no link there.
-func (l *file) open() (cut bool, err error) {
-	if l.dir, err = openDir(filepath.Dir(l.path)); err != nil {
-		return false, err
-	}
-	if l.file, err = l.dir.OpenUpdate(filepath.Base(l.path), 0o600); err != nil {
-		return false, err
-	}
-	if l.size, err = l.file.Seek(0, 2); err != nil || l.size == 0 {
-		return false, err
-	}
-	last := make([]byte, 1)
-	_, err = l.file.ReadAt(last, l.size-1)
-	return last[0] != '\n', err
+		_ = d.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit
+		return f.Sync()
+	})
 }
 
 // Close implements Sink.
-func (l *file) Close() error {
-	var err error
-	if l.file != nil {
-		err = l.file.Close()
+func (*file) Close() error { return nil }
+
+// inDir calls fn with the directory of a file that this process writes, and the file's name. The agent may own directories on the
+// path, so root follows no link there.
+func inDir(path string, fn func(d *fsutil.Dir, name string) error) error {
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return err
 	}
-	if l.dir != nil {
-		l.dir.Close()
+	open := fsutil.OpenDir
+	if os.Geteuid() == 0 {
+		open = fsutil.OpenReal
 	}
-	l.file, l.dir = nil, nil
-	return err
+	d, err := open(dir, fsutil.Self())
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(d, filepath.Base(path))
 }

@@ -9,13 +9,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/backoff"
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
 	"hinit/internal/redact"
@@ -41,14 +41,14 @@ type Forwarder struct {
 	Pause    time.Duration // how long lines are collected for a batch; 0 is 250 ms
 	Patience time.Duration // limit for one answer of the receiver; 0 is 30 s
 
-	lines   chan line // from the goroutine of each log
+	records chan Record // from the goroutine of each log
 	readers sync.WaitGroup
-	tails   map[string]*tail // by directory
+	tails   map[string]*tail // logs that are read, by directory
 	started time.Time        // start time of the hinit that answers
-	looked  time.Time        // when hinit was last asked for its logs
-	saved   time.Time
+	asked   time.Time        // when hinit was last asked for its logs
+	saved   time.Time        // when the positions were last saved
 	now     Positions
-	dirty   bool
+	dirty   bool // now must be saved
 }
 
 // Counts are the totals of a Forwarder since its file of positions was created.
@@ -75,12 +75,14 @@ type eventPosition struct {
 const (
 	mostRecords = 2000    // in a batch
 	mostBytes   = 4 << 20 // of text in a batch
-	lookEvery   = 2 * time.Second
+	statusEvery = 2 * time.Second
 	saveEvery   = time.Second
-	firstRetry  = 200 * time.Millisecond
-	lastRetry   = 30 * time.Second
 	longestWait = 10 * time.Minute // longest pause that a receiver may ask for
+	mostState   = 64 << 10         // size of a file of positions
 )
+
+// retries are the delays between two tries to send a batch.
+var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.now.Counts }
@@ -88,7 +90,7 @@ func (f *Forwarder) Counts() Counts { return f.now.Counts }
 // Run sends until ctx ends. It returns an error if it can't use the file of positions, because it might send the same lines for
 // ever.
 func (f *Forwarder) Run(ctx context.Context) error {
-	f.tails, f.lines = make(map[string]*tail), make(chan line)
+	f.tails, f.records = make(map[string]*tail), make(chan Record)
 	if err := f.load(); err != nil {
 		return err
 	}
@@ -96,18 +98,23 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer f.readers.Wait()
 	defer stop()
 	for ctx.Err() == nil {
-		batch, events, reached := f.collect(reading)
+		batch := f.collect(reading)
+		waiting := time.Time{}
 		if len(batch) > 0 {
-			f.now.Waiting = batch[0].Time
-			if !f.deliver(ctx, batch) {
-				break
+			waiting = batch[0].Time
+		}
+		f.dirty = f.dirty || !waiting.Equal(f.now.Waiting)
+		f.now.Waiting = waiting
+		if len(batch) > 0 && !f.deliver(ctx, batch) {
+			break
+		}
+		for _, r := range batch {
+			if r.dir != "" {
+				f.now.Logs[r.dir] = r.line
+			} else {
+				f.now.Events = r.events
 			}
-			for t, at := range reached {
-				t.done = at
-			}
-			f.now.Events, f.dirty = events, true
-		} else if !f.now.Waiting.IsZero() {
-			f.now.Waiting, f.dirty = time.Time{}, true
+			f.dirty = true
 		}
 		if f.dirty && (len(batch) == 0 || time.Since(f.saved) > saveEvery) {
 			if err := f.save(); err != nil {
@@ -121,37 +128,35 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects events and lines until the batch is full or a pause is over. It returns the batch with the positions after it.
-func (f *Forwarder) collect(ctx context.Context) (batch []Record, events eventPosition, reached map[*tail]position) {
-	events, reached = f.now.Events, make(map[*tail]position)
-	if time.Since(f.looked) > lookEvery {
-		f.looked = time.Now()
-		if err := f.look(ctx); err != nil && ctx.Err() == nil {
+// collect collects events and lines until the batch is full or a pause is over.
+func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
+	if time.Since(f.asked) > statusEvery {
+		f.asked = time.Now()
+		if err := f.findLogs(ctx); err == nil {
+			batch = f.readEvents(ctx)
+		} else if ctx.Err() == nil {
 			f.Log.Debug("cannot ask hinit", "error", err)
-		} else {
-			batch, events = f.readEvents(ctx)
 		}
 	}
-	end := time.After(cmp.Or(f.Pause, 250*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.Pause, 250*time.Millisecond))
+	defer cancel()
 	for size := 0; len(batch) < mostRecords && size < mostBytes; {
 		select {
-		case l := <-f.lines:
-			if l.record.Kind == KindGap {
+		case r := <-f.records:
+			if r.Kind == KindGap {
 				f.now.Counts.Gaps++
 			}
-			size += len(l.record.Text)
-			batch, reached[l.tail] = append(batch, l.record), l.at
-		case <-end:
-			return batch, events, reached
+			size += len(r.Text)
+			batch = append(batch, r)
 		case <-ctx.Done():
-			return batch, events, reached
+			return batch
 		}
 	}
-	return batch, events, reached
+	return batch
 }
 
-// look asks hinit for its logs, and starts to read new ones.
-func (f *Forwarder) look(ctx context.Context) error {
+// findLogs asks hinit for its logs, and starts to read new ones.
+func (f *Forwarder) findLogs(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	st, err := f.Hinit.Status(limit)
@@ -166,86 +171,86 @@ func (f *Forwarder) look(ctx context.Context) error {
 		return err
 	}
 	f.started = st.Init.StartedAt
-	there, beside := make(map[string]*client.Service), make(map[string]bool)
+	owners, parents := make(map[string]*client.Service), make(map[string]bool)
 	for i := range st.Services {
 		s := &st.Services[i]
-		if s.Log == "" || slices.Contains(f.Except, s.Name) || !filepath.IsAbs(s.Log) {
+		if slices.Contains(f.Except, s.Name) || !filepath.IsAbs(s.Log) {
 			continue
 		}
 		dir := filepath.Dir(s.Log)
-		there[dir], beside[filepath.Dir(dir)] = s, true
-		if f.tails[dir] == nil {
-			f.tails[dir] = &tail{dir: dir}
+		owners[dir], parents[filepath.Dir(dir)] = s, true
+		if _, known := f.now.Logs[dir]; !known {
+			f.now.Logs[dir] = position{}
 		}
 	}
-	for dir, t := range f.tails {
-		service, profile := filepath.Base(dir), ""
-		if s := there[dir]; s != nil {
-			service, profile = s.Name, s.Profile
-		} else if !reader.Exists(as, dir) {
-			t.end()
+	for dir, at := range f.now.Logs {
+		s, t := owners[dir], f.tails[dir]
+		removed := s == nil && !reader.Exists(as, dir)
+		if s == nil {
+			s = &client.Service{Name: filepath.Base(dir)}
+		}
+		same := t != nil && t.service == s.Name && t.profile == s.Profile
+		if !removed && (same || !parents[filepath.Dir(dir)]) { // the file of positions may name any directory
+			continue
+		}
+		if t != nil {
+			t.stop()
+		}
+		if removed {
 			delete(f.tails, dir)
+			delete(f.now.Logs, dir)
 			f.dirty = true
-			continue
+		} else {
+			f.tails[dir] = f.read(ctx, dir, s, at, as)
 		}
-		if !beside[filepath.Dir(dir)] || t.stop != nil && t.service == service && t.profile == profile { // the file may name any directory
-			continue
-		}
-		t.end()
-		f.tails[dir] = &tail{dir: dir, service: service, profile: profile, done: t.done}
-		f.start(ctx, f.tails[dir], as)
 	}
 	return nil
 }
 
-func (t *tail) end() {
-	if t.stop != nil {
-		t.stop()
-	}
-}
-
-// readEvents returns the events after the last position, and the position after them.
-func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPosition) {
-	if at = f.now.Events; !at.Started.Equal(f.started) {
+// readEvents returns the events after the last position.
+func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
+	at := f.now.Events
+	if !at.Started.Equal(f.started) {
 		at = eventPosition{Started: f.started}
 	}
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	errEnough := errors.New("enough")
+	errFull := errors.New("the batch is full")
 	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
+		r := eventRecord(e)
 		if e.Lost > 0 {
 			f.now.Counts.Gaps++
-			batch = append(batch, gap("", "", fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost)))
-			return nil
+			r = gapRecord("", "", fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
+		} else {
+			at.Seq = e.Seq
 		}
-		r := eventRecord(e)
 		if f.Mask {
 			r.Text = redact.Text(r.Text)
 		}
-		batch, at.Seq = append(batch, r), e.Seq
-		if len(batch) >= mostRecords {
-			return errEnough
+		r.events = at
+		if batch = append(batch, r); len(batch) >= mostRecords {
+			return errFull
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, errFull) {
 		f.Log.Debug("cannot read the events", "error", err)
 	}
-	return batch, at
+	return batch
 }
 
 // deliver sends a batch until the receiver accepts it, and reports whether it did. It leaves out records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
-	retry, told, counts := firstRetry, false, &f.now.Counts
-	for ctx.Err() == nil {
+	counts := &f.now.Counts
+	for failures := 0; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
 		err := f.Sink.Send(limit, batch)
 		cancel()
-		var refused *RefusedError
-		var partial *PartialError
+		var refused RefusedError
+		var partial PartialError
 		switch {
 		case errors.As(err, &partial):
-			n := min(max(partial.Refused, 0), len(batch))
+			n := min(partial.Refused, len(batch))
 			counts.Sent += uint64(len(batch) - n)
 			counts.Refused += uint64(n)
 			if n > 0 {
@@ -256,7 +261,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			return true
 		case err == nil:
 			counts.Sent += uint64(len(batch))
-			if told {
+			if failures > 0 {
 				f.Log.Info("the receiver takes records again")
 			}
 			return true
@@ -268,70 +273,57 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
 		}
 		counts.Failures++
-		if !told && ctx.Err() == nil {
-			told = true
+		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
 			if err := f.save(); err != nil { // the metrics show since when records wait
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
-		after := retry/2 + time.Duration(rand.Int64N(int64(retry)))
-		if later, is := errors.AsType[*LaterError](err); is {
-			after = max(after, min(later.After, longestWait))
-		}
-		pause.For(ctx, after)
-		retry = min(2*retry, lastRetry)
+		later, _ := errors.AsType[LaterError](err)
+		pause.For(ctx, max(retries.Delay(failures, rand.Float64()), min(later.After, longestWait)))
 	}
 	return false
 }
 
-// ReadPositions reads a file of positions with an identity that may read it. It returns nil without a valid file.
-func ReadPositions(path string, as *fsutil.Actor) *Positions {
+// ReadPositions reads a file of positions with an identity that may read it.
+func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	d, err := fsutil.OpenDir(filepath.Dir(path), as)
 	if err != nil {
-		return nil
+		return p, err
 	}
 	defer d.Close()
-	p := new(Positions)
-	if text, err := d.ReadFile(filepath.Base(path), mostState); err != nil || json.Unmarshal(text, p) != nil {
-		return nil
-	}
-	return p
+	err = p.read(d, filepath.Base(path))
+	return p, err
 }
 
-// mostState is the largest size of a file of positions.
-const mostState = 64 << 20
+func (p *Positions) read(d *fsutil.Dir, name string) error {
+	text, err := d.ReadFile(name, mostState)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, p)
+}
 
-// load reads the positions. The agent may own the directory of the file, so load follows no link there.
+// load reads the positions. It makes a missing file, so that it fails now if it cannot write the file.
 func (f *Forwarder) load() error {
-	err := f.inState(func(d *fsutil.Dir, name string) error {
-		text, err := d.ReadFile(name, mostState)
-		if err != nil {
-			return err
-		}
-		return json.Unmarshal(text, &f.now)
-	})
+	err := inDir(f.State, f.now.read)
+	if f.now.Logs == nil {
+		f.now.Logs = make(map[string]position)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.save() // fails now if the file can't be written
+		return f.save()
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
-	}
-	for dir, p := range f.now.Logs {
-		f.tails[dir] = &tail{dir: dir, done: p}
 	}
 	return nil
 }
 
 // save replaces the file of positions atomically.
 func (f *Forwarder) save() error {
-	f.now.Logs = make(map[string]position, len(f.tails))
-	for dir, t := range f.tails {
-		f.now.Logs[dir] = t.done
-	}
 	text, err := json.Marshal(&f.now)
 	if err == nil {
-		err = f.inState(func(d *fsutil.Dir, name string) error {
+		err = inDir(f.State, func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
 		})
 	}
@@ -340,23 +332,4 @@ func (f *Forwarder) save() error {
 	}
 	f.saved, f.dirty = time.Now(), false
 	return nil
-}
-
-// inState calls fn with the directory of the file of positions, and its name there.
-func (f *Forwarder) inState(fn func(d *fsutil.Dir, name string) error) error {
-	d, err := openDir(filepath.Dir(f.State))
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return fn(d, filepath.Base(f.State))
-}
-
-// openDir opens the directory of a file that this process writes. The agent may own directories on the path, so root follows no link
-// there.
-func openDir(dir string) (*fsutil.Dir, error) {
-	if full, err := filepath.Abs(dir); err == nil && os.Geteuid() == 0 {
-		return fsutil.OpenReal(full, nil)
-	}
-	return fsutil.OpenDir(dir, fsutil.Self())
 }

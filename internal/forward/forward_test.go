@@ -315,7 +315,7 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 	s := &sink{fail: func(_ int, records []Record) error {
 		for _, r := range records {
 			if r.Text == "line 37" {
-				return &RefusedError{"poison"}
+				return RefusedError{errors.New("poison")}
 			}
 		}
 		return nil

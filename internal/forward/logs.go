@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/loglevel"
@@ -21,75 +22,64 @@ type position struct {
 	Same int       `json:"same"`
 }
 
-// tail is one log that is being sent.
+// tail is one log that is being read.
 type tail struct {
-	dir, service, profile string
-
-	done position // position of the last line that the receiver has; only the goroutine of Run uses it
-	stop context.CancelFunc
+	service, profile string
+	stop             context.CancelFunc
 }
 
-// line is a line of a log with the position after it. The goroutine of the log passes it to Run.
-type line struct {
-	tail   *tail
-	at     position
-	record Record
-}
-
-// follow reads a log from a position until ctx ends.
-func (f *Forwarder) follow(ctx context.Context, t *tail, as *fsutil.Actor, from position) {
-	told := ""
-	for ctx.Err() == nil {
-		r := &reading{Forwarder: f, tail: t, from: from, here: from}
-		o := reader.Options{Dir: t.dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.missing(ctx, why) }}
-		err := reader.Read(ctx, as, o, func(line []byte) error { return r.line(ctx, line) })
-		if err != nil && ctx.Err() == nil && told != err.Error() {
-			told = err.Error()
-			f.Log.Error("cannot read a log", "service", t.service, "error", err)
+// read starts a goroutine that reads a log from a position until ctx ends.
+func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, from position, as *fsutil.Actor) *tail {
+	ctx, stop := context.WithCancel(ctx)
+	t := &tail{s.Name, s.Profile, stop}
+	f.readers.Go(func() {
+		defer guard.Catch("reading a log")
+		logged := ""
+		for ctx.Err() == nil {
+			r := &reading{Forwarder: f, tail: t, dir: dir, from: from, at: from}
+			o := reader.Options{Dir: dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.sendGap(ctx, why) }}
+			err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
+			if err != nil && ctx.Err() == nil && logged != err.Error() {
+				logged = err.Error()
+				f.Log.Error("cannot read a log", "service", t.service, "error", err)
+			}
+			from = r.at
+			pause.For(ctx, statusEvery)
 		}
-		from = r.here
-		pause.For(ctx, lookEvery)
-	}
-}
-
-// start starts to read a log.
-func (f *Forwarder) start(ctx context.Context, t *tail, as *fsutil.Actor) {
-	ctx, t.stop = context.WithCancel(ctx)
-	from := t.done
-	f.readers.Add(1)
-	guard.Go("reading a log", func() {
-		defer f.readers.Done()
-		f.follow(ctx, t, as, from)
 	})
+	return t
 }
 
-// reading is the state of reading a log.
+// reading is the state of one call of [reader.Read].
 type reading struct {
 	*Forwarder
-	tail  *tail
-	from  position
-	here  position
-	begun bool
-	skip  int // lines that are already sent
+	*tail
+	dir   string
+	from  position // position at the start
+	at    position // position after the last line
+	begun bool     // the first line was read
+	skip  int      // number of lines to skip, because they are already sent
 	level loglevel.Tracker
 	mask  redact.Masker
 }
 
-func (r *reading) hand(ctx context.Context, record Record) error {
+// send passes a record to Run.
+func (r *reading) send(ctx context.Context, record Record) error {
+	record.dir, record.line = r.dir, r.at
 	select {
-	case r.lines <- line{r.tail, r.here, record}:
+	case r.records <- record:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (r *reading) missing(ctx context.Context, why string) error {
-	r.Log.Warn("lines are lost", "service", r.tail.service, "why", why)
-	return r.hand(ctx, gap(r.tail.service, r.tail.profile, why))
+func (r *reading) sendGap(ctx context.Context, why string) error {
+	r.Log.Warn("lines are lost", "service", r.service, "why", why)
+	return r.send(ctx, gapRecord(r.service, r.profile, why))
 }
 
-func (r *reading) line(ctx context.Context, text []byte) error {
+func (r *reading) sendLine(ctx context.Context, text []byte) error {
 	if r.Mask {
 		text = bytes.TrimSuffix(r.mask.Hide(append(bytes.Clone(text), '\n'), nil), []byte{'\n'})
 	}
@@ -98,7 +88,7 @@ func (r *reading) line(ctx context.Context, text []byte) error {
 	if !r.begun && !r.from.At.IsZero() { // the first line at or after the time of the position
 		if at.Equal(r.from.At) {
 			r.skip = r.from.Same
-		} else if err := r.missing(ctx, "files were removed before they could be sent"); err != nil {
+		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {
 			return err
 		}
 	}
@@ -107,9 +97,11 @@ func (r *reading) line(ctx context.Context, text []byte) error {
 		r.skip--
 		return nil
 	}
-	if dated && !at.Equal(r.here.At) {
-		r.here = position{At: at}
+	if dated && !at.Equal(r.at.At) {
+		r.at = position{At: at}
 	}
-	r.here.Same++
-	return r.hand(ctx, Record{r.here.At, KindLog, r.tail.service, r.tail.profile, strings.ToValidUTF8(string(message), "\uFFFD"), level})
+	r.at.Same++
+	return r.send(ctx, Record{
+		Time: r.at.At, Kind: KindLog, Service: r.service, Profile: r.profile, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level,
+	})
 }

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -22,10 +23,15 @@ type Record struct {
 	Profile string         `json:"profile,omitempty"`
 	Text    string         `json:"message"`
 	Level   loglevel.Level `json:"level"`
+
+	dir    string        // directory of the log; "" for an event
+	line   position      // position in this log after the record
+	events eventPosition // position in the events after the record
 }
 
-func gap(service, profile, why string) Record {
-	return Record{time.Now(), KindGap, service, profile, "[hinit-web] lines are missing here: " + why, loglevel.Warning}
+// gapRecord makes a record about missing lines or events.
+func gapRecord(service, profile, why string) Record {
+	return Record{Time: time.Now(), Kind: KindGap, Service: service, Profile: profile, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
 
 // eventRecord makes a record of an event. The level is error if a run failed or the service does not start again. It is warning if
@@ -35,18 +41,12 @@ func eventRecord(e client.Event) Record {
 	if e.To != "" {
 		r.Text = e.From + " -> " + e.To + ": " + e.Reason
 	}
-	if e.To == client.StateBackoff {
-		r.Level = loglevel.Warning
-	}
-	if e.To == client.StateFailed || e.To == client.StateParked {
+	switch {
+	case e.To == client.StateFailed, e.To == client.StateParked,
+		e.Exit != nil && !slices.Contains([]string{"clean", "operator", "shutdown", "replaced"}, e.Exit.Cause):
 		r.Level = loglevel.Error
-	}
-	if e.Exit != nil {
-		switch e.Exit.Cause {
-		case "clean", "operator", "shutdown", "replaced":
-		default:
-			r.Level = loglevel.Error
-		}
+	case e.To == client.StateBackoff:
+		r.Level = loglevel.Warning
 	}
 	return r
 }

@@ -18,40 +18,28 @@ import (
 	"time"
 )
 
-// Sink sends records to a receiver. After an error that is not a [RefusedError], the caller tries again. Send may be called after an
-// error.
+// Sink sends records to a receiver. After an error that is neither a [RefusedError] nor a [PartialError], the caller tries again.
+// Send may be called after an error.
 type Sink interface {
 	Send(ctx context.Context, records []Record) error
 	Close() error
 }
 
 // RefusedError means that the receiver will never accept the records.
-type RefusedError struct{ Reason string }
-
-// Error implements error.
-func (r *RefusedError) Error() string { return r.Reason }
+type RefusedError struct{ error }
 
 // PartialError means that the receiver has accepted all records except for Refused ones, and that none must be sent again. If
 // Refused is 0, it is a warning.
 type PartialError struct {
+	error
 	Refused int
-	Reason  string
 }
-
-// Error implements error.
-func (p *PartialError) Error() string { return p.Reason }
 
 // LaterError says how long the receiver wants no request.
 type LaterError struct {
+	error
 	After time.Duration
-	Err   error
 }
-
-// Error implements error.
-func (l *LaterError) Error() string { return l.Err.Error() }
-
-// Unwrap returns the cause.
-func (l *LaterError) Unwrap() error { return l.Err }
 
 // usages are the forms of the URL for each kind of receiver.
 var usages = map[string]string{
@@ -67,10 +55,7 @@ func NewSink(to, authorization string) (Sink, error) {
 		return nil, fmt.Errorf("cannot send to it: %w", err)
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
-	host, err := os.Hostname()
-	if err != nil {
-		host = "-"
-	}
+	host, _ := os.Hostname() // "" if it is unknown
 	secure, err := secured(u, way)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
@@ -79,20 +64,16 @@ func NewSink(to, authorization string) (Sink, error) {
 	web := (way == "http" || way == "https") && u.Host != ""
 	target := *u
 	target.Scheme = way
-	path := map[string]string{"otlp": "/v1/logs", "loki": "/loki/api/v1/push"}[kind]
 	if strings.Trim(target.Path, "/") == "" {
-		target.Path = path
+		target.Path = map[string]string{"otlp": "/v1/logs", "loki": "/loki/api/v1/push"}[kind]
 	}
-	p := &poster{url: target.String(), authorization: authorization, host: host}
-	if secure != nil {
-		p.client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-	}
+	p := &poster{url: target.String(), authorization: authorization, host: host, encode: encodeLoki}
+	p.client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
 	switch {
 	case kind == "otlp" && web:
-		p.encode, p.check = otlp, otlpAnswer
+		p.encode, p.check = encodeOTLP, checkOTLP
 		return p, nil
 	case kind == "loki" && web:
-		p.encode = loki
 		return p, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
 		return &connection{network: "unixgram", address: u.Path, host: host}, nil
@@ -126,13 +107,10 @@ func secured(u *url.URL, way string) (*tls.Config, error) {
 		return c, nil
 	}
 	text, err := os.ReadFile(ca)
-	if err != nil {
-		return nil, err
+	if c.RootCAs = x509.NewCertPool(); err == nil && !c.RootCAs.AppendCertsFromPEM(text) {
+		err = fmt.Errorf("there is no certificate in %q", ca)
 	}
-	if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("there is no certificate in %q", ca)
-	}
-	return c, nil
+	return c, err
 }
 
 // explained adds the next step to the error of an invalid certificate.
@@ -155,7 +133,7 @@ type poster struct {
 func (p *poster) Send(ctx context.Context, records []Record) error {
 	body, err := p.encode(p.host, records)
 	if err != nil {
-		return &RefusedError{err.Error()}
+		return RefusedError{err}
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
 	if err != nil {
@@ -171,16 +149,16 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
-	said := fmt.Sprintf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
+	failed := fmt.Errorf("the receiver answers %s: %s", answer.Status, strings.TrimSpace(string(text)))
 	switch code := answer.StatusCode; {
 	case code >= 200 && code < 300 && err == nil && p.check != nil:
 		return p.check(text)
 	case code >= 200 && code < 300:
 		return err // an incomplete answer does not count
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return &RefusedError{said}
+		return RefusedError{failed}
 	}
-	return &LaterError{retryAfter(answer.Header.Get("Retry-After"), time.Now()), errors.New(said)}
+	return LaterError{failed, retryAfter(answer.Header.Get("Retry-After"), time.Now())}
 }
 
 // Close implements Sink.
@@ -200,11 +178,11 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return 0
 }
 
-// otlpAnswer returns an error if the receiver has refused some records (ExportLogsServiceResponse).
-func otlpAnswer(text []byte) error {
+// checkOTLP returns an error if the receiver has refused some records (ExportLogsServiceResponse).
+func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
-			RejectedLogRecords json.RawMessage // a number, or a text in the JSON mapping of 64-bit numbers
+			RejectedLogRecords json.Number // the JSON mapping of 64-bit numbers allows a number or a text
 			ErrorMessage       string
 		}
 	}
@@ -212,9 +190,9 @@ func otlpAnswer(text []byte) error {
 		return nil // an answer in another form: it has accepted them
 	}
 	partial := answer.PartialSuccess
-	n, _ := strconv.Atoi(strings.Trim(string(partial.RejectedLogRecords), `"`)) // 0 if it is no number
-	if n = max(n, 0); n == 0 && partial.ErrorMessage == "" {
+	n, _ := strconv.Atoi(partial.RejectedLogRecords.String()) // 0 if it is no number
+	if n <= 0 && partial.ErrorMessage == "" {
 		return nil
 	}
-	return &PartialError{n, partial.ErrorMessage}
+	return PartialError{errors.New(partial.ErrorMessage), max(n, 0)}
 }
