@@ -236,8 +236,8 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp updates the time for JSON. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that are
-// queued after the call.
+// whenWritten returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that
+// are queued after the call.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,8 +283,8 @@ func (c *console) nextBlock() *block {
 	}
 }
 
-// addNotices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source. The
-// caller holds mu.
+// addNotices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source.
+// The caller holds mu.
 func (c *console) addNotices() {
 	for i, src := range c.missing {
 		where := "they are in no file"

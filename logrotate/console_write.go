@@ -69,8 +69,8 @@ func (c *console) detectKind(fd uintptr) {
 // Writes to a terminal or socket have the same size.
 const page = 4 << 10
 
-// pieceSize returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must be
-// short, because its return is the only sign of progress by a slow reader.
+// pieceSize returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must
+// be short, because its return is the only sign of progress by a slow reader.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {

@@ -74,7 +74,8 @@ type rotation struct {
 	rotateAt  time.Time // no rotation before this time
 }
 
-// writeLines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest length.
+// writeLines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest
+// length.
 func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -258,8 +259,8 @@ func (f *file) closeFile() {
 	f.fd, f.torn = -1, false
 }
 
-// keepLines stores lines in memory until the fault is over. After the first line without room it only counts all further lines, so
-// there is a single gap.
+// keepLines stores lines in memory until the fault is over. After the first line without room it only counts all further lines,
+// so there is a single gap.
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p

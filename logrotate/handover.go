@@ -250,8 +250,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsentLines returns, for each service, the number of lines that the console has not written. The reader may have seen some lines of
-// the block that is being written.
+// unsentLines returns, for each service, the number of lines that the console has not written. The reader may have seen some
+// lines of the block that is being written.
 func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

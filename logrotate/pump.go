@@ -235,8 +235,8 @@ func (s *stream) queuedBytes() uint64 {
 	return uint64(n)
 }
 
-// answerReached answers requests of Tail. asked is the number of requests before the last read; pause says that this read found the
-// pipe empty.
+// answerReached answers requests of Tail. asked is the number of requests before the last read; pause says that this read found
+// the pipe empty.
 func (s *stream) answerReached(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
@@ -277,8 +277,8 @@ func (s *stream) deliver(chunk []byte) {
 	l.set.opts.Wrote()
 }
 
-// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. If the console
-// has no room for some lines, they wait until all lines are in the file, and then go to the console.
+// writeToSinks writes complete lines of a stream to the console and the file. The file never waits for the console. If the
+// console has no room for some lines, they wait until all lines are in the file, and then go to the console.
 func (l *Log) writeToSinks(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return

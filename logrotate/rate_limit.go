@@ -28,8 +28,8 @@ type limiter struct {
 	last       time.Time // time of the last suppressed line
 }
 
-// writeAllowed writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the number of
-// suppressed lines of chunk.
+// writeAllowed writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the
+// number of suppressed lines of chunk.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)

@@ -45,7 +45,8 @@ type pace struct {
 // floodDoubt is the limit of doubt.
 const floodDoubt = 6
 
-// recordRead handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or ended.
+// recordRead handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or
+// ended.
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false

@@ -57,8 +57,8 @@ var kernelBoot = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st, but not
-// the file.
+// restoreRecorded restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st,
+// but not the file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {

@@ -14,7 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// dirWatches watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use it.
+// dirWatches watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use
+// it.
 //
 // The agent can replace a watched path by a link. That does no harm, because a notification only causes a scan, and scans follow
 // no link.
@@ -25,8 +26,8 @@ type dirWatches struct {
 	remotes  map[uint64]bool // results of the function remote by device; nil before the first call
 }
 
-// isRemote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file system
-// only once.
+// isRemote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file
+// system only once.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -204,7 +205,8 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostUnmarkedWatches limits the watched directories without the marker. In the other directories only the poll finds a new marker, later.
+// mostUnmarkedWatches limits the watched directories without the marker. In the other directories only the poll finds a new
+// marker, later.
 const mostUnmarkedWatches = 256
 
 // watchUnmarked watches a directory without the marker. Beyond mostUnmarkedWatches it removes the oldest such watch.

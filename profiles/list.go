@@ -224,8 +224,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// nameProblem returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the command
-// line, because older agents made longer names.
+// nameProblem returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the
+// command line, because older agents made longer names.
 func nameProblem(name string) error {
 	switch {
 	case name == Default:

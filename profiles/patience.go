@@ -31,12 +31,12 @@ func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
 	return err
 }
 
-// progress tells examineEach which directory fn examines next, relative to the root; "" is none. goOn is false after examineEach has
-// given up; then fn must end.
+// progress tells examineEach which directory fn examines next, relative to the root; "" is none. goOn is false after examineEach
+// has given up; then fn must end.
 type progress func(rel string) (goOn bool)
 
-// examineEach works like patiently, for a function that examines many directories: each directory has the full time of patience. A
-// directory that takes longer counts as silent until it answers. The error is an fs.PathError that names the directory. fn may
+// examineEach works like patiently, for a function that examines many directories: each directory has the full time of patience.
+// A directory that takes longer counts as silent until it answers. The error is an fs.PathError that names the directory. fn may
 // still be running then, so the caller must not use its variables.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {

@@ -108,8 +108,8 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// namesTarget reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing, because
-// PIDs repeat after a restart of the container.
+// namesTarget reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing,
+// because PIDs repeat after a restart of the container.
 func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
@@ -122,8 +122,8 @@ func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// isOtherProcess reports whether the recorded process runs and is not pid. Without a start time the process may be a later one with the
-// same PID, or belong to another container.
+// isOtherProcess reports whether the recorded process runs and is not pid. Without a start time the process may be a later one
+// with the same PID, or belong to another container.
 func (h pidRecord) isOtherProcess(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime

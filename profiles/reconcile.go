@@ -104,8 +104,8 @@ type Plan struct {
 // Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. Reconcile blocks on
 // the disk.
 //
-// In addition to the contract's list, a foreground CMD keeps the default gateway down in any state, because the CMD is that gateway
-// (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes it a foreground CMD.
+// In addition to the contract's list, a foreground CMD keeps the default gateway down in any state, because the CMD is that
+// gateway (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes it a foreground CMD.
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {

@@ -20,8 +20,8 @@ const (
 // isDiskFull reports whether an error says that the disk, or a quota on it, is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeOverReserve writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other process can
-// take them.
+// writeOverReserve writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other
+// process can take them.
 func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {

@@ -155,8 +155,8 @@ func defaultTo(d *time.Duration, value time.Duration) {
 }
 
 // Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event
-// of that scan. The error says that the volume can't be used, or is the error of ctx (the scan continues), or [context.Canceled] after the end of
-// the watcher.
+// of that scan. The error says that the volume can't be used, or is the error of ctx (the scan continues), or [context.Canceled]
+// after the end of the watcher.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
 // Find scans for one unknown profile, and waits like Rescan. It scans only the directory of that name, and the whole volume only
@@ -308,8 +308,8 @@ func (w *Watcher) clearPending() {
 	clear(w.fresh)
 }
 
-// markChanged records what to scan because of a notification. Homes also have busy files such as databases, so markChanged ignores
-// notifications about files that hinit doesn't use.
+// markChanged records what to scan because of a notification. Homes also have busy files such as databases, so markChanged
+// ignores notifications about files that hinit doesn't use.
 func (w *Watcher) markChanged(ev fsnotify.Event) {
 	self := w.hints.handleGone(ev)
 	dir, file := filepath.Split(ev.Name)

@@ -188,8 +188,8 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and the
-// new name could not get a watch.
+// reportGone reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and
+// the new name could not get a watch.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {

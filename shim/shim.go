@@ -4,8 +4,8 @@
 // writes as root into the data volume. The shim is first on PATH. It becomes the agent's user and replaces itself by the real
 // program, with the same process, arguments, terminal and exit code.
 //
-// It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if it
-// can't drop root, it refuses. It starts no goroutine.
+// It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if
+// it can't drop root, it refuses. It starts no goroutine.
 //
 // The shim has one limit. The Go runtime handles every signal from its start. So a signal that the caller ignores has its default
 // action in the real program. Exceptions are SIGHUP and SIGINT, which suffices for nohup.
@@ -62,19 +62,19 @@ func hermesImage() options {
 	}
 }
 
-// Main becomes the real program. It returns only on failure, after it has written the reason to stderr; the result is the exit code
-// for main. argv and env are os.Args and os.Environ() of the process.
+// Main becomes the real program. It returns only on failure, after it has written the reason to stderr; the result is the exit
+// code for main. argv and env are os.Args and os.Environ() of the process.
 //
-// It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the target
-// with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Any other call by
-// root becomes the agent's user. PID 1 has settled the uid, gid and groups; if not, /etc and the container's variables decide. HOME
-// is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal
-// and limits stay as they are. The agent's program gets no descriptors from 3 up. It does not get /dev/tty either if a shell of root
-// could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
+// It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the
+// target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Any
+// other call by root becomes the agent's user. PID 1 has settled the uid, gid and groups; if not, /etc and the container's
+// variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin,
+// stdout, stderr, terminal and limits stay as they are. The agent's program gets no descriptors from 3 up. It does not get
+// /dev/tty either if a shell of root could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
-// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment variable
-// can do this: a caller's environment must not make root run another program.
+// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
+// variable can do this: a caller's environment must not make root run another program.
 //
 // A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)). So the kernel kills it
 // before the CMD when memory runs out.
@@ -109,8 +109,8 @@ func run(argv, env []string, o options) int {
 			return exitRefused
 		}
 		// In Linux, credentials belong to a thread, and Go's own Setuid changes all threads one by one. Here only this thread
-		// changes: execve(2) ends all other threads, and the new program gets the credentials of the calling thread. The lock keeps
-		// this goroutine on its thread until then, and is never released.
+		// changes: execve(2) ends all other threads, and the new program gets the credentials of the calling thread. The lock
+		// keeps this goroutine on its thread until then, and is never released.
 		runtime.LockOSThread()
 		home, err := o.becomeAgent(env)
 		if err != nil {
@@ -131,8 +131,8 @@ func run(argv, env []string, o options) int {
 }
 
 // raiseOOMScore gives a process with the oom_score_adj of PID 1 the value of a gateway (supervisor's table of kinds). docker exec
-// starts such processes, and the kernel would kill the gateways and the CMD before them. A process may raise its own value without
-// privileges.
+// starts such processes, and the kernel would kill the gateways and the CMD before them. A process may raise its own value
+// without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)
@@ -175,7 +175,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in the text of [account.Published], if the text names the user who as the agent's user.
+// setPublished sets the ids of u to the ids in the text of [account.Published], if the text names the user who as the agent's
+// user.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {

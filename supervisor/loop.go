@@ -315,8 +315,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot. handleRequest
-// answers a refused request at once.
+// handleRequest executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot.
+// handleRequest answers a refused request at once.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()

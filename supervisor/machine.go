@@ -159,8 +159,8 @@ const (
 	sigStop = 19
 )
 
-// wakingSignals lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped process gets
-// them.
+// wakingSignals lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped
+// process gets them.
 var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
@@ -415,7 +415,8 @@ func (m *Machine) needMet(now time.Time, s *service, need string) {
 	}
 }
 
-// startOrWait starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits first.
+// startOrWait starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits
+// first.
 func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 	if m.phase != running {
 		m.setState(now, s, Down, time.Time{}, ReasonShutdown)

@@ -102,8 +102,8 @@ type (
 		Name string
 		Run  uint64
 	}
-	// DescendantsEnded follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A growing number
-	// means that new processes replace the killed ones.
+	// DescendantsEnded follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A
+	// growing number means that new processes replace the killed ones.
 	DescendantsEnded struct {
 		Name  string
 		Run   uint64

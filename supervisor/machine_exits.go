@@ -211,8 +211,8 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was long, or if
-// it was parked for longer than its restart delay. Otherwise the service may have changed the files itself: then the change
+// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was long,
+// or if it was parked for longer than its restart delay. Otherwise the service may have changed the files itself: then the change
 // counts as a fast exit, and the rest of the delay applies.
 func (m *Machine) inputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"

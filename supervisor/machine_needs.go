@@ -220,7 +220,8 @@ func (m *Machine) restartFollowers(now time.Time, t *service) {
 	}
 }
 
-// stateWithoutRestart returns the state after an exit that the policy does not follow with a restart. For other exits ok is false.
+// stateWithoutRestart returns the state after an exit that the policy does not follow with a restart. For other exits ok is
+// false.
 func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
@@ -268,8 +269,8 @@ func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	return nextState{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// handleSchedule handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not idle skips
-// this start.
+// handleSchedule handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not
+// idle skips this start.
 func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.changed(s)
@@ -288,8 +289,8 @@ func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns, for each needed service, the length of the longest chain of live dependants above it. top is the longest
-// length.
+// dependantHeights returns, for each needed service, the length of the longest chain of live dependants above it. top is the
+// longest length.
 func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {

@@ -55,8 +55,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// startDraining gives services with Policy.Drains a last moment to read their input, after all other services have ended. It announces
-// this moment with the signal Policy.LastSignal.
+// startDraining gives services with Policy.Drains a last moment to read their input, after all other services have ended. It
+// announces this moment with the signal Policy.LastSignal.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {

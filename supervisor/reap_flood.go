@@ -21,8 +21,8 @@ type flood struct {
 	since time.Time
 }
 
-// countOrphans receives the number of orphans of one reap, and decides whether a flood begins or ends. If matters is false, a flood
-// ends at once. changed reports whether on has changed.
+// countOrphans receives the number of orphans of one reap, and decides whether a flood begins or ends. If matters is false, a
+// flood ends at once. changed reports whether on has changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

@@ -35,8 +35,8 @@ type Unit struct {
 	Checked bool
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the files,
-	// environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a signal), signal or 0,
-	// name, PID. A missing program is ignored.
+	// environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a signal), signal
+	// or 0, name, PID. A missing program is ignored.
 	Finish string
 
 	// Pin is the open directory that Spec.Dir names by descriptor number, or nil. The unit keeps the directory open, so the

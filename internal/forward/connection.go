@@ -43,8 +43,9 @@ const (
 	unreadSize = 8 << 20
 )
 
-// Send implements Sink. Over a stream it succeeds when the other machine has acknowledged all bytes, because syslog has no answers.
-// If the connection is found to be lost later, Send repeats its last messages, because the receiver may not have read them.
+// Send implements Sink. Over a stream it succeeds when the other machine has acknowledged all bytes, because syslog has no
+// answers. If the connection is found to be lost later, Send repeats its last messages, because the receiver may not have read
+// them.
 func (s *connection) Send(ctx context.Context, records []Record) (err error) {
 	defer func() {
 		if err != nil {

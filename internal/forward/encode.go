@@ -17,7 +17,8 @@ type object = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// severities has, by level, the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424, 6.2.1).
+// severities has, by level, the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424,
+// 6.2.1).
 var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
@@ -78,7 +79,8 @@ func encodeSyslog(host string, r *Record) []byte {
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
-// printable replaces spaces and all characters except printable ASCII, and cuts the text after most bytes. An empty text becomes "-".
+// printable replaces spaces and all characters except printable ASCII, and cuts the text after most bytes. An empty text becomes
+// "-".
 func printable(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

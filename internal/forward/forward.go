@@ -239,7 +239,8 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// deliver sends a batch until the receiver accepts it, and reports whether it did. It leaves out records that the receiver refuses.
+// deliver sends a batch until the receiver accepts it, and reports whether it did. It leaves out records that the receiver
+// refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.now.Counts
 	for failures := 0; ctx.Err() == nil; {

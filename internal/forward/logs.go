@@ -15,8 +15,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// position says how far a log has been sent: up to a line with the time At, where Same counts the sent lines with this time. Lines
-// that were read at once have the same time.
+// position says how far a log has been sent: up to a line with the time At, where Same counts the sent lines with this time.
+// Lines that were read at once have the same time.
 type position struct {
 	At   time.Time `json:"at"`
 	Same int       `json:"same"`

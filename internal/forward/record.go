@@ -34,8 +34,8 @@ func gapRecord(service, profile, why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Service: service, Profile: profile, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
 
-// eventRecord makes a record of an event. The level is error if a run failed or the service does not start again. It is warning if
-// the service waits for its next start.
+// eventRecord makes a record of an event. The level is error if a run failed or the service does not start again. It is warning
+// if the service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}
 	if e.To != "" {

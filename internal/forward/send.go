@@ -47,8 +47,8 @@ var usages = map[string]string{
 }
 
 // NewSink makes a sink from an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names an authority that replaces the system's. ?name=NAME is the
-// name in the receiver's certificate if it is not HOST. authorization is the header of HTTP requests, "" for none.
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names an authority that replaces the system's. ?name=NAME is
+// the name in the receiver's certificate if it is not HOST. authorization is the header of HTTP requests, "" for none.
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -88,8 +88,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 }
 
-// secured returns the settings that check the receiver's certificate, or nil without encryption. It removes its parameters from the
-// URL.
+// secured returns the settings that check the receiver's certificate, or nil without encryption. It removes its parameters from
+// the URL.
 func secured(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// datagramsPerPause is the number of datagrams of a service that are read within a pause. A service that sends more waits in its
-	// sendmsg(2).
+	// datagramsPerPause is the number of datagrams of a service that are read within a pause. A service that sends more waits in
+	// its sendmsg(2).
 	datagramsPerPause = 64
 	pause             = 250 * time.Millisecond
 )

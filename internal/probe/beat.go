@@ -84,8 +84,8 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage handles a message of a run. anew reports whether the times of the checks may have changed. record ignores messages of an
-// earlier run.
+// recordMessage handles a message of a run. anew reports whether the times of the checks may have changed. record ignores
+// messages of an earlier run.
 func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

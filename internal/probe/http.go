@@ -103,8 +103,8 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	}
 }
 
-// unreadReason returns why the response is incomplete. room is the number of further bytes that could have been read. late says that
-// the deadline has passed, because net/http does not report that in the middle of a line.
+// unreadReason returns why the response is incomplete. room is the number of further bytes that could have been read. late says
+// that the deadline has passed, because net/http does not report that in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded

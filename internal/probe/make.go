@@ -11,7 +11,8 @@ import (
 	"hinit/profiles"
 )
 
-// prepareChecks prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds p.mu.
+// prepareChecks prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds
+// p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.prepareWith(t, nil, nil)

@@ -239,8 +239,8 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
-// event makes the scheduler run. The caller holds p.mu.
+// nextWake returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if
+// only an event makes the scheduler run. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // all slots are in use: the end of a check wakes the scheduler
 		return at, false

@@ -21,8 +21,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // reads a file below /proc
 }
 
-// cgroupOf returns the directory of a process's cgroup if that is below the container's own cgroup, else "". Such a cgroup was made by
-// hinit ([Cgroups]), by the service, or by a program that starts the service.
+// cgroupOf returns the directory of a process's cgroup if that is below the container's own cgroup, else "". Such a cgroup was
+// made by hinit ([Cgroups]), by the service, or by a program that starts the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -42,8 +42,8 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 	return ""
 }
 
-// killsInOwn returns the number of processes that the kernel has killed for lack of memory in the control group of a main process. ok
-// is true only if hinit made the group and the group limits memory.
+// killsInOwn returns the number of processes that the kernel has killed for lack of memory in the control group of a main
+// process. ok is true only if hinit made the group and the group limits memory.
 func (c memoryCgroups) killsInOwn(main int) (killed uint64, ok bool) {
 	dir := c.cgroupOf(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {

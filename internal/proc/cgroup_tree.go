@@ -20,8 +20,8 @@ const (
 	leafCgroup = "hinit"
 	// cgroupPrefix begins the names of the control groups of services. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// mostMoves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there each
-	// time.
+	// mostMoves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there
+	// each time.
 	mostMoves = 10
 )
 
@@ -86,8 +86,8 @@ func (c *Cgroups) moveToLeaf() error {
 	return nil
 }
 
-// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own group
-// prevents that.
+// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own
+// group prevents that.
 func (c *Cgroups) enableControllers() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -146,7 +146,8 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// runByCgroup returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control group.
+// runByCgroup returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control
+// group.
 func (t *Table) runByCgroup(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {

@@ -25,8 +25,8 @@ const (
 	checkPause = 10 * time.Second
 )
 
-// findProgram returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's process
-// may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
+// findProgram returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's
+// process may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
 // checkTime. It then returns the path without a check, and the new process reports errors itself.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
@@ -103,8 +103,8 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// accessError returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of cred,
-// which this thread lacks, may allow the access.
+// accessError returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of
+// cred, which this thread lacks, may allow the access.
 func accessError(path string, kind uint32, cred *Cred) error {
 	if cred != nil && leadsToDescriptor(path) {
 		return nil
@@ -128,8 +128,8 @@ func accessError(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such a path
-// can't be checked: here it means this process's own descriptors, but in the command the command's.
+// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such
+// a path can't be checked: here it means this process's own descriptors, but in the command the command's.
 func leadsToDescriptor(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true

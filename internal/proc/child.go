@@ -100,8 +100,8 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 	return out, errs, x, err
 }
 
-// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets a
-// new user namespace, in which it is root.
+// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets
+// a new user namespace, in which it is root.
 func setNamespaces(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

@@ -53,7 +53,8 @@ func PeerGone(conn net.Conn) bool {
 	return err != nil || gone
 }
 
-// Peer returns the credentials of the process on the other side of a Unix socket, as the kernel reports them (unix(7), SO_PEERCRED).
+// Peer returns the credentials of the process on the other side of a Unix socket, as the kernel reports them (unix(7),
+// SO_PEERCRED).
 func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	err = onSocket(conn, func(fd int) (err error) {
 		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)

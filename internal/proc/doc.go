@@ -6,9 +6,9 @@
 // an orphan: it became a child because this process is PID 1 or a subreaper. The table reaps orphans too. The package owns no
 // goroutine.
 //
-// The table finds the descendants of a service by inherited attributes: the process group, the session, a resource limit that
-// marks the run, and an entry in the environment. It also uses the parents from the last scan. It never signals a process on a
-// guess.
+// The table finds the descendants of a service by inherited attributes. These are the process group, the session, a resource limit
+// that marks the run, and an entry in the environment. It also uses the parents from the last scan. It never signals a process on
+// a guess.
 //
 // spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go finds the processes of a run, with
 // scan.go and mark.go, and ends them. child.go is for programs without a table. others.go describes processes that another

@@ -83,8 +83,8 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// findMoving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
-// waiting has the time at which each thread began an uninterruptible wait, and is kept between calls.
+// findMoving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for
+// none. waiting has the time at which each thread began an uninterruptible wait, and is kept between calls.
 func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // the list is missing, so report a process, and FreezeOthers waits on

@@ -112,8 +112,8 @@ func (t *Table) hidesMark(pid int) bool {
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark outside
-// of all ranges. A process that came into the container from outside has no mark.
+// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark
+// outside of all ranges. A process that came into the container from outside has no mark.
 func (t *Table) runOfDead(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {

@@ -21,8 +21,8 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raiseFor increases the oom_score_adj of a process that was just started, and of its children, above the value of this process. So the
-// kernel kills them first when memory is short. It must come after the start: even for a short time a higher value of this
+// raiseFor increases the oom_score_adj of a process that was just started, and of its children, above the value of this process.
+// So the kernel kills them first when memory is short. It must come after the start: even for a short time a higher value of this
 // process could get it killed. The increase needs no privilege.
 func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
@@ -42,8 +42,8 @@ func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	}
 }
 
-// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the identity
-// of the file's owner.
+// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the
+// identity of the file's owner.
 func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	if s.dir < 0 {
 		return false

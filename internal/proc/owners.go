@@ -40,8 +40,8 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 	return of
 }
 
-// mainsByMark returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it limits
-// real-time scheduling.
+// mainsByMark returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it
+// limits real-time scheduling.
 func (r Roots) mainsByMark() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {

@@ -20,8 +20,8 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
-// runAs calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps the
-// thread locked.
+// runAs calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps
+// the thread locked.
 func runAs(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)

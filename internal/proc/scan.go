@@ -165,8 +165,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// runOfOrphan returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by the
-// tag.
+// runOfOrphan returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by
+// the tag.
 func (t *Table) runOfOrphan(pid int) uint64 {
 	if id := t.runByCgroup(pid); id != 0 {
 		return id

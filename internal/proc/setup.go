@@ -115,9 +115,9 @@ func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() 
 // a lease on its files (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// entersDirLater reports whether the process enters its directory after the change of its user. It enters a pinned directory earlier,
-// before it closes the descriptor; that involves no path lookup. A path below /proc/self that another user chose must wait,
-// because before the change it would lead to this process's own files.
+// entersDirLater reports whether the process enters its directory after the change of its user. It enters a pinned directory
+// earlier, before it closes the descriptor; that involves no path lookup. A path below /proc/self that another user chose must
+// wait, because before the change it would lead to this process's own files.
 func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
 // privileged reports whether a setting of s needs a privilege.

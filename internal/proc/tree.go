@@ -215,7 +215,8 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is the number of further scans that must show deaths in a run before the deaths count as a sign of new processes.
+// confirmingScans is the number of further scans that must show deaths in a run before the deaths count as a sign of new
+// processes.
 const confirmingScans = 2
 
 // sawDead reports whether the last scan is fresh and shows the process as dead.
@@ -330,8 +331,8 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// signalOther signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile. It
-// reports whether the signal was delivered.
+// signalOther signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile.
+// It reports whether the signal was delivered.
 func (t *Table) signalOther(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp

@@ -172,7 +172,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed file.
+// descriptorOf returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed
+// file.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file

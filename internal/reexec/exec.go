@@ -89,7 +89,8 @@ func (p *Program) Become() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// holdSignals makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same thread.
+// holdSignals makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same
+// thread.
 func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {

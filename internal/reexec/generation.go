@@ -166,8 +166,8 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, and the state is the same as before. over says that the
-// container has ended meanwhile.
+// replaceProgram executes another program. It returns only after a failure, and the state is the same as before. over says that
+// the container has ended meanwhile.
 func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Rest(fault)
 	defer wake()

@@ -24,11 +24,11 @@ import (
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plentyOfNumbers is a number of free process numbers that is always enough: no fork bomb uses so many while a program starts. With
-	// fewer free numbers, hinit stops all other processes.
+	// plentyOfNumbers is a number of free process numbers that is always enough: no fork bomb uses so many while a program
+	// starts. With fewer free numbers, hinit stops all other processes.
 	plentyOfNumbers = 1024
-	// outsideNumbers is the number of process numbers that may be used from outside of the container, as by docker exec, while all other
-	// processes are stopped.
+	// outsideNumbers is the number of process numbers that may be used from outside of the container, as by docker exec, while
+	// all other processes are stopped.
 	outsideNumbers = 3
 	// spareThreads is the number of further threads that must be possible if the limit of the control group can't be read.
 	spareThreads = 64

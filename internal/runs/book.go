@@ -352,8 +352,8 @@ func (b *Book) compareAll() {
 	}
 }
 
-// compareRun compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller holds
-// b.mu.
+// compareRun compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller
+// holds b.mu.
 func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:

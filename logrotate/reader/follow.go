@@ -310,8 +310,8 @@ func (r *reader) emitComplete(b []byte) error {
 	return nil
 }
 
-// handleShrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied the
-// file. emptied reports which.
+// handleShrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied
+// the file. emptied reports which.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {

@@ -58,8 +58,8 @@ func (r *reader) unreadError() error {
 	return errors.Join(errs...)
 }
 
-// recordUnreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of emit
-// does not count.
+// recordUnreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of
+// emit does not count.
 func (r *reader) recordUnreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -79,8 +79,8 @@ func (r *reader) emitBroken(name string) error {
 	return r.emitErr
 }
 
-// findStart finds the beginning of the requested history: the index of its first archive (len(archives) means the current file), and
-// the offset in that file.
+// findStart finds the beginning of the requested history: the index of its first archive (len(archives) means the current file),
+// and the offset in that file.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -128,8 +128,8 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n lines
-// of hinit can have. A process may truncate f meanwhile.
+// lastLinesOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n
+// lines of hinit can have. A process may truncate f meanwhile.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -184,8 +184,8 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 	return 0, min(newlines, max(n, 0)), nil
 }
 
-// openCurrent opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
-// missing in the list is younger than the open file, so a later call of advance finds it.
+// openCurrent opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive
+// that is missing in the list is younger than the open file, so a later call of advance finds it.
 func (r *reader) openCurrent() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

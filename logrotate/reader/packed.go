@@ -23,7 +23,8 @@ type unpacker struct {
 	buf  []byte // buffer for a piece of an archive
 }
 
-// decompress decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each piece.
+// decompress decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each
+// piece.
 func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
@@ -47,8 +48,8 @@ func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take 
 	return err
 }
 
-// lastLines returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It decompresses
-// f twice, because a list of the offsets of all lines would need unlimited memory.
+// lastLines returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It
+// decompresses f twice, because a list of the offsets of all lines would need unlimited memory.
 func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {

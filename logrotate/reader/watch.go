@@ -116,8 +116,8 @@ func (h *hub) leave(w *watch) {
 	}
 }
 
-// watchDir makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than before,
-// watchDir wakes the followers.
+// watchDir makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than
+// before, watchDir wakes the followers.
 func (h *hub) watchDir(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

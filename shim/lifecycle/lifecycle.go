@@ -1,5 +1,5 @@
-// Package lifecycle parses the agent's gateway commands. The shim and hinit-tools use it. It has few imports, because the shim runs
-// before every command. It starts no goroutine.
+// Package lifecycle parses the agent's gateway commands. The shim and hinit-tools use it. It has few imports, because the shim
+// runs before every command. It starts no goroutine.
 package lifecycle
 
 import "strings"
@@ -13,8 +13,8 @@ type Command struct {
 }
 
 // Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
-// where the agent allows it. ok is false for all other words. hinit carries out these commands itself, much faster than the agent's
-// interpreter starts.
+// where the agent allows it. ok is false for all other words. hinit carries out these commands itself, much faster than the
+// agent's interpreter starts.
 func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0

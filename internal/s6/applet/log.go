@@ -249,8 +249,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may come
-// next.
+// cutLongLine cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may
+// come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {

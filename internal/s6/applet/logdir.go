@@ -153,7 +153,8 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// refuseLinks refuses a file with other hard links, if this process is root in another user's directory: the file may belong elsewhere.
+// refuseLinks refuses a file with other hard links, if this process is root in another user's directory: the file may belong
+// elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {

@@ -118,8 +118,8 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	})
 }
 
-// carryOutLetter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the same as
-// s6.
+// carryOutLetter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the
+// same as s6.
 func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {

@@ -121,8 +121,8 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenReal(path, owner)
 }
 
-// emptyOld empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must already
-// be empty.
+// emptyOld empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must
+// already be empty.
 func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -278,8 +278,8 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// openParent opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the agent.
-// As root it might remove a file that the agent has given a name there.
+// openParent opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the
+// agent. As root it might remove a file that the agent has given a name there.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {

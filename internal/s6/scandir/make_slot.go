@@ -43,8 +43,8 @@ var errForeign = errors.New("a directory of that name defines another service; r
 // slotRetry is the delay before another try to make a slot after an error, such as a full disk.
 const slotRetry = time.Second
 
-// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try succeeds.
-// Only the first failure returns an error.
+// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try
+// succeeds. Only the first failure returns an error.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -104,8 +104,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name first,
-// and then its rename would fail (contract, section 9.3).
+// makeDir makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name
+// first, and then its rename would fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.bare {
@@ -121,8 +121,8 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	})
 }
 
-// agentIsMaking reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps don't
-// count.
+// agentIsMaking reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps
+// don't count.
 func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false

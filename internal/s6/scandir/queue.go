@@ -161,7 +161,8 @@ type madeSlot struct {
 	down bool // whether it was made with a down file
 }
 
-// removePublished removes published slots from the queue. If the down file has changed since a slot was made, shown applies the change.
+// removePublished removes published slots from the queue. If the down file has changed since a slot was made, shown applies the
+// change.
 func (s *Scanner) removePublished() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -174,8 +175,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer than a
-// short CMD, for example on an overlay, so it must not delay the end of the container.
+// completeNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer
+// than a short CMD, for example on an overlay, so it must not delay the end of the container.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {
