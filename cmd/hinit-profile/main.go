@@ -1,5 +1,6 @@
-// Command hinit-profile copies a database by SQLite's backup API, in the state of a single moment: hinit-profile FROM TO. hinit
-// profile export runs it as the owner of the database, because an agent wrote the file that SQLite reads. It owns no goroutine.
+// Command hinit-profile copies a database of the working directory to the same name in another directory: hinit-profile NAME DIRECTORY.
+// It uses SQLite's backup API, and so copies the state of a single moment. hinit profile export runs it as the owner of the database,
+// because an agent wrote the file that SQLite reads. It confines itself to the two directories. It owns no goroutine.
 package main
 
 import (
@@ -23,10 +24,14 @@ func main() {
 		fail(err)
 	}
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: hinit-profile FROM TO\n\nIt is a part of hinit profile export, which copies databases with it.")
+		fmt.Fprintln(os.Stderr, "usage: hinit-profile NAME DIRECTORY\n\nIt is a part of hinit profile export, which copies databases with it.")
 		os.Exit(2)
 	}
-	if err := backup(os.Args[1], os.Args[2]); err != nil {
+	err := confine(".", os.Args[2])
+	if err == nil {
+		err = backup(os.Args[1], filepath.Join(os.Args[2], os.Args[1]))
+	}
+	if err != nil {
 		fail(fmt.Errorf("cannot copy database %s: %w", os.Args[1], err))
 	}
 }

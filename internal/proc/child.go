@@ -79,14 +79,14 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 }
 
 // Output works like Run, for a program that reads no input. It also returns the first bytes of the program's standard output and
-// standard error, up to most bytes of each. The program never waits for a reader.
+// standard error, up to most bytes of each. The program never waits for a reader. Output replaces the first three of Files.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
-	spec.Files = make([]*os.File, 3)
+	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
 		return nil, nil, x, err
 	}
 	defer spec.Files[0].Close()
-	for i := range spec.Files[1:] {
+	for i := range spec.Files[1:3] {
 		fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 		if err != nil {
 			return nil, nil, x, err

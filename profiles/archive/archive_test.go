@@ -52,13 +52,13 @@ func TestMain(m *testing.M) {
 }
 
 // backup runs the program that copies databases.
-func backup(home *os.File, from, to string) error {
-	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", home.Fd()))
+func backup(from, to *os.File, name string) error {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", from.Fd()))
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(filepath.Join(bin, "hinit-profile"), from, to)
-	cmd.Dir = path
+	cmd := exec.Command(filepath.Join(bin, "hinit-profile"), name, "/proc/self/fd/3")
+	cmd.Dir, cmd.ExtraFiles = path, []*os.File{to}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}

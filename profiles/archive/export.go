@@ -3,7 +3,6 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
-	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,8 +33,9 @@ type Export struct {
 	Snapshot     string // send this kept snapshot; "" makes a new one
 	From         int64  // offset in the archive at which Run begins to send
 
-	// Backup copies a database. from is relative to the home, and so is to, unless it is absolute.
-	Backup func(home *os.File, from, to string) error
+	// Backup copies the database name from one directory to another. Both are held open. It must follow no link out of them: an
+	// agent may change the home meanwhile.
+	Backup func(from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
 	Begin  func(from int64) // called with Still, before the first byte, with the offset in the archive; may be nil
@@ -44,8 +43,11 @@ type Export struct {
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
 // keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists.
+//
+// An agent may put links into its home at any time. So all names are resolved beneath open directories, and no link leads out of
+// them.
 func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error) {
-	home, err := os.Open(x.Home)
+	home, err := os.OpenRoot(x.Home) // a renamed home keeps its descriptor
 	if err != nil {
 		return head, "", false, err
 	}
@@ -54,91 +56,93 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 		head, sum, err = x.sendStill(home, out)
 		return head, sum, false, err
 	}
-	live := "/proc/self/fd/" + strconv.Itoa(int(home.Fd())) // a renamed home keeps its descriptor
-	base := filepath.Join(cmp.Or(x.Scratch, live), stagingDir)
-	dir, held, err := x.openSnapshot(base)
+	at := home
+	if x.Scratch != "" {
+		if at, err = os.OpenRoot(x.Scratch); err != nil {
+			return head, "", false, err
+		}
+		defer at.Close()
+	}
+	base, dir, err := x.openSnapshot(at)
 	if err != nil {
 		return head, "", false, err
 	}
-	defer held.Close()
+	defer base.Close()
+	defer dir.Close()
 	if x.Snapshot == "" {
-		err = (&snapshot{Export: x, home: home, live: live, files: dir + "/files"}).copyHome()
+		err = dir.Mkdir(filesDir, 0o700)
 	}
-	taken := err == nil
-	if taken {
-		head, sum, err = x.send(dir, out)
+	var files *directory
+	if err == nil {
+		files, err = openReal(dir.Root, filesDir)
+	}
+	if err == nil {
+		defer files.Close()
+		if x.Snapshot == "" {
+			err = x.copyHome(home, dir, files)
+		}
+	}
+	taken := err == nil || x.Snapshot != ""
+	if err == nil {
+		head, sum, err = x.send(dir, files, out)
 	}
 	if kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone; !kept {
-		err = errors.Join(err, os.RemoveAll(dir))
-		_ = os.Remove(base) // fails if the directory has other snapshots
+		err = errors.Join(err, base.RemoveAll(dir.name))
+		_ = at.Remove(stagingDir) // fails if the directory has other snapshots
 	}
 	return head, sum, kept, err
 }
 
-// openSnapshot creates a directory for a new snapshot, or opens the directory of the kept snapshot. held is the locked directory.
-func (x *Export) openSnapshot(base string) (dir string, held *os.File, err error) {
-	if dir = filepath.Join(base, filepath.Base(x.Snapshot)); x.Snapshot == "" {
-		old, _ := filepath.Glob(base + "/*")
-		for _, dir := range old {
-			if held, err := lock(dir); err == nil { // no command is using it
-				_ = errors.Join(os.RemoveAll(dir), held.Close())
-			}
+// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot. base is the directory
+// above it.
+func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
+	if x.Snapshot != "" {
+		if base, err = openReal(at, stagingDir); err == nil {
+			dir, err = lock(base.Root, filepath.Base(x.Snapshot))
 		}
-		for try := 0; try < 10 && held == nil; try++ { // another export may remove the new directory before it is locked
-			dir = filepath.Join(base, rand.Text()[:12])
-			if err = os.MkdirAll(dir, 0o700); err == nil {
-				held, err = lock(dir)
-			}
+		return base, dir, err
+	}
+	for try := 0; try < 10 && dir == nil; try++ { // another export may remove a new directory before it is locked
+		if err = at.Mkdir(stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			break
 		}
-		if errors.Is(err, unix.EROFS) {
-			err = fmt.Errorf("%w; name a directory for the copy with --scratch", err)
+		if base, err = openReal(at, stagingDir); err != nil {
+			continue
 		}
-		return dir, held, err
+		base.removeUnused()
+		name := rand.Text()[:12]
+		if err = base.Mkdir(name, 0o700); err == nil {
+			dir, err = lock(base.Root, name)
+		}
+		if err != nil {
+			_ = base.Close()
+		}
 	}
-	held, err = lock(dir)
-	return dir, held, err
-}
-
-// lock opens and locks a directory. The kernel releases the lock when the process ends.
-func lock(dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
+	if errors.Is(err, unix.EROFS) {
+		err = fmt.Errorf("%w; name a directory for the copy with --scratch", err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	opened, _ := f.Stat()
-	if there, statErr := os.Lstat(dir); err != nil || statErr != nil || !os.SameFile(opened, there) {
-		_ = f.Close()
-		return nil, errors.New("another command is using it; wait until that ends")
-	}
-	return f, nil
+	return base, dir, err
 }
 
 // send writes the archive of a snapshot to out, beginning at offset x.From.
-func (x *Export) send(dir string, out io.Writer) (head Head, sum string, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, headName))
+func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum string, err error) {
+	f, err := dir.OpenFile(headName, readFlags, 0)
+	if err != nil {
+		return head, "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostHead))
 	if err == nil {
 		err = json.Unmarshal(text, &head)
 	}
-	if err != nil {
-		return head, "", err
+	if err == nil {
+		sum, err = x.write(text, files.Root, out)
 	}
-	files, err := os.OpenRoot(dir + "/files")
-	if err != nil {
-		return head, "", err
-	}
-	defer files.Close()
-	sum, err = x.write(text, files, out)
 	return head, sum, err
 }
 
 // sendStill writes the archive of a home that no process changes. An unchanged home always gives the same bytes.
-func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string, err error) {
-	files, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(home.Fd())))
-	if err != nil {
-		return head, "", err
-	}
-	defer files.Close()
+func (x *Export) sendStill(files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {

@@ -40,11 +40,11 @@ type Import struct {
 type unpacking struct {
 	*Import
 
-	beside  string   // path of the temporary directory, beside the homes
-	held    *os.File // the same directory, locked
-	archive *os.File // file in the temporary directory, or the stream itself if that is a file
-	own     bool     // archive is in the temporary directory
-	top     *os.Root // home of the new profile
+	beside  string     // path of the temporary directory, beside the homes
+	held    *directory // the same directory, locked
+	archive *os.File   // file in the temporary directory, or the stream itself if that is a file
+	own     bool       // archive is in the temporary directory
+	top     *os.Root   // home of the new profile
 	head    Head
 	sums    sums
 	files   int64
@@ -58,7 +58,12 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
-	if u.held, err = u.openTemporary(); err != nil {
+	homes, err := os.OpenRoot(im.Dir)
+	if err != nil {
+		return head, "", err
+	}
+	defer homes.Close()
+	if u.held, err = u.openTemporary(homes); err != nil {
 		return head, "", err
 	}
 	defer u.held.Close()
@@ -74,7 +79,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		sum = u.sums.text()
 	}
 	if !errors.Is(err, ErrCut) { // after a replacement it holds the old home
-		return u.head, sum, errors.Join(err, os.RemoveAll(u.beside))
+		return u.head, sum, errors.Join(err, homes.RemoveAll(u.held.name))
 	}
 	_, at, where := im.Where()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
@@ -95,17 +100,17 @@ func (im *Import) Where() (snapshot string, at int64, err error) {
 }
 
 // openTemporary creates and locks the temporary directory. With From it locks the directory of the interrupted import.
-func (u *unpacking) openTemporary() (*os.File, error) {
+func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
-		err := os.Mkdir(u.beside, 0o700)
+		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		held, lockErr := lock(u.beside)
+		held, lockErr := lock(homes, ImportPrefix+u.Name)
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(os.RemoveAll(u.beside), held.Close()); err != nil { // an earlier import has left it
+		if err := errors.Join(homes.RemoveAll(held.name), held.Close()); err != nil { // an earlier import has left it
 			return nil, err
 		}
 	}
@@ -218,7 +223,7 @@ func (u *unpacking) makeProfile() (err error) {
 		return err
 	}
 	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // every profile has this file
-	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.held.Fd()))); err == nil && u.Ready != nil {
+	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.held.file.Fd()))); err == nil && u.Ready != nil {
 		err = u.Ready()
 	}
 	if err != nil {
@@ -306,5 +311,5 @@ func (u *unpacking) commit(home string) error {
 	} else if errors.Is(err, unix.EINVAL) {
 		err = os.Rename(home, at) // a plain rename can replace only an empty directory
 	}
-	return cmp.Or(err, unix.Syncfs(int(u.held.Fd())))
+	return cmp.Or(err, unix.Syncfs(int(u.held.file.Fd())))
 }

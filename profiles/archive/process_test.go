@@ -110,6 +110,7 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	}
 	fails(t, command("import", "two", profiles+"/coder/x.tar"), 1)
 	fails(t, command("export", "coder", "-o", profiles+"/coder/dir/x.tar"), 1)
+	fails(t, command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"), "--scratch", profiles+"/coder/dir"), 1)
 	// A home that is a link is none.
 	if err := errors.Join(os.Rename(profiles+"/coder", profiles+"/other"), os.Symlink("/etc", profiles+"/coder")); err != nil {
 		t.Fatal(err)
@@ -276,7 +277,7 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
 	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	if said := run(t, command("export", "coder", "-o", file, "--scratch", scratch)); !strings.Contains(said, "one moment") {
+	if said := run(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(said, "one moment") {
 		t.Error(said)
 	}
 	if n := total(t, imported(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {

@@ -10,8 +10,11 @@ import (
 	"hinit/internal/dotenv"
 )
 
-// stagingDir is the directory in a home that holds its snapshots.
-const stagingDir = ".hinit-export"
+// stagingDir is the directory in a home that holds its snapshots. filesDir is the directory in a snapshot that holds the files.
+const (
+	stagingDir = ".hinit-export"
+	filesDir   = "files"
+)
 
 // isIdentity is the reason for which a clone leaves out a file or a variable.
 const isIdentity = "identity that two profiles must not share"

@@ -43,24 +43,27 @@ type note struct {
 type snapshot struct {
 	*Export
 
-	home        *os.File
-	live, files string // paths of the home and of the copy
-	seed        maphash.Seed
-	notes       map[uint64]note
-	plain       map[string]bool // databases that SQLite could not copy
-	pass        uint8
-	changed     int // files that changed, appeared or disappeared since the previous pass
-	room        int64
-	unshared    []string // names of the variables of .env that a clone leaves out
-	head        Head
+	home     *os.Root
+	top      *os.File // the home as well
+	files    *directory
+	seed     maphash.Seed
+	notes    map[uint64]note
+	plain    map[string]bool // databases that SQLite could not copy
+	pass     uint8
+	changed  int // files that changed, appeared or disappeared since the previous pass
+	room     int64
+	unshared []string // names of the variables of .env that a clone leaves out
+	head     Head
 }
 
-// copyHome makes passes until a pass finds no change, at most mostPasses. Then it writes the head.
-func (s *snapshot) copyHome() error {
-	s.seed, s.notes, s.plain = maphash.MakeSeed(), make(map[uint64]note), make(map[string]bool)
-	if err := os.Mkdir(s.files, 0o700); err != nil {
+// copyHome makes passes until a pass finds no change, at most mostPasses. Then it writes the head into dir.
+func (x *Export) copyHome(home *os.Root, dir, files *directory) error {
+	s := snapshot{Export: x, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]note), plain: make(map[string]bool)}
+	var err error
+	if s.top, err = home.Open("."); err != nil {
 		return err
 	}
+	defer s.top.Close()
 	for s.pass = 1; ; s.pass++ {
 		if s.pass == 2 && s.Quiet != nil {
 			if err := s.Quiet(); err != nil {
@@ -70,11 +73,11 @@ func (s *snapshot) copyHome() error {
 			pause.For(context.Background(), 2*coarse)
 		}
 		s.head = Head{
-			Format: format, Profile: s.Name, Snapshot: filepath.Base(filepath.Dir(s.files)), Created: time.Now().UTC(), Hinit: s.Version, Moment: OneMoment,
+			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: OneMoment,
 			Secrets: s.Secrets, Clone: s.Clone, LeftOut: make(map[string]Names),
 		}
 		var st unix.Statfs_t
-		if err := unix.Statfs(s.files, &st); err != nil {
+		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
 		s.changed, s.room = 0, int64(st.Bavail)*st.Bsize-reserve
@@ -95,12 +98,11 @@ func (s *snapshot) copyHome() error {
 			return err
 		}
 	}
-	return s.finish()
+	return s.finish(dir)
 }
 
 func (s *snapshot) walk(dir string) error {
-	// "/./" makes O_NOFOLLOW apply to dir alone: s.live is itself a link, made by the kernel
-	f, err := os.OpenFile(s.live+"/./"+dir, readFlags|unix.O_DIRECTORY, 0)
+	f, err := s.home.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return s.missing(dir, err)
 	}
@@ -122,13 +124,13 @@ func (s *snapshot) walk(dir string) error {
 }
 
 // missing returns nil for an error that means that a file is gone, has another type now, or may not be read. It records a file
-// that may not be read.
+// that may not be read. An error of [os.Root] without a number means that a link out of the home has replaced a directory.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.leave(rel, "no permission to read it")
 		return nil
 	}
-	if slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
+	if !errors.As(err, new(unix.Errno)) || slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
 		return nil
 	}
 	return err
@@ -137,10 +139,10 @@ func (s *snapshot) missing(rel string, err error) error {
 // entry copies a file of the home if it has changed since it was last copied.
 func (s *snapshot) entry(rel string) error {
 	now := time.Now()
-	info, err := os.Lstat(filepath.Join(s.live, rel))
+	info, err := s.home.Lstat(rel)
 	target := ""
 	if err == nil && info.Mode().Type() == fs.ModeSymlink {
-		target, err = os.Readlink(filepath.Join(s.live, rel))
+		target, err = s.home.Readlink(rel)
 	}
 	if err != nil {
 		return s.missing(rel, err)
@@ -151,7 +153,7 @@ func (s *snapshot) entry(rel string) error {
 		s.head.leave(rel, why)
 		return nil
 	}
-	key, copied := maphash.String(s.seed, rel), filepath.Join(s.files, rel)
+	key := maphash.String(s.seed, rel)
 	was, known := s.notes[key]
 	n := note{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
 	n.db = info.Mode().IsRegular() && (was.db || was.stamp != n.stamp) && s.isDatabase(rel)
@@ -162,11 +164,11 @@ func (s *snapshot) entry(rel string) error {
 	switch {
 	case n.dir && was.dir, known && was.stamp == n.stamp:
 	default:
-		torn, err := s.copy(rel, copied, target, n, info)
+		torn, err := s.copy(rel, target, n, info)
 		if err != nil {
 			return err
 		}
-		if _, err := os.Lstat(copied); err != nil && !n.db {
+		if _, err := s.files.Lstat(rel); err != nil && !n.db {
 			return nil // the file is gone, or may not be read
 		}
 		s.changed++
@@ -186,33 +188,33 @@ func (s *snapshot) entry(rel string) error {
 	s.notes[key] = n
 	switch {
 	case n.dir:
-		return errors.Join(os.Chmod(copied, info.Mode().Perm()|0o700), s.walk(rel))
+		return errors.Join(s.files.Chmod(rel, info.Mode().Perm()|0o700), s.walk(rel))
 	case target == "":
-		return errors.Join(os.Chmod(copied, info.Mode().Perm()), os.Chtimes(copied, info.ModTime(), info.ModTime()))
+		return errors.Join(s.files.Chmod(rel, info.Mode().Perm()), s.files.Chtimes(rel, info.ModTime(), info.ModTime()))
 	}
 	return nil
 }
 
 // copy makes a new copy of a file. torn reports whether the file changed or disappeared meanwhile.
-func (s *snapshot) copy(rel, copied, target string, n note, info fs.FileInfo) (torn bool, err error) {
+func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
 	}
-	if err := os.RemoveAll(copied); err != nil {
+	if err := s.files.RemoveAll(rel); err != nil {
 		return false, err
 	}
 	switch {
 	case n.dir:
-		return false, os.Mkdir(copied, 0o700)
+		return false, s.files.Mkdir(rel, 0o700)
 	case target != "":
-		err = os.Symlink(target, copied)
+		err = s.files.Symlink(target, rel)
 	case n.db:
 		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. The next pass copies it as an ordinary
 		// file.
-		torn = s.Backup(s.home, rel, strings.TrimPrefix(copied, s.live+"/")) != nil
+		torn = s.Backup(s.top, s.files.file, rel) != nil
 		s.plain[rel] = torn
 	default:
-		torn, err = s.copyFile(rel, copied)
+		torn, err = s.copyFile(rel)
 	}
 	return torn, err
 }
@@ -228,8 +230,8 @@ func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 }
 
 // copyFile copies a file that is not a database.
-func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
-	from, err := os.OpenFile(filepath.Join(s.live, rel), readFlags, 0)
+func (s *snapshot) copyFile(rel string) (torn bool, err error) {
+	from, err := s.home.OpenFile(rel, readFlags, 0)
 	if err != nil {
 		return true, s.missing(rel, err)
 	}
@@ -238,7 +240,7 @@ func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 	if err != nil || !before.Mode().IsRegular() {
 		return true, err
 	}
-	to, err := os.OpenFile(copied, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	to, err := s.files.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return false, err
 	}
@@ -259,21 +261,20 @@ func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish removes copies of files that the last pass did not find, counts the other files, and writes the head.
-func (s *snapshot) finish() error {
+// finish removes copies of files that the last pass did not find, counts the other files, and writes the head into dir.
+func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
 		s.head.Moment = SomeMoments
 	}
 	for _, name := range s.unshared {
 		s.head.leave(name+" in .env", isIdentity)
 	}
-	err := filepath.WalkDir(s.files, func(path string, d fs.DirEntry, err error) error {
-		rel, _ := filepath.Rel(s.files, path)
+	err := fs.WalkDir(s.files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
 			return err
 		}
 		if s.notes[maphash.String(s.seed, rel)].pass != s.pass {
-			if err = os.RemoveAll(path); err == nil && d.IsDir() {
+			if err = s.files.RemoveAll(rel); err == nil && d.IsDir() {
 				err = fs.SkipDir
 			}
 			return err
@@ -286,7 +287,15 @@ func (s *snapshot) finish() error {
 		return err
 	})
 	data, jsonErr := json.Marshal(s.head)
-	return errors.Join(err, jsonErr, os.WriteFile(filepath.Join(filepath.Dir(s.files), headName), data, 0o600))
+	if err = errors.Join(err, jsonErr); err != nil {
+		return err
+	}
+	f, err := dir.OpenFile(headName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // companions are the endings of the files that SQLite writes beside a database. They hold its latest changes, which SQLite's
@@ -302,7 +311,7 @@ func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 // isDatabase reports whether a file is a database that SQLite may be able to copy.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
-	f, err := os.OpenFile(filepath.Join(s.live, rel), readFlags, 0)
+	f, err := s.home.OpenFile(rel, readFlags, 0)
 	if err != nil || s.plain[rel] {
 		return false
 	}
@@ -315,7 +324,7 @@ func (s *snapshot) isDatabase(rel string) bool {
 // databaseStamp adds the companions of a database to its stamp and to the time of its last change.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
-		if info, err := os.Lstat(filepath.Join(s.live, rel+end)); err == nil && info.Size() > 0 {
+		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
 			// without the owner, which SQLite changes by itself
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {

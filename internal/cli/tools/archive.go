@@ -183,7 +183,15 @@ func (a *archiver) send(name string, out io.Writer) error {
 	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // leave out the archives of other profiles
 		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
 	}
-	x.Backup = func(home *os.File, from, to string) error { return backup(program, cred, home, from, to) }
+	x.Backup = func(from, to *os.File, database string) error { return backup(program, cred, from, to, database) }
+	if x.Scratch != "" {
+		fd, err := openScratch(x.Scratch, user)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		x.Scratch = "/proc/self/fd/" + strconv.Itoa(fd)
+	}
 	wake := func() error { return nil }
 	if a.quiet {
 		x.Quiet = func() error {
@@ -234,10 +242,28 @@ func asProcessUser(fn func() error) error {
 	return <-done
 }
 
-// backup copies a database by SQLite, in a process that runs as the owner of the home.
-func backup(program string, cred *proc.Cred, home *os.File, from, to string) error {
+// openScratch opens the directory of --scratch, and creates it as a user if it is missing. Root follows only links that root has
+// made.
+func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
+	if fd, err = fsutil.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
+		if err = user.Do(func() error { return os.MkdirAll(path, 0o700) }); err == nil {
+			fd, err = fsutil.OpenForRoot(path)
+		}
+	}
+	if err != nil {
+		return fd, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// backup copies a database from one directory to another by SQLite, in a process that runs as the owner of the home. The process
+// confines itself to both directories: an agent can replace the database by a link.
+func backup(program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
-		spec := proc.Spec{ID: 1, Argv: []string{program, from, to}, Dir: "/proc/self/fd/" + strconv.Itoa(int(home.Fd())), Pinned: true, Cred: cred}
+		spec := proc.Spec{
+			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
+			Files: []*os.File{nil, nil, nil, to},
+		}
 		_, errs, x, err := proc.Output(context.Background(), spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
 			err = errors.New(strings.TrimSpace(string(errs)))

@@ -1,0 +1,66 @@
+package archive
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// directory is an open directory. Names are resolved beneath it, and no link leads out of it.
+type directory struct {
+	*os.Root
+
+	file *os.File // the same directory
+	name string   // its name in the directory above it
+}
+
+// openReal opens a directory in another one. name must not be a link: an agent could have made it.
+func openReal(in *os.Root, name string) (*directory, error) {
+	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	d := &directory{root, f, name}
+	if !d.isIn(in) {
+		return nil, errors.Join(errors.New(name+" is a link; remove it"), d.Close())
+	}
+	return d, nil
+}
+
+// isIn reports whether the name in another directory is still this directory, and no link to it.
+func (d *directory) isIn(other *os.Root) bool {
+	opened, err := d.file.Stat()
+	there, lstatErr := other.Lstat(d.name)
+	return err == nil && lstatErr == nil && os.SameFile(opened, there)
+}
+
+// lock opens and locks a directory in another one. The kernel releases the lock when the process ends.
+func lock(in *os.Root, name string) (*directory, error) {
+	d, err := openReal(in, name)
+	if err != nil {
+		return nil, err
+	}
+	if unix.Flock(int(d.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !d.isIn(in) {
+		return nil, errors.Join(errors.New("another command is using it; wait until that ends"), d.Close())
+	}
+	return d, nil
+}
+
+// removeUnused removes the directories in d that no command has locked.
+func (d *directory) removeUnused() {
+	names, _ := d.file.Readdirnames(-1)
+	for _, name := range names {
+		if old, err := lock(d.Root, name); err == nil {
+			_ = errors.Join(d.RemoveAll(name), old.Close())
+		}
+	}
+}
+
+// Close closes the directory and releases its lock.
+func (d *directory) Close() error { return errors.Join(d.Root.Close(), d.file.Close()) }

@@ -1,0 +1,180 @@
+package archive_test
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/isolation"
+	"hinit/profiles/archive"
+)
+
+const secret = "SECRET=of-another-profile"
+
+// neighbour makes a profile beside a home, with a secret in each of its files.
+func neighbour(t *testing.T, home string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(filepath.Dir(home), "writer")
+	for _, name := range []string{".env", "sessions/c", "sessions/a/b/c"} {
+		write(t, filepath.Join(dir, name), secret)
+	}
+	db := database(t, filepath.Join(dir, "state.db"))
+	must(db.Exec("CREATE TABLE secrets AS SELECT ?1 AS text", secret))(t)
+	must(db.Exec("PRAGMA wal_checkpoint(TRUNCATE)"))(t)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// link puts a link in the place of a file or a directory, as an agent can at any time.
+func link(t *testing.T, target, at string) {
+	t.Helper()
+	must(0, os.RemoveAll(at))(t)
+	must(0, os.Symlink(target, at))(t)
+}
+
+// unchanged reports an error if a directory differs from its listing.
+func unchanged(t *testing.T, dir string, before map[string]string) {
+	t.Helper()
+	if after := listing(t, dir); !maps.Equal(after, before) {
+		t.Errorf("the other profile has changed:\n%v\n%v", before, after)
+	}
+}
+
+// snapshotOf returns the path of the only snapshot in a home.
+func snapshotOf(t *testing.T, home string) string {
+	t.Helper()
+	all := must(filepath.Glob(home + "/.hinit-export/*"))(t)
+	if len(all) != 1 {
+		t.Fatal(all)
+	}
+	return all[0]
+}
+
+func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
+	dir, scratch := home(t), t.TempDir()
+	other := neighbour(t, dir)
+	before := listing(t, other)
+	for _, in := range []string{dir, scratch} {
+		write(t, in+"/beside/works/file", "stays")
+		for _, target := range []string{other, "../writer", "beside"} {
+			link(t, target, in+"/.hinit-export")
+			x := archive.Export{Home: dir, Name: "coder", Backup: backup, Scratch: map[string]string{scratch: scratch}[in]}
+			if _, _, _, err := x.Run(&bytes.Buffer{}); err == nil {
+				t.Errorf("the link to %s was used", target)
+			}
+			unchanged(t, other, before)
+			must(os.Stat(in + "/beside/works/file"))(t)
+		}
+	}
+}
+
+// The agent replaces the copy of its home by a link, when the copy is ready and before it is sent.
+func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
+	dir := home(t)
+	neighbour(t, dir)
+	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
+	x.Copied = func() error {
+		files := snapshotOf(t, dir) + "/files"
+		must(0, os.Rename(files, files+"-mine"))(t)
+		link(t, "../../../writer", files)
+		return nil
+	}
+	var out bytes.Buffer
+	head, _, kept, err := x.Run(&out)
+	if bytes.Contains(out.Bytes(), []byte(secret)) {
+		t.Error("the archive has a secret of another profile")
+	}
+	if err != nil || !kept || !bytes.Contains(out.Bytes(), []byte("soul")) {
+		t.Errorf("the profile itself is not in the archive: %v", err)
+	}
+	// The kept copy is a link now.
+	out.Reset()
+	x.Snapshot = head.Snapshot
+	if _, _, _, err := x.Run(&out); err == nil || out.Len() != 0 {
+		t.Errorf("%d bytes of the link were sent", out.Len())
+	}
+}
+
+// The agent replaces a directory of the copy by a link, between two passes.
+func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
+	dir := home(t)
+	other := neighbour(t, dir)
+	before := listing(t, other)
+	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
+	x.Quiet = func() error {
+		link(t, "../../../../writer/sessions", snapshotOf(t, dir)+"/files/sessions")
+		write(t, dir+"/sessions/new", "planted")
+		write(t, dir+"/sessions/a/b/c", "planted too")
+		return nil
+	}
+	_, _, _, err := x.Run(&bytes.Buffer{})
+	t.Log(err)
+	unchanged(t, other, before)
+}
+
+// The agent replaces a directory of its home by a link, while the export reads it. The agent can read the copy.
+func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
+	dir := home(t)
+	other := neighbour(t, dir)
+	for i := range 20 {
+		write(t, dir+"/sessions/"+strings.Repeat("x", i+1), "mine")
+		write(t, other+"/sessions/"+strings.Repeat("x", i+1), secret)
+	}
+	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
+	seen := false
+	x := archive.Export{Home: dir, Name: "coder", Backup: func(_, _ *os.File, _ string) error {
+		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // once
+			link(t, "../writer/sessions", dir+"/sessions")
+		}
+		return os.ErrInvalid
+	}}
+	x.Quiet = func() error {
+		seen = true
+		noSecret(t, snapshotOf(t, dir))
+		return nil
+	}
+	var out bytes.Buffer
+	if _, _, _, err := x.Run(&out); err != nil || !seen || bytes.Contains(out.Bytes(), []byte(secret)) {
+		t.Errorf("%v, or the archive has a secret of another profile", err)
+	}
+}
+
+// The agent replaces a database by a link, after the export has looked at it and before SQLite opens it.
+func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
+	if isolation.LandlockABI() == 0 {
+		t.Skip("this kernel has no Landlock, by which a profile is isolated")
+	}
+	dir := home(t)
+	neighbour(t, dir)
+	x := archive.Export{Home: dir, Name: "coder", Backup: func(from, to *os.File, name string) error {
+		link(t, "../writer/state.db", dir+"/state.db")
+		err := backup(from, to, name)
+		if err == nil {
+			t.Error("the link was followed")
+		}
+		return err
+	}}
+	x.Quiet = func() error {
+		noSecret(t, snapshotOf(t, dir))
+		return nil
+	}
+	var out bytes.Buffer
+	if _, _, _, err := x.Run(&out); err != nil || bytes.Contains(out.Bytes(), []byte(secret)) {
+		t.Errorf("%v, or the archive has a secret of another profile", err)
+	}
+}
+
+// noSecret reports an error for each file of a tree that has the secret of the neighbour.
+func noSecret(t *testing.T, dir string) {
+	t.Helper()
+	for name := range listing(t, dir) {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(secret)) {
+			t.Errorf("%s has a secret of another profile", name)
+		}
+	}
+}
