@@ -18,6 +18,7 @@ import (
 
 	"github.com/samber/lo"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/wholefile"
 )
@@ -27,6 +28,9 @@ type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
 	ProfileDir func(profile string) string   // returns a profile's home; empty: it does not exist
 	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
+	// Isolated reports whether the workers of a profile are isolated; nil: none is. An agent can write all that is in the home of its
+	// profile, so the dispatcher uses nothing there outside of the isolation.
+	Isolated func(profile string) (bool, error)
 }
 
 // reviewSkill is the skill that replaces the task's own for a worker in review.
@@ -180,8 +184,9 @@ func (p *pass) worker(task Task, who, dir string) map[string]string {
 	return env
 }
 
-// Git runs git in a directory and returns its output. The context has the time limit.
-type Git func(ctx context.Context, dir string, args ...string) (string, error)
+// Git runs git in a directory and returns its output. The context has the time limit. If profile is not empty, git runs in the
+// isolation of that profile: git executes what the repository says.
+type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
 // gitLimit limits the time to make a worktree.
 const gitLimit = 60 * time.Second
@@ -230,14 +235,30 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
 	path = filepath.Clean(path) // PID 1 needs a clean path
-	if task.WorkspaceKind == Worktree {
-		return p.worktree(task, path)
+	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
+	if p.Spawn.Isolated != nil && task.WorkspaceKind != Scratch {
+		if isolated, err = p.Spawn.Isolated(who); err != nil {
+			return "", "", err
+		}
+	}
+	switch {
+	case task.WorkspaceKind == Worktree && isolated:
+		return p.worktree(task, path, who)
+	case task.WorkspaceKind == Worktree:
+		return p.worktree(task, path, "")
+	case isolated && exists(path) != nil:
+		made, _, err := fsutil.MakeReal(path, 0o755, nil) // by no link of the agent's to another home
+		if err == nil {
+			err = made.Close()
+		}
+		return path, task.Branch, err
 	}
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked worktree of a repository: below the path if it is the repository, else at the path.
-func (p *pass) worktree(task Task, path string) (string, string, error) {
+// worktree makes a linked worktree of a repository: below the path if it is the repository, else at the path. It runs git in the
+// isolation of a profile, see [Git].
+func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
 	}
@@ -260,10 +281,10 @@ func (p *pass) worktree(task Task, path string) (string, string, error) {
 		return target, branch, nil
 	}
 	args := []string{"worktree", "add", "-b", branch, target}
-	if _, err := p.Git(ctx, repo, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
+	if _, err := p.Git(ctx, profile, repo, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
 		args = []string{"worktree", "add", target, branch}
 	}
-	if out, err := p.Git(ctx, repo, args...); err != nil {
+	if out, err := p.Git(ctx, profile, repo, args...); err != nil {
 		return "", "", fmt.Errorf("git worktree add %s: %w: %s", target, err, clip(strings.TrimSpace(out), 300))
 	}
 	return target, branch, nil

@@ -172,7 +172,7 @@ func TestTailLog(t *testing.T) {
 	}
 }
 
-func git(ctx context.Context, dir string, args ...string) (string, error) {
+func git(ctx context.Context, _, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
@@ -190,7 +190,7 @@ func TestWorkspaces(t *testing.T) {
 	repo := filepath.Join(t.TempDir(), "repo")
 	must(t, os.Mkdir(repo, 0o755))
 	for _, args := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "x"}} {
-		if out, err := git(t.Context(), repo, args...); err != nil {
+		if out, err := git(t.Context(), "", repo, args...); err != nil {
 			t.Fatal(out, err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestWorkspaces(t *testing.T) {
 		if got := b.task(id).Branch; got != branch {
 			t.Errorf("branch %q, not %q", got, branch)
 		}
-		out, err := git(t.Context(), want[id], "rev-parse", "--abbrev-ref", "HEAD")
+		out, err := git(t.Context(), "", want[id], "rev-parse", "--abbrev-ref", "HEAD")
 		if strings.TrimSpace(out) != branch || err != nil {
 			t.Errorf("%s %v", out, err)
 		}

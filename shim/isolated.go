@@ -21,8 +21,7 @@ func (o *options) needsIsolation(argv []string) (bool, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil // no profile is isolated
 	}
-	has := func(line string) bool { return strings.Contains("\n"+text, "\n"+line+"\n") }
-	return has(profile) || has("*") && !has("-"+profile), err
+	return account.Isolates(text, profile), err
 }
 
 // profileOf returns the profile that the words after the agent's name select, or "". Words after "--" are no flags.

@@ -36,6 +36,12 @@ type User struct {
 // others, and "-NAME" for one that is not isolated.
 const Isolated = "isolated"
 
+// Isolates reports whether the list in that file has a profile.
+func Isolates(list, profile string) bool {
+	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
+	return has(profile) || has("*") && !has("-"+profile)
+}
+
 // RuntimeDir is the directory in which the exec shim looks for both files. No setting changes it.
 const RuntimeDir = "/run/hinit"
 

@@ -99,7 +99,8 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
-		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets}, Git: runner.Git, Volume: h.volume,
+		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets, Isolated: runner.Isolated(c.lookup)},
+		Git:   runner.Git, Volume: h.volume,
 	}
 	if h.Runner != nil {
 		d.Runner = h.Runner

@@ -17,7 +17,10 @@ import (
 
 	"hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/account"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
+	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
 	onehost "hinit/internal/runs/local"
@@ -127,13 +130,55 @@ const gitMost = 1 << 20
 // book returns the runs of this process. Its supervisor waits for all children.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git].
-func Git(ctx context.Context, dir string, args ...string) (string, error) {
-	text, err := output(ctx, proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir})
+// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git]. In the isolation of a profile it also
+// runs no hook of the repository.
+func Git(ctx context.Context, profile, dir string, args ...string) (string, error) {
+	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
+	where := ""
+	if profile != "" {
+		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
+		spec.Path, spec.Dir = program(), "/"
+		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
+	}
+	text, err := output(ctx, spec)
 	if err != nil {
-		err = fmt.Errorf("cannot run git %s: %w", strings.Join(args, " "), err)
+		err = fmt.Errorf("cannot run git %s%s: %w", strings.Join(args, " "), where, err)
 	}
 	return string(text), err
+}
+
+// program returns the path of hinit, which is beside this program. In the image it is the entry point.
+func program() string {
+	path, _ := cmdline.Beside("hinit") // without /proc no process can be started anyway
+	if _, err := os.Stat(path); err != nil {
+		return filepath.Join(filepath.Dir(path), "init")
+	}
+	return path
+}
+
+// Isolated returns a function for [kanban.SpawnOptions]. It uses hinit.yaml, or the list that PID 1 writes for programs that can't read
+// the file. In a process that is isolated itself it returns false.
+func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
+	return func(profile string) (bool, error) {
+		own, ownErr := proc.Confined(os.Getpid())
+		one, err := proc.Confined(1)
+		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.Filters {
+			return false, nil
+		}
+		cfg, err := config.Load(config.Options{Env: lookup})
+		if err == nil {
+			return cfg.IsolationOf(profile).On(), nil
+		}
+		var list []byte
+		cl, dialErr := cmdline.Dial(lookup)
+		if dialErr == nil {
+			list, dialErr = os.ReadFile(filepath.Join(filepath.Dir(cl.Socket()), account.Isolated))
+		}
+		if dialErr != nil {
+			return false, fmt.Errorf("cannot tell whether profile %s is isolated: %w", profile, errors.Join(err, dialErr))
+		}
+		return account.Isolates(string(list), profile), nil
+	}
 }
 
 // output runs a command and returns its output.
