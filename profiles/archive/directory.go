@@ -2,11 +2,27 @@ package archive
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
+
+// openFile opens a regular file for reading. It never waits: an agent may put a pipe in the place of the file.
+func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error) {
+	if f, err = in.OpenFile(rel, readFlags, 0); err != nil {
+		return nil, nil, err
+	}
+	info, err = f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "read", Path: rel, Err: unix.EINVAL}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
 
 // directory is an open directory. Names are resolved beneath it, and no link leads out of it.
 type directory struct {

@@ -126,7 +126,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 
 // send writes the archive of a snapshot to out, beginning at offset x.From.
 func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum string, err error) {
-	f, err := dir.OpenFile(headName, readFlags, 0)
+	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
 		return head, "", err
 	}
@@ -228,7 +228,7 @@ func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInf
 		all.add(h)
 		return w.WriteHeader(h)
 	}
-	f, err := files.OpenFile(rel, readFlags, 0)
+	f, _, err := openFile(files, rel)
 	if err != nil {
 		return err
 	}

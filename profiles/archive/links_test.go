@@ -2,11 +2,15 @@ package archive_test
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/isolation"
 	"hinit/profiles/archive"
@@ -176,5 +180,32 @@ func noSecret(t *testing.T, dir string) {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(secret)) {
 			t.Errorf("%s has a secret of another profile", name)
 		}
+	}
+}
+
+// The agent puts a pipe in the place of the head of a kept copy.
+func TestAnExportWaitsForNoPipe(t *testing.T) {
+	dir := home(t)
+	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
+	head, _, _, err := x.Run(&bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := snapshotOf(t, dir) + "/HEAD.json"
+	must(0, errors.Join(os.Remove(at), unix.Mkfifo(at, 0o600)))(t)
+	defer must(os.OpenFile(at, os.O_RDWR, 0))(t).Close()
+	ended := make(chan error, 1)
+	go func() {
+		x.Snapshot = head.Snapshot
+		_, _, _, err := x.Run(&bytes.Buffer{})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the pipe was a head")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the export waits for the pipe")
 	}
 }

@@ -231,15 +231,11 @@ func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 
 // copyFile copies a file that is not a database.
 func (s *snapshot) copyFile(rel string) (torn bool, err error) {
-	from, err := s.home.OpenFile(rel, readFlags, 0)
+	from, before, err := openFile(s.home, rel)
 	if err != nil {
 		return true, s.missing(rel, err)
 	}
 	defer from.Close()
-	before, err := from.Stat()
-	if err != nil || !before.Mode().IsRegular() {
-		return true, err
-	}
 	to, err := s.files.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return false, err
@@ -311,7 +307,7 @@ func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 // isDatabase reports whether a file is a database that SQLite may be able to copy.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
-	f, err := s.home.OpenFile(rel, readFlags, 0)
+	f, _, err := openFile(s.home, rel)
 	if err != nil || s.plain[rel] {
 		return false
 	}
