@@ -24,6 +24,7 @@ import (
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-connections/nat"
 	"github.com/docker/go-units"
+	"github.com/samber/lo"
 
 	"hinit/internal/pause"
 )
@@ -123,18 +124,12 @@ func (d *docker) List(ctx context.Context, labels map[string]string) ([]Containe
 	if err != nil {
 		return nil, engineError("list containers", err)
 	}
-	var out []Container
-	for _, c := range list {
-		one := Container{
-			ID: c.ID, Image: c.Image, Labels: c.Labels, State: stateOf(c.State), Created: time.Unix(c.Created, 0),
-			Mounts: mountsOf(c.Mounts),
+	return lo.Map(list, func(c container.Summary, _ int) Container {
+		return Container{
+			ID: c.ID, Name: strings.TrimPrefix(lo.FirstOrEmpty(c.Names), "/"), Image: c.Image, Labels: c.Labels, State: stateOf(c.State),
+			Created: time.Unix(c.Created, 0), Mounts: mountsOf(c.Mounts),
 		}
-		if len(c.Names) > 0 {
-			one.Name = strings.TrimPrefix(c.Names[0], "/")
-		}
-		out = append(out, one)
-	}
-	return out, nil
+	}), nil
 }
 
 func labelled(labels map[string]string) filters.Args {
@@ -175,11 +170,9 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 }
 
 func mountsOf(points []container.MountPoint) []Mount {
-	var out []Mount
-	for _, m := range points {
-		out = append(out, Mount{Type: string(m.Type), Source: m.Source, Target: m.Destination, ReadOnly: !m.RW})
-	}
-	return out
+	return lo.Map(points, func(m container.MountPoint, _ int) Mount {
+		return Mount{Type: string(m.Type), Source: m.Source, Target: m.Destination, ReadOnly: !m.RW}
+	})
 }
 
 // timeOf parses a time of the engine. It returns the zero Time for the engine's zero time, which means never, and for an invalid
@@ -402,13 +395,9 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 	if err != nil {
 		return nil, engineError("list volumes", err)
 	}
-	var out []Volume
-	for _, v := range list.Volumes {
-		if strings.HasPrefix(v.Name, prefix) {
-			out = append(out, Volume{v.Name, v.Labels, timeOf(v.CreatedAt)})
-		}
-	}
-	return out, nil
+	return lo.FilterMap(list.Volumes, func(v *volume.Volume, _ int) (Volume, bool) {
+		return Volume{v.Name, v.Labels, timeOf(v.CreatedAt)}, strings.HasPrefix(v.Name, prefix)
+	}), nil
 }
 
 func (d *docker) CreateVolume(ctx context.Context, name string, labels map[string]string) error {

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/guard"
@@ -207,9 +207,7 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	s.mu.Unlock()
 	o.Forward = forwarded(s.m.opts)
 	if fresh { // the session may be older than these values
-		o.Env = make(map[string]string, len(o.Forward)+len(req.Env))
-		maps.Copy(o.Env, o.Forward)
-		maps.Copy(o.Env, req.Env)
+		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // Key identifies a sandbox: there is one container for each task and profile.
@@ -187,7 +189,7 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.closed = true
-	for s := range m.used() {
+	for _, s := range m.used() {
 		s.leave(true)
 	}
 	m.store.dir.Close()
@@ -198,7 +200,7 @@ func (m *Manager) Close() error {
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for s := range m.used() {
+	for _, s := range m.used() {
 		if at := s.lastUse(); s.ID() == id && at.After(last) {
 			last = at
 		}
@@ -207,15 +209,8 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 }
 
 // used returns the sandboxes that were opened or adopted. The caller holds the lock.
-func (m *Manager) used() map[*Sandbox]bool {
-	all := make(map[*Sandbox]bool)
-	for _, s := range m.adopted {
-		all[s] = true
-	}
-	for _, s := range m.open {
-		all[s] = true
-	}
-	return all
+func (m *Manager) used() []*Sandbox {
+	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
 // crash marks a point at which tests end the process.

@@ -46,7 +46,7 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 		}
 		d := m.describe(c)
 		m.mu.Lock()
-		for s := range m.used() {
+		for _, s := range m.used() {
 			s.tell(&d)
 		}
 		m.mu.Unlock()

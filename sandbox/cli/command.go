@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/cmdline"
 	"hinit/sandbox"
 )
@@ -140,14 +142,13 @@ func (i *invocation) shell() (int, error) {
 func (i *invocation) list() (int, error) {
 	if i.opt.volumes {
 		found, err := i.m.Engine().Volumes(i.ctx, sandbox.VolumePrefix, nil)
-		rows := [][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}
-		for _, v := range found {
-			rows = append(rows, []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]})
-		}
 		if err != nil {
 			return cmdline.Done, err
 		}
-		return cmdline.Done, i.print(found, rows)
+		rows := lo.Map(found, func(v sandbox.Volume, _ int) []string {
+			return []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]}
+		})
+		return cmdline.Done, i.print(found, append([][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}, rows...))
 	}
 	all, err := i.m.List(i.ctx)
 	if err != nil {

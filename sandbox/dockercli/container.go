@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/samber/lo"
+
 	"hinit/sandbox"
 )
 
@@ -63,13 +65,9 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 
 // agentLabels returns the labels by which the agent finds a container again, or nil if one is missing.
 func agentLabels(labels map[string]string) map[string]string {
-	key := map[string]string{}
-	for _, name := range []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile} {
-		value, has := labels[name]
-		if !has {
-			return nil
-		}
-		key[name] = value
+	key := lo.PickByKeys(labels, []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile})
+	if len(key) < 3 {
+		return nil
 	}
 	return key
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/samber/lo"
+
 	"hinit/sandbox"
 )
 
@@ -30,12 +32,7 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	if err != nil {
 		return Places{}, err
 	}
-	p := Places{self: c.ID}
-	for _, m := range c.Mounts {
-		if m.Source != "" && m.Type != "tmpfs" {
-			p.mounts = append(p.mounts, m)
-		}
-	}
+	p := Places{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
 	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // innermost first
 	return p, nil
 }

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
+	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/sandbox/dockercli"
@@ -72,12 +75,9 @@ func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[in
 		if err != nil {
 			return nil
 		}
-		known = map[int]string{}
-		for _, s := range status.Services {
-			if s.Profile != "" && s.PID > 0 {
-				known[s.PID] = s.Profile
-			}
-		}
+		known = lo.FilterSliceToMap(status.Services, func(s client.Service) (int, string, bool) {
+			return s.PID, s.Profile, s.Profile != "" && s.PID > 0
+		})
 		return known
 	}
 }
