@@ -25,9 +25,9 @@ const (
 	takenTime  = 5 * time.Second // while a container is being made or removed, its name may be taken
 )
 
-// acquire finds or makes the sandbox's container under the lock of the key, because another process may be doing the same. After a
-// process was killed, the engine may still be making its container. It does not list the container yet, but the name, which follows
-// from the key, is taken.
+// acquire finds or makes the sandbox's container under the lock of the key, because another process may be doing the same. After
+// a process was killed, the engine may still be making its container. The engine does not list that container yet, but its name
+// is taken. The name follows from the key.
 func (s *Sandbox) acquire(ctx context.Context) error {
 	unlock, err := s.m.Lock(ctx, s.labels)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 // noLimits reports whether an engine's error says that it can't limit the size of a file system.
 func noLimits(err error) bool { return err != nil && strings.Contains(err.Error(), "storage-opt") }
 
-// plan returns the container to make: the one of the options, with the tracked directory.
+// plan describes the container to make, from the options. Its working directory is the tracked one.
 func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 	spec, err := s.m.Spec(ctx, s.key)
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// Find looks for a container by its labels, without the ones that skip selects, and makes it run. It prefers a running one. A
+// Find finds a container by its labels and makes it run. It leaves out containers that skip selects, and prefers a running one. A
 // container that can't be made to run does not count; the sweep removes it. If the engine doesn't answer, Find returns an error,
 // because the engine may have a container and there must not be a second one. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
@@ -149,7 +149,7 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make makes a container with the program inside, and starts it. The caller holds the lock of the key. A failure leaves no container
+// Make makes a container with the helper, and starts it. The caller holds the lock of the key. A failure leaves no container
 // behind. If the caller gives up, Make still waits a little for the engine's answer. Otherwise the engine would go on with the
 // request, and the container would appear after its removal.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
@@ -170,7 +170,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		own, err = m.addHelper(&spec)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine reports a taken name in its own words
-		m.opts.warn("the program inside can't be mounted: " + err.Error())
+		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crash("create")
 	id, err = m.engine.Create(ctx, spec)
@@ -189,7 +189,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	if err == nil && !own && !m.opts.Apart && m.why == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
-			m.opts.warn("the program inside can't be copied before the start: " + err.Error()) // it is tried again when it is needed
+			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs it tries again
 		}
 	}
 	if err == nil && own {
@@ -206,7 +206,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		crash("started")
 		return id, nil
 	}
-	if !noLimits(err) { // noLimits is handled by the caller, who tries again without the limit
+	if !noLimits(err) { // the caller tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
@@ -232,7 +232,7 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 // isHelperMount reports whether this package has added a mount.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the program inside to a container. own reports whether it did.
+// addHelper adds the mounts of the helper to a container. own reports whether it did.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	m.mu.Lock()
 	skip := m.noMounts

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// helperVar marks this test binary as started again, to be another client.
+// helperVar makes this test binary act as another client.
 const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
 
-// helperProcess starts a client of the same sandboxes.
+// helperProcess starts this test binary as another client of the same sandboxes.
 func helperProcess(t *testing.T, o Options, what, command string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
@@ -31,7 +31,7 @@ func helperProcess(t *testing.T, o Options, what, command string, env ...string)
 	return cmd
 }
 
-// beClient is that client.
+// beClient is the main function of the client that helperProcess starts.
 func beClient(what string) error {
 	if text := os.Getenv("CLIENT_USER"); text != "" {
 		uid, err := strconv.Atoi(text)

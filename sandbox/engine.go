@@ -61,12 +61,12 @@ type FullEngine interface {
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
-// Cluster is an engine whose containers run on other machines. The engine brings the program inside into each container, on the volume that
-// Gate names. A file has the same inode number on every machine, on a device of another number.
+// Cluster is an engine whose containers run on other machines. The engine itself mounts the helper into each container, on the
+// volume that Gate names. A file has the same inode number on every machine, but the number of its device may differ.
 type Cluster interface {
 	FullEngine
 
-	// Self is the container of this process. It has no ID where this process is not in the cluster.
+	// Self returns the container of this process. Its ID is empty if this process does not run in the cluster.
 	Self(ctx context.Context) (Container, error)
 	Gate() (volume string)
 }
@@ -89,7 +89,7 @@ type Attachment interface {
 
 // Info describes an engine.
 type Info struct {
-	Version, API string // "20.10.24", "1.41"
+	Version, API string // such as "20.10.24" and "1.41"
 	OS, Arch     string // with Go's names
 	Driver       string // storage driver, such as "overlay2"
 	Users        string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
@@ -122,7 +122,7 @@ func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
 		return Created
-	case "stopping": // it runs until its first process has ended
+	case "stopping": // the container runs until its first process has ended
 		return Running
 	case "stopped":
 		return Exited
@@ -143,7 +143,7 @@ type Container struct {
 	Finished  time.Time         `json:"-"`    // Inspect; zero before the first end
 	ExitCode  int               `json:"-"`    // Inspect
 	OOMKilled bool              `json:"-"`    // Inspect
-	User      string            `json:"user"` // Inspect; user of commands, "" is the image's
+	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
 	Reason    string            `json:"-"` // the State in the engine's own words, "" for the usual ones
 }
@@ -161,7 +161,7 @@ type Mount struct {
 type Spec struct {
 	Name, Image string
 	Labels      map[string]string
-	Entrypoint  []string // nil keeps the image's
+	Entrypoint  []string // nil for the image's entry point
 	Cmd         []string
 	Env         []string // NAME=value
 	User        string
@@ -177,7 +177,7 @@ type Spec struct {
 	Devices     []string
 	Groups      []string // supplementary groups
 
-	Mounts  []Mount // with the tmpfs mounts
+	Mounts  []Mount // also the tmpfs mounts
 	Storage map[string]string
 
 	CPUs      float64
@@ -186,7 +186,7 @@ type Spec struct {
 	ShmSize   int64             // bytes
 	Ulimits   map[string]string // name → soft[:hard]
 
-	Network  string // "" is the engine's default
+	Network  string // "" for the engine's default
 	PIDMode  string
 	IPCMode  string
 	UTSMode  string
@@ -196,14 +196,14 @@ type Spec struct {
 	Hosts    []string // host:ip
 	Ports    []string // in the form of -p
 
-	Runtime string // "" is the engine's default
+	Runtime string // "" for the engine's default
 	Restart string
 }
 
 // ExecSpec describes a command that the engine runs in a container.
 type ExecSpec struct {
 	Argv  []string
-	User  string // "" is the container's
+	User  string // "" for the container's user
 	Stdin bool
 }
 

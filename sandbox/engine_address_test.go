@@ -15,7 +15,7 @@ import (
 
 func sprint(v any) string { return fmt.Sprint(v) }
 
-// Rows of 19.1, of which the package has the engine's address: it starts no docker command.
+// Rows of section 19.1 of the contract. This package finds the address of the engine; it starts no docker command.
 func TestFindEngine(t *testing.T) {
 	config := t.TempDir()
 	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "XDG_RUNTIME_DIR"} {
@@ -66,7 +66,7 @@ func TestFindEngine(t *testing.T) {
 	}
 }
 
-// The states that an engine names, in Docker's words.
+// The states of engines, translated to the names that Docker uses.
 func TestStateOf(t *testing.T) {
 	for text, want := range map[string]State{
 		"Running": Running, "exited": Exited, "configured": Created, "initialized": Created, "stopping": Running, "stopped": Exited, "paused": Paused,
@@ -92,7 +92,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestAnEngineThatHangsOverAContainer: commands waited for it until somebody lost patience.
+// TestAnEngineThatHangsOverAContainer: an engine never answered about one container, and commands waited for it without a limit.
 func TestAnEngineThatHangsOverAContainer(t *testing.T) {
 	old := answerTime
 	answerTime = 50 * time.Millisecond

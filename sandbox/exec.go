@@ -19,12 +19,12 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchEvery is how often a running command's connection is checked. silence is how long the program inside may not answer
-	// before the engine is asked.
+	// watchEvery is how often a running command's connection is checked. silence is how long the helper may not answer before the
+	// engine is asked.
 	watchEvery = time.Second
 	silence    = 3 * time.Second
-	// hopeless is how long the program inside may be silent in a running container. A busy machine is no reason to give up a
-	// command.
+	// hopeless is how long the helper may be silent in a running container. It is long, because a busy machine is no reason to
+	// give up a command.
 	hopeless = 30 * time.Second
 	// overtime is how long after its time limit a command may take to end before its connection is closed. In that time the program
 	// inside ends the process tree.
@@ -72,8 +72,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// do makes a request and returns how it ended. After a loss it repeats the request once, if the request had no effect or may be
-// repeated.
+// do makes a request and returns how it ended. If the connection is lost, do repeats the request once, but only if the request
+// had no effect or may be repeated.
 func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.enter()
 	if err != nil {
@@ -140,24 +140,25 @@ func (r *Request) check() error {
 	return nil
 }
 
-// attempt is one request to the program inside: to run a command, or to copy.
+// attempt is one request to the helper: to run a command, or to copy.
 type attempt struct {
 	s    *Sandbox
 	l    *link
 	open mux.Open
-	req  Request // with the streams and the further input
+	req  Request // with the streams
 
 	start time.Time
-	st    *mux.Channel // nil if it can't have begun
+	st    *mux.Channel // nil if the request was not sent
 	fed   bool         // some of its standard input was read
 }
 
-// sent reports whether the program inside may have received the request. began reports whether it has certainly started the command.
+// sent reports whether the helper may have received the request. began reports whether it has certainly started the command.
 func (t *attempt) sent() bool { return t.st != nil }
 
 func (t *attempt) began() bool { return t.st != nil && t.st.PID() > 0 }
 
-// copies reports whether the request is no command. A stream that can't be read or written ends such a request, with that error.
+// copies reports whether the request copies data instead of running a command. An error of one of its streams ends such a
+// request.
 func (t *attempt) copies() bool { return t.open.Op != mux.OpRun }
 
 // run returns how the request ended. It returns an error if the end is unknown or the request was refused.
@@ -178,12 +179,12 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	}
 	end, err := st.End()
 	if err != nil {
-		return mux.End{}, fmt.Errorf("the connection to the program inside ended: %w", err)
+		return mux.End{}, fmt.Errorf("the connection to the helper ended: %w", err)
 	}
 	return end, nil
 }
 
-// openFor returns a request in the form for the program inside.
+// openFor returns a request in the form for the helper.
 func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	timeout := req.Timeout
 	if timeout == 0 && op == mux.OpRun {
@@ -242,7 +243,7 @@ func (t *attempt) follow(ctx context.Context, st *mux.Channel) error {
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
-	unread := make(chan error, 1) // error of a copy's input; the copy is being ended
+	unread := make(chan error, 1) // error of reading the input of a copy; it ends the copy
 	feed := func() {
 		st.Feed(t.req.Stdin, func(err error) bool {
 			if t.copies() {
@@ -278,24 +279,24 @@ func (t *attempt) follow(ctx context.Context, st *mux.Channel) error {
 			go kill()
 		case <-late:
 			t.l.close()
-			return errors.New("the program inside does not end the command")
+			return errors.New("the helper does not end the command")
 		case <-tick.C:
 			if err := t.watch(ctx, &said); err != nil {
-				t.l.close() // its socket may outlive it
+				t.l.close() // the socket may outlive the helper
 				return err
 			}
 		}
 	}
 }
 
-// watch asks the engine for the reason if the program inside does not answer. It waits for a paused container, whose commands go on
-// when it is unpaused.
+// watch asks the engine for the reason if the helper does not answer. It waits for a paused container, whose commands go on when
+// it is unpaused.
 func (t *attempt) watch(ctx context.Context, said *bool) error {
 	c := t.l.c
 	if c.Heard() < watchEvery/2 {
 		return nil
 	}
-	guard.Go("asking the program inside for a sign", c.Ping)
+	guard.Go("asking the helper for a sign", c.Ping)
 	if c.Heard() < silence {
 		*said = false
 		return nil
@@ -311,7 +312,7 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 	case now.State != Running:
 		return errors.New(describeState(now))
 	case c.Heard() > hopeless:
-		return fmt.Errorf("the program inside has not answered for %v", hopeless)
+		return fmt.Errorf("the helper has not answered for %v", hopeless)
 	case first:
 		other, err := t.s.m.connect(ctx, now)
 		if errors.Is(err, errFrozen) {
@@ -322,7 +323,7 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 	return nil
 }
 
-// transfer makes a request that is no command.
+// transfer makes a request that copies data and runs no command in the foreground.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
 	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
 	return s.do(ctx, req, func() mux.Open { return open })

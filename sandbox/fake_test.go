@@ -20,7 +20,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// fake is an engine in memory, which records what is asked of it.
+// fake is an engine in memory that records its calls.
 type fake struct {
 	mu         sync.Mutex
 	calls      []string
@@ -28,15 +28,15 @@ type fake struct {
 	specs      []Spec
 	info       Info
 	image      Image
-	fail       map[string]error // by the first word of a call; "remove c2" wins over "remove"
-	stall      string           // the call that never answers
-	mute       bool             // the program inside gives no sign
+	fail       map[string]error // errors, by the first words of a call; the longest match counts: "remove c2" before "remove"
+	stall      string           // beginning of the call that never returns
+	mute       bool             // the helper does not answer
 	run        func(c *Container, stdout io.Writer) (int, error)
-	starting   func(c *Container, n int) // at the n-th start
+	starting   func(c *Container, n int) // called at the n-th start
 	next       int
 }
 
-// gateMount is how a container has the program inside where there is a service.
+// gateMount is the mount of the helper that the service adds to a container.
 var gateMount = []Mount{{Type: "volume", Target: gate.Dir + "x"}}
 
 func newFake(have ...Container) *fake {
@@ -51,7 +51,7 @@ func newFake(have ...Container) *fake {
 	return f
 }
 
-// note records a call and returns what is to become of it.
+// note records a call and returns its error, if the test has set one.
 func (f *fake) note(ctx context.Context, format string, args ...any) error {
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
 	verb, _, _ := strings.Cut(call, " ")
@@ -97,14 +97,14 @@ func (f *fake) find(id string) *Container {
 	return nil
 }
 
-// set changes a container behind everybody's back.
+// set changes a container without a call of the engine.
 func (f *fake) set(id string, change func(*Container)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.find(id))
 }
 
-// vanish removes a container behind everybody's back.
+// vanish removes a container without a call of the engine.
 func (f *fake) vanish(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +170,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	return id, nil
 }
 
-// to is a call that changes a container's state.
+// to records a call and changes the state of its container.
 func (f *fake) to(ctx context.Context, verb, id string, state State) error {
 	if err := f.note(ctx, "%s %s", verb, id); err != nil {
 		return err
@@ -256,7 +256,7 @@ func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error {
 func (f *fake) Watch(context.Context, map[string]string, func(), func()) error { return nil }
 func (f *fake) Close() error                                                   { return nil }
 
-// fakeExec is the program inside, as a relay. Each command is what the fake's run says.
+// fakeExec is the helper, reached through an exec. The function run of the fake decides what a command does.
 type fakeExec struct {
 	net.Conn
 	far net.Conn
@@ -306,7 +306,7 @@ func (e *fakeExec) lives() bool {
 	return now != nil && now.State == Running
 }
 
-// run is one command. It has no end where its container has one.
+// run runs one command. If the container has ended meanwhile, it sends no end.
 func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	if open.Op == mux.OpJobs || open.Op == mux.OpBury {
 		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})
@@ -327,7 +327,7 @@ func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	_ = w.WriteJSON(mux.KindEnd, channel, mux.End{Code: code})
 }
 
-// fakeOptions name this program as the one inside: the fake's does not run it.
+// fakeOptions returns options whose helper is this test binary. The fake engine never executes it.
 func fakeOptions(t *testing.T) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -362,7 +362,7 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-// count fails the test unless a call was made so many times.
+// count fails the test unless the engine got exactly n calls with this verb.
 func (f *fake) count(t *testing.T, verb string, n int) {
 	t.Helper()
 	if got := f.called(verb); len(got) != n {
@@ -370,7 +370,7 @@ func (f *fake) count(t *testing.T, verb string, n int) {
 	}
 }
 
-// warnings gathers what people would be told.
+// warnings collects the warnings of a manager.
 type warnings struct {
 	mu    sync.Mutex
 	texts []string

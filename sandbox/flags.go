@@ -214,11 +214,11 @@ func parseMount(v string) (Mount, error) {
 	return m, nil
 }
 
-// The words of HINIT_SANDBOX_ALLOW, which counts only without the service.
+// The words of HINIT_SANDBOX_ALLOW. This variable has no effect if the service runs.
 const (
 	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond a sandbox's own
 	AllowHost       = "host"       // namespaces of the host or of another container, and its cgroups
-	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that has it
+	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains one
 )
 
 // Capabilities are all capabilities that a sandbox may have (contract, section 5.1).

@@ -28,7 +28,7 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	return end.Jobs[0], nil
 }
 
-// Kill ends the whole process tree of a background command: TERM, and KILL after the grace; 0 means two seconds.
+// Kill ends the whole process tree of a background command by TERM, and by KILL after the grace. A grace of 0 means two seconds.
 func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
 	if err != nil || len(end.Jobs) == 0 {

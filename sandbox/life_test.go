@@ -13,7 +13,7 @@ import (
 
 var errFake = errors.New("the engine says no")
 
-// Rows of 19.4.
+// Rows of section 19.4 of the contract.
 func TestLabels(t *testing.T) {
 	t.Run("sanitiser", func(t *testing.T) {
 		for in, out := range map[string]string{
@@ -38,7 +38,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// Rows of 19.5.
+// Rows of section 19.5 of the contract.
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                     []Container
@@ -106,7 +106,7 @@ func TestReuse(t *testing.T) {
 	})
 }
 
-// Rows of 19.2 about failed runs.
+// Rows of section 19.2 of the contract about failed runs.
 func TestFailedRunLeavesNothing(t *testing.T) {
 	for _, at := range []string{"create", "start"} {
 		t.Run(at, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestClose: a sandbox that is given up stays as it is.
+// TestClose: closing a manager leaves the container as it is.
 func TestClose(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -158,7 +158,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestAdopt: each look at a container, and each spelling of its name, left a connection and a process in it behind.
+// TestAdopt: each Adopt of a container, by each of its names, left a connection and a process inside.
 func TestAdopt(t *testing.T) {
 	f := newFake(Container{ID: "0123456789abcdef", Name: "box", State: Running}, Container{ID: "b", State: Paused})
 	m := fakeManager(t, f, nil)
@@ -197,7 +197,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAContainerInUse is told from an unused one.
+// TestAContainerInUse: LastUse distinguishes a container in use from an unused one.
 func TestAContainerInUse(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -219,7 +219,7 @@ func TestAContainerInUse(t *testing.T) {
 	}
 }
 
-// Rows of 19.7.
+// Rows of section 19.7 of the contract.
 func TestReaper(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
 	old := func(id string) Container {
@@ -296,7 +296,7 @@ func TestReaper(t *testing.T) {
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
-		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // and one for each probe
+		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // one list of the sweep, and one for each Open
 			t.Errorf("%q", got)
 		}
 	})
@@ -305,7 +305,7 @@ func TestReaper(t *testing.T) {
 		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
 		f.count(t, "list", 1)
-		m.opts.Orphans = true // it counts as not swept yet
+		m.opts.Orphans = true // makes the next Open sweep again
 		mustOpen(t, m, Key{Task: "x"})
 		f.count(t, "list", 3)
 	})

@@ -40,7 +40,7 @@ func (l *link) close() {
 	}
 }
 
-// signTime is how long the program inside may take to answer before the engine is asked for the state of the container.
+// signTime is how long the helper may take to answer before the engine is asked for the state of the container.
 const signTime = 250 * time.Millisecond
 
 // ready returns a working link. Each command calls it first. It uses a link whose other side answers. Otherwise it asks the engine
@@ -85,8 +85,8 @@ func (s *Sandbox) current() (*link, error) {
 	return s.link, nil
 }
 
-// look asks the other side of a link to answer. Without an answer it returns an error if the container can't answer, such as a
-// paused one.
+// look asks the helper to answer. Without an answer it returns an error if the container can't answer, for example because it is
+// paused.
 func (s *Sandbox) look(ctx context.Context, l *link) error {
 	if !l.alive() || l.c.Answers(signTime) {
 		return nil
@@ -94,13 +94,13 @@ func (s *Sandbox) look(ctx context.Context, l *link) error {
 	switch now := s.m.state(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
-	case now.State == "" && l.c.Heard() > probeTime: // such as an engine that waits for a container that it could not freeze
-		return fmt.Errorf("cannot run a command in the container %s: the program inside gives no sign, and %w", short(l.id), ErrNoEngine)
+	case now.State == "" && l.c.Heard() > probeTime: // for example, the engine waits for a container that it could not freeze
+		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", short(l.id), ErrNoEngine)
 	}
 	return nil // the machine is busy; a loss is noticed while the command runs
 }
 
-// settleTime is how long the engine may take to notice that a container ends. The program inside notices at once.
+// settleTime is how long the engine may take to notice that a container ends. The helper notices at once.
 const settleTime = 10 * time.Second
 
 // mend connects, and first makes the container run if necessary. It tries again, because a container that is ending still looks like
@@ -118,12 +118,12 @@ func (s *Sandbox) mend(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding is wrapped by errors that may be different, or gone, a moment later.
+// errEnding is wrapped by errors that may have another result if the caller tries again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	id, name := s.container()
-	if l := s.m.dialDirect(id, name, signTime); l != nil { // if the program inside answers, the container runs and the engine need not be asked
+	if l := s.m.dialDirect(id, name, signTime); l != nil { // if the helper answers, the container runs and the engine need not be asked
 		return l, nil
 	}
 	c, err := Container{State: Gone}, error(nil)
@@ -153,7 +153,7 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	return s.m.connect(ctx, c)
 }
 
-// dialDirect connects to the program inside by the socket on the volume. It returns nil without an answer.
+// dialDirect connects to the helper by the socket on the volume. It returns nil without an answer.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	conn := m.dialSocket(name)
 	if conn == nil {
@@ -173,7 +173,7 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	return &link{mode: ExecDirect, id: id, c: c}
 }
 
-// helloTime is how long the program inside may take to answer.
+// helloTime is how long the helper may take to answer.
 const helloTime = 2 * time.Second
 
 // dialSocket connects to the socket of a container. The container can replace the file, so dialSocket accepts only a socket and
@@ -195,12 +195,12 @@ func (m *Manager) dialSocket(name string) net.Conn {
 	return conn
 }
 
-// connect starts the program inside in a running container if necessary, and connects to it in the best possible way.
+// connect starts the helper in a running container if necessary, and connects to it in the best possible way.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	if m.why != nil {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", short(c.ID), m.why)
 	}
-	reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
+	reason := "the helper is not mounted there: the container was made by something else, or the engine can't see this volume"
 	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is below another directory, where no program will listen
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.direct(ctx, c)
@@ -227,7 +227,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // a failure to run the program inside may mean that the container is ending
+	for range 10 { // a failure to run the helper may mean that the container is ending
 		if now := m.state(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", short(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -238,10 +238,10 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), err)
 }
 
-// listenTime is how long the program inside may take to listen.
+// listenTime is how long the helper may take to listen.
 const listenTime = 5 * time.Second
 
-// direct starts the program inside from its mount and connects to its socket. A relay without input ends when the program listens.
+// direct starts the helper from its mount and connects to its socket. A relay without input ends when the program listens.
 func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
@@ -262,13 +262,13 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
-// attached connects by an exec of the engine. If the program inside isn't mounted, it is copied into the container.
+// attached connects by an exec of the engine. If the helper isn't mounted, it is copied into the container.
 func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client, err error) {
-	err = errors.New("the program inside is not mounted there")
+	err = errors.New("the helper is not mounted there")
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
-			path = mount.Target + "/" + gate.Name // the same program
+			path = mount.Target + "/" + gate.Name // the gate is the same program as the helper
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
@@ -276,7 +276,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 			return client, err
 		}
 	}
-	if m.opts.Apart { // the engine copies by the names of mounts, and the owner of a mount can lead them elsewhere
+	if m.opts.Apart { // the engine copies by the names of mounts, and the owner of a mount can change where they lead
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
@@ -289,23 +289,23 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 	}
 	path, err := m.copyHelper(ctx, c.ID)
 	if err != nil {
-		return nil, fmt.Errorf("the program inside can't be copied into the container: %w", err)
+		return nil, fmt.Errorf("the helper can't be copied into the container: %w", err)
 	}
 	return m.attach(ctx, c.ID, path)
 }
 
-// isMissing reports whether a runtime has said that the program does not exist. After any other error the container may be ending,
-// and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container would remove
-// the files there.
+// isMissing reports whether a runtime has said that the helper does not exist. After any other error the container may be ending,
+// and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container would
+// remove the files there.
 func isMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedName begins the name of the program inside after it was copied to the root directory.
+// copiedName begins the name of the helper after it was copied to the root directory.
 const copiedName = ".hinit-sandbox-"
 
-// copyHelper copies the program inside into a container, if possible before its first start. To copy, an engine mounts all of the
+// copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
 // container's mounts again, and a running container notices when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
@@ -325,7 +325,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the program inside does not answer"))
+	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the helper does not answer"))
 	defer cancel()
 	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	c, err := mux.NewClient(conn)

@@ -24,7 +24,7 @@ type Manager struct {
 	engine Engine
 	opts   Options
 	store  *store
-	helper string // path of the program inside
+	helper string // path of the helper
 	why    error  // reason for which helper is missing
 	swept  sync.Once
 
@@ -83,7 +83,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		_, err = s.ready(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
-		return s, nil // the error of a command says that the container is paused
+		return s, nil // the next command returns an error that says that the container is paused
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	var l *link
 	c, found := m.store.find(ref)
 	if found {
-		l = m.dialDirect(c.ID, c.Name, signTime) // if the program inside answers, the container runs
+		l = m.dialDirect(c.ID, c.Name, signTime) // if the helper answers, the container runs
 	}
 	if l == nil {
 		var err error

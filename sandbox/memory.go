@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// These limits keep an agent from filling the disk: the age, number and bytes of the remembered values, and the new bytes after
-// which the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
+// These limits keep an agent from filling the disk: age, number and bytes of the remembered values. After rememberedCheck new
+// bytes the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
 const (
 	rememberedFor   = 5 * time.Minute
 	rememberedMost  = 2048

@@ -23,7 +23,8 @@ func TestMemoryKeeps(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: failed commands of an agent's, with as much output as is kept.
+// TestMemoryIsBounded: the files of remembered values have a size limit, even if an agent's commands fail with as much output as
+// is kept.
 func TestMemoryIsBounded(t *testing.T) {
 	m := fakeManager(t, newFake(), nil)
 	const one = 256 << 10

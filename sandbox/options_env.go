@@ -16,10 +16,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Options say how to make and keep sandboxes. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
+// Options describe how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
 type Options struct {
 	Image      string
-	ForwardEnv []string          // names of variables; the values come from this process, or else from Dotenv
+	ForwardEnv []string          // names of variables; the values come from this process, else from the profile's .env
 	Env        map[string]string // variables of the container; everybody who may inspect it sees them
 	Volumes    []Mount
 	ExtraArgs  []string // flags of docker run, after all other flags
@@ -35,29 +35,29 @@ type Options struct {
 	DiskMB    int64
 	Cwd       string        // first directory of commands
 	HostCwd   string        // directory that MountCwd mounts
-	Timeout   time.Duration // for a command without its own
-	Lifetime  time.Duration // idle window
+	Timeout   time.Duration // for a command without a time limit of its own
+	Lifetime  time.Duration // how long an unused sandbox is kept: the idle window
 
-	Home    string // of the profile: HERMES_HOME
+	Home    string // directory of the profile: HERMES_HOME
 	Dir     string // root of the sandboxes' directories; made if missing
-	Apart   bool   // the engine can't or must not mount State: commands run through an attached exec
-	State   string // private state of this package; "" is .hinit in Dir. Who may write there controls what the engine mounts.
+	Apart   bool   // the engine can't or must not mount State, so commands run through an attached exec
+	State   string // private state of this package; "" for .hinit in Dir. A writer of this directory controls what the engine mounts.
 	Profile string
-	Network string // "" is the engine's default, "none", or a name
-	Runtime string // "runc", "runsc", "kata", or another runtime of the engine; "" is its default
-	Shell   string // "" is bash, or sh if the image has no bash
-	Session string // sessions with the same name share directory and variables across processes; "" is the Manager's own
+	Network string // "none", or a name; "" for the engine's default
+	Runtime string // "runc", "runsc", "kata", or another runtime of the engine; "" for its default
+	Shell   string // "" for bash, or sh if the image has no bash
+	Session string // sessions with the same name share directory and variables across processes; "" for a session of the Manager alone
 
-	Helper string // path of hinit-sandbox-helper; "" looks beside the program and in PATH
-	Docker string // address of the engine; "" is DOCKER_HOST, the current docker context, or an existing socket
+	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
+	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
 	Root   string // description of root inside; shown by Describe
-	NoRoot string // line that is printed once, after a command that failed as if it needed root; "" for none
+	NoRoot string // line that is printed once, after a command that failed as if it needed root; "" for no line
 
 	Warn func(string) // gets warnings for people; must not block; nil drops them
 }
 
-// DefaultOptions returns the options without any settings.
+// DefaultOptions returns the options that hold if no variable is set.
 func DefaultOptions() Options {
 	return Options{
 		Image: "nikolaik/python-nodejs:python3.11-nodejs20", PersistFS: true, Orphans: true,
@@ -160,7 +160,7 @@ func (e *env) yes(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// read reads a variable with its own format.
+// read reads a variable with a parser of the caller. It returns def if the variable is not set or invalid.
 func read[T any](e *env, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -188,7 +188,7 @@ func (e *env) whole(name string, def int64, want string) int64 {
 	})
 }
 
-// decode reads a variable with JSON.
+// decode reads a variable whose value is JSON.
 func (e *env) decode(name, want string, def any) any {
 	return read(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))
@@ -198,7 +198,7 @@ func (e *env) decode(name, want string, def any) any {
 	})
 }
 
-// texts reads strings, and drops items that are none. ok is false without a list.
+// texts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is no list.
 func (e *env) texts(name, want string) (out []string, ok bool) {
 	items, ok := e.decode(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -239,7 +239,7 @@ func (e *env) names(name string) (out []string) {
 	return out
 }
 
-// object reads variables from a JSON object, with values that can be text.
+// object reads variables from a JSON object. It drops a value that can't be written as text, with a warning.
 func (e *env) object(name string) map[string]string {
 	out := make(map[string]string)
 	items, ok := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
@@ -301,7 +301,7 @@ func (e *env) home() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes begin paths of a host that no container has.
+// hostPrefixes begin paths that exist on hosts and in no container.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func looksLikeHost(path string) bool {

@@ -14,7 +14,7 @@ func fromMap(env map[string]string) (Options, []string, error) {
 	return FromEnv(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 }
 
-// Rows of 19.10: every key reaches the options.
+// Rows of section 19.10 of the contract: each key reaches the options.
 func TestEveryVariableIsRead(t *testing.T) {
 	base := func() string { o, _, _ := fromMap(nil); return dump(o) }()
 	for name, value := range map[string]string{
@@ -60,7 +60,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestBadOptions tries each option wrong. The error names the variable and quotes the value, and nothing is made.
+// TestBadOptions sets each option to an invalid value. The error names the variable and quotes the value, and no directory is
+// made.
 func TestBadOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"TERMINAL_DOCKER_IMAGE", "two words", "name of an image"},
@@ -152,7 +153,7 @@ func TestBadOptions(t *testing.T) {
 	})
 }
 
-// Rows of 19.3 about what is dropped.
+// Rows of section 19.3 of the contract about values that are dropped.
 func TestOddOptionsAreDropped(t *testing.T) {
 	o, warnings, err := fromMap(map[string]string{
 		"TERMINAL_DOCKER_FORWARD_ENV": `["A"," A ","B",7,"","1X","a-b","B"]`,

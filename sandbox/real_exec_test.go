@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestRealExec is what a command sees and says.
+// TestRealExec checks the environment and the results of commands.
 func TestRealExec(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.Env = map[string]string{"SECRET": "literal", "PLAIN": "a b"}
@@ -75,7 +75,7 @@ func TestRealExec(t *testing.T) {
 		if err != nil || res.Code != 3 || out.String() != "in\n" || errs.String() != "e\n" {
 			t.Errorf("%+v, %v, %q, %q", res, err, out.String(), errs.String())
 		}
-		want(t, s, "cat | wc -c", "0") // without input it is /dev/null
+		want(t, s, "cat | wc -c", "0") // without an input, standard input is /dev/null
 		out.Reset()
 		_, _ = s.Exec(t.Context(), Request{Command: "for i in 1 2 3; do echo o$i; echo e$i >&2; done", Stdout: &out})
 		if out.String() != "o1\ne1\no2\ne2\no3\ne3\n" {
@@ -178,7 +178,7 @@ func TestRealExec(t *testing.T) {
 	})
 }
 
-// syncBuffer is a buffer that may be read while it is written.
+// syncBuffer is a buffer that can be read while another goroutine writes to it.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -196,7 +196,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// noise is bytes that don't repeat soon.
+// noise is a source of bytes without short repetitions.
 type noise struct{ n uint64 }
 
 func (z *noise) Read(p []byte) (int, error) {
@@ -207,7 +207,7 @@ func (z *noise) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// processes lists what runs in a container, by command line.
+// processes returns the command lines of the processes in a container.
 func processes(t *testing.T, id string) string {
 	t.Helper()
 	out, err := exec.Command("docker", "top", id, "-eo", "pid,args").CombinedOutput()
@@ -224,8 +224,7 @@ func stillRuns(t *testing.T, id, what string) error {
 	return nil
 }
 
-// TestRealLeftBehind: children that a command leaves behind go on, also when they write to its output all the time, and delay no
-// caller.
+// TestRealLeftBehind: leftover children of a command go on, and delay no caller, even if they write to its output all the time.
 func TestRealLeftBehind(t *testing.T) {
 	_, s := real(t, nil)
 	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
@@ -241,15 +240,15 @@ func TestRealLeftBehind(t *testing.T) {
 	})
 }
 
-// TestRealKill: whatever a command has started ends with it when its time is over, when it is cancelled, and when its client is gone.
+// TestRealKill: all processes of a command end at its time limit, when it is cancelled, and when its client is gone.
 func TestRealKill(t *testing.T) {
 	m, s := real(t, nil)
-	// A tree that has left its session, ignores TERM, and has lost its parents.
+	// A process tree that has left its session and its parents, and ignores TERM.
 	tree := func(n int) string {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
 	}
 	mark := func(n int) string { return fmt.Sprintf("98765%d", n) }
-	runs := func(n int) { // the shells have set their traps by then; their own command lines have the words too
+	runs := func(n int) { // by then the shells have set their traps; the command lines of these shells have the words too
 		t.Helper()
 		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
 		eventually(t, func() error {
@@ -344,7 +343,7 @@ func TestRealKill(t *testing.T) {
 	})
 }
 
-// TestRealJobs: a background command outlives its process, and another one finds its output.
+// TestRealJobs: a background command outlives the process that started it, and another process finds its output.
 func TestRealJobs(t *testing.T) {
 	m, s := real(t, nil)
 	client := helperProcess(t, m.opts, "start", "echo begin; while [ ! -f /tmp/go ]; do sleep 0.02; done; echo end; exit 3")

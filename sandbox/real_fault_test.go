@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// full runs the long forms: go test ./sandbox -args -full.
+// full selects the long forms of the tests: go test ./sandbox -args -full.
 var full = flag.Bool("full", false, "run the long forms of the tests")
 
-// during begins a command, waits until it runs, does something to its container, and returns how the command ended.
+// during starts a command, waits until it runs, calls do, and returns how the command ended.
 func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
 	t.Helper()
 	var out syncBuffer
@@ -47,7 +47,7 @@ func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
 	return e.res, e.err
 }
 
-// lostBecause checks a LostError.
+// lostBecause checks that err is a LostError with this state and these words.
 func lostBecause(t *testing.T, err error, state State, words string) {
 	t.Helper()
 	var lost *LostError
@@ -56,7 +56,7 @@ func lostBecause(t *testing.T, err error, state State, words string) {
 	}
 }
 
-// TestRealRecovery is what happens to a sandbox from outside. Rows "live run" of 19.8 and of section 16.
+// TestRealRecovery changes a sandbox from outside. Rows "live run" of section 19.8 of the contract, and section 16.
 func TestRealRecovery(t *testing.T) {
 	_, s := real(t, nil)
 	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
@@ -117,7 +117,7 @@ func TestRealRecovery(t *testing.T) {
 		lostBecause(t, err, Exited, "exit code 137")
 		want(t, s, "echo up", "up")
 	})
-	t.Run("the program inside killed", func(t *testing.T) {
+	t.Run("the helper killed", func(t *testing.T) {
 		id := s.ID()
 		want(t, s, "sleep 987650 >/dev/null 2>&1 &", "")
 		res, err := s.Exec(t.Context(), Request{Command: "sleep 987651 & kill -9 $PPID; sleep 987651"})
@@ -158,7 +158,7 @@ func TestRealRecovery(t *testing.T) {
 	})
 }
 
-// TestRealPausedUnderCommand: nothing is lost, and somebody is told.
+// TestRealPausedUnderCommand: a command in a paused container goes on later, and a warning names the pause.
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
 	_, s := real(t, func(o *Options) { o.Warn = w.add })
@@ -178,14 +178,14 @@ func TestRealPausedUnderCommand(t *testing.T) {
 	}
 }
 
-// sandboxOf is a sandbox that nothing was run in yet.
+// sandboxOf returns the handle of a sandbox in which this process has run no command yet.
 func sandboxOf(m *Manager, id string) *Sandbox {
 	s := m.handle(Key{}, nil)
 	s.id, s.adopted = id, true
 	return s
 }
 
-// TestRealPausedBeforeCommand hung for 13 seconds and more with a connection that was open.
+// TestRealPausedBeforeCommand: over an open connection, a command for a paused container hung for 13 seconds and more.
 func TestRealPausedBeforeCommand(t *testing.T) {
 	m, s := real(t, nil)
 	want(t, s, "echo warm", "warm")
@@ -202,7 +202,8 @@ func TestRealPausedBeforeCommand(t *testing.T) {
 	}
 }
 
-// TestRealAdoptedIsNotStarted: an adopted container that was killed was started again without a word, and what was in it was gone.
+// TestRealAdoptedIsNotStarted: after a kill, an adopted container was started again without a message, and its processes and
+// files in memory were lost.
 func TestRealAdoptedIsNotStarted(t *testing.T) {
 	m, s := real(t, nil)
 	adopted, err := m.Adopt(t.Context(), s.ID())
@@ -217,7 +218,8 @@ func TestRealAdoptedIsNotStarted(t *testing.T) {
 	}
 }
 
-// TestRealAcrossProcesses is 19.11: what one process has left, another one finds.
+// TestRealAcrossProcesses is section 19.11 of the contract: a process finds the sandbox and the state that an earlier process has
+// left.
 func TestRealAcrossProcesses(t *testing.T) {
 	m, s := real(t, func(o *Options) { o.Session = "shared" })
 	id := s.ID()
@@ -270,7 +272,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	}
 }
 
-// TestRealTwoProcessesMakeOne: clients that begin at the same time get one container.
+// TestRealTwoProcessesMakeOne: clients that start at the same time get one container.
 func TestRealTwoProcessesMakeOne(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -291,8 +293,8 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 	}
 }
 
-// TestRealCrashes kills a client at each point at which it leaves something behind. The next sweep finds the leftovers, or the
-// next client uses them.
+// TestRealCrashes kills a client at each point at which leftovers are possible. The next sweep finds them, or the next client
+// uses them.
 func TestRealCrashes(t *testing.T) {
 	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
 		t.Run(point, func(t *testing.T) {
@@ -303,7 +305,7 @@ func TestRealCrashes(t *testing.T) {
 			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
 				t.Fatalf("it did not crash: %v", err)
 			}
-			s := sandboxFor(t, realManager(t, o), "") // the next client is not held up, and uses what is there
+			s := sandboxFor(t, realManager(t, o), "") // the next client does not wait, and uses the leftovers
 			want(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)
@@ -312,7 +314,8 @@ func TestRealCrashes(t *testing.T) {
 	}
 }
 
-// TestRealCrowd: clients that run many commands in several sandboxes. None is lost, doubled, mixed up or left running.
+// TestRealCrowd: several clients run many commands in several sandboxes. Each command runs once, gives its own output, and leaves
+// no process.
 func TestRealCrowd(t *testing.T) {
 	needEngine(t)
 	sandboxes, clients, each := 2, 10, 10

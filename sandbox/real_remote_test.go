@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// overTCP lets an engine be reached by the network, and returns its address there.
+// overTCP makes an engine reachable by TCP and returns that address.
 func overTCP(t *testing.T, host string) string {
 	t.Helper()
 	path := strings.TrimPrefix(host, "unix://")
@@ -52,8 +52,8 @@ func overTCP(t *testing.T, host string) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestRealRemote: an engine on the network, named by DOCKER_HOST or by the current docker context, that has nothing of this machine's
-// volume. The program inside is copied into the container, and all commands run by one exec of the engine that stays attached.
+// TestRealRemote: an engine on the network, named by DOCKER_HOST or by the current docker context, has no volume of this machine.
+// The helper is copied into the container, and all commands run through one attached exec.
 func TestRealRemote(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -90,8 +90,8 @@ func TestRealRemote(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, such as podman system service's, and with
-// HINIT_SANDBOX_TEST_RUNTIME in another runtime, such as runsc.
+// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, for example of podman system service.
+// HINIT_SANDBOX_TEST_RUNTIME selects another runtime, such as runsc.
 func TestRealAnotherEngine(t *testing.T) {
 	host, runtime := os.Getenv("HINIT_SANDBOX_TEST_ENGINE"), os.Getenv("HINIT_SANDBOX_TEST_RUNTIME")
 	if host == "" && runtime == "" {
@@ -106,7 +106,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	}
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs, o.Docker, o.Runtime = 0, 0, host, runtime
-	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's own may be more than root has here
+	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's own limits may be higher than root's limits here
 	engine, err := Docker(o.Docker)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// engineLife is what every engine must give: a sandbox that keeps what it has, and in which nothing is left running.
+// engineLife checks what every engine must do: a sandbox keeps its state, and no process is left running in it.
 func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
 	t.Helper()
 	s := sandboxFor(t, m, "")
@@ -149,7 +149,7 @@ func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
 	return s
 }
 
-// engineEnd removes the container under a command, lets it come back, and leaves nothing.
+// engineEnd removes the container while a command runs, lets the sandbox make it again, and removes everything.
 func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
 	t.Helper()
 	_, err := during(t, s, Request{Command: "sleep 600"}, func() {

@@ -15,12 +15,13 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The tests in files named real_* drive the engine of this machine. Their containers have this prefix in the profile's label.
+// The tests in the files real_* use the engine of this machine. The profile labels of their containers begin with this text.
 var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"
 
-// kept puts a file of Debian's into a cache that all runs share, by the script of that name.
+// kept returns a file of a Debian package from a cache that all test runs share. The script with the name of the file fills the
+// cache.
 func kept(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -40,7 +41,7 @@ func kept(name string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// built is what the tests of the real engine need: the program inside, and an image of bash and busybox.
+// built has what the tests of a real engine need: the helper, and the directory of an image with bash and busybox.
 type built struct{ dir, helper string }
 
 var build = sync.OnceValues(func() (b built, err error) {
@@ -53,7 +54,7 @@ var build = sync.OnceValues(func() (b built, err error) {
 
 var buildImage = sync.OnceValue(func() error { return imageFor("") })
 
-// imageFor builds the test image with the engine at an address, "" for the usual one.
+// imageFor builds the test image with the engine at an address; "" is the default engine.
 func imageFor(host string) error {
 	dir, err := os.MkdirTemp("", "hinit-sandbox-image-")
 	if err != nil {
@@ -89,7 +90,7 @@ func imageFor(host string) error {
 	return nil
 }
 
-// needEngine skips the test where there is no engine, or fails it in CI.
+// needEngine skips the test if there is no engine, and fails it in CI.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -106,7 +107,7 @@ func needEngine(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	t.Parallel() // they mostly wait for the engine
+	t.Parallel() // these tests mostly wait for the engine
 	if err := buildImage(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func needEngine(t *testing.T) {
 	}
 }
 
-// sweepTests removes all that the tests have made.
+// sweepTests removes all containers, volumes and directories of the tests.
 func sweepTests() {
 	ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+testRun).Output()
 	for id := range strings.FieldsSeq(string(ids)) {
@@ -127,7 +128,7 @@ func sweepTests() {
 	}
 }
 
-// realOptions are for the tests' image, without what needs a network.
+// realOptions returns options with the test image, without anything that needs a network.
 func realOptions(t *testing.T) Options {
 	t.Helper()
 	b, err := build()
@@ -143,7 +144,7 @@ func realOptions(t *testing.T) Options {
 	return o
 }
 
-// forwardSecret has the profile's SECRET forwarded.
+// forwardSecret makes the options forward the variable SECRET of the profile.
 func forwardSecret(t *testing.T, o *Options) {
 	t.Helper()
 	o.Home, o.ForwardEnv = t.TempDir(), []string{"SECRET"}
@@ -170,7 +171,7 @@ func realManager(t *testing.T, o Options) *Manager {
 	return m
 }
 
-// removeAfter removes a container at the end of the test, whatever became of it.
+// removeAfter removes a container at the end of the test, even after a failure.
 func removeAfter(t *testing.T, o Options) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -191,7 +192,7 @@ func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
 	return s
 }
 
-// real opens a sandbox of the real engine that is removed after the test.
+// real opens a sandbox of the real engine and removes it after the test.
 func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	t.Helper()
 	needEngine(t)
@@ -204,7 +205,7 @@ func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	return m, sandboxFor(t, m, "")
 }
 
-// output runs a command line and returns what it said.
+// output runs a command line and returns its output.
 func output(t *testing.T, s *Sandbox, command string) (string, Result) {
 	t.Helper()
 	var out bytes.Buffer
@@ -226,7 +227,7 @@ func want(t *testing.T, s *Sandbox, command, text string) {
 func dockerCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("docker", args...).CombinedOutput()
-	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
+	for range 20 { // an engine on fuse-overlayfs can't always remove at once what was just written
 		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
 			break
 		}
@@ -242,7 +243,7 @@ func dockerCmd(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// eventually asks until there is no error any more.
+// eventually repeats ask until it returns no error.
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// TestRealWays: commands run in each of the ways, and it can be seen in which.
+// TestRealWays runs commands in each way, and Describe reports the way.
 func TestRealWays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*Options)
@@ -66,7 +66,7 @@ func TestRealWays(t *testing.T) {
 	}
 }
 
-// TestRealAttachedClientDies: what a killed client had running ends, also where it came by an exec of the engine.
+// TestRealAttachedClientDies: when a client with an attached exec is killed, its commands end.
 func TestRealAttachedClientDies(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -87,7 +87,7 @@ func TestRealAttachedClientDies(t *testing.T) {
 	want(t, s, "echo ours goes on", "ours goes on")
 }
 
-// TestRealDiskFull: a session keeps what it had when there is no room for what the command has left.
+// TestRealDiskFull: if there is no space for the state after a command, the session keeps its earlier state.
 func TestRealDiskFull(t *testing.T) {
 	_, s := real(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
 	want(t, s, "export A=kept; cd /workspace", "")
@@ -99,7 +99,7 @@ func TestRealDiskFull(t *testing.T) {
 	want(t, s, "echo $A $B", "kept new")
 }
 
-// TestRealAdopt: a container that the docker command has made is used as it is, and left as it is.
+// TestRealAdopt: a container that the docker command has made is used without a change.
 func TestRealAdopt(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -126,8 +126,8 @@ func TestRealAdopt(t *testing.T) {
 	}
 }
 
-// A command in a container that was made with another HOME took five seconds longer each time: a socket was waited for that lies below that
-// HOME.
+// TestRealAnotherHome: a container was made with another HOME, and each command in it took five seconds longer. The command
+// waited for a socket below this HOME.
 func TestRealAnotherHome(t *testing.T) {
 	_, made := real(t, nil)
 	id, _ := made.container()
@@ -146,7 +146,8 @@ func TestRealAnotherHome(t *testing.T) {
 	}
 }
 
-// A command without the service waited twice for the engine, which is slow when it has much to do. The program that answers in the container runs.
+// TestRealAdoptWithoutTheEngine: without the service, a command waited twice for the engine, which is slow under load. If the
+// program in the container answers, the container runs, and the engine need not be asked.
 func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	m, made := real(t, nil)
 	want(t, made, "echo it listens", "it listens")
@@ -180,7 +181,7 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 func TestRealOtherUser(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
-		o.Cwd = "/no/such" // it begins elsewhere then
+		o.Cwd = "/no/such" // this directory does not exist, so commands begin elsewhere
 	})
 	want(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
 	want(t, s, "echo $X; pwd", "1\n/tmp")
@@ -189,15 +190,15 @@ func TestRealOtherUser(t *testing.T) {
 	}
 }
 
-// TestRealClientOfAnotherUser: the client is neither root nor the container's user, and has the socket all the same: no other user of this
-// machine can reach it.
+// TestRealClientOfAnotherUser: the client is neither root nor the user of the container. It may use the socket, because no other
+// user of this machine can reach the socket.
 func TestRealClientOfAnotherUser(t *testing.T) {
 	needEngine(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
 	o := realOptions(t)
-	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to reach it
+	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to enter it
 	if err = errors.Join(err, os.Chmod(filepath.Dir(o.Helper), 0o755), os.Chown(dir, 12345, 12345)); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestStall: an engine that accepts and never answers is an error in time, and nothing is made.
+// TestStall: if an engine accepts a connection and never answers, the call fails in time, and no container is made.
 func TestStall(t *testing.T) {
 	old := probeTime
 	probeTime = 200 * time.Millisecond
@@ -240,14 +241,14 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// secondEngine is an engine of the test's own, with nothing of the machine's network.
+// secondEngine is an engine that only this test uses, in its own network namespace.
 type secondEngine struct {
 	t    *testing.T
 	dir  string
 	host string
 	cmd  *exec.Cmd
 	log  *os.File
-	hide []string // directories of this machine that it doesn't have
+	hide []string // directories of this machine that the engine can't see
 }
 
 func newEngine(t *testing.T, hide ...string) *secondEngine {
@@ -283,7 +284,7 @@ func (e *secondEngine) start() {
 	e.cmd = exec.Command("dockerd", "--config-file", e.dir+"/daemon.json", "--host", e.host, "--data-root", e.dir+"/data", "--exec-root", e.dir+"/exec", "--pidfile", e.dir+"/pid",
 		"--bridge=none", "--iptables=false", "--ip-masq=false", "--storage-driver=vfs", "--log-level=error", "--cgroup-parent", "/"+filepath.Base(e.dir))
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	// An engine without a bridge removes docker0 when it starts: it gets a network namespace in which there is none.
+	// An engine without a bridge removes docker0 when it starts. So it runs in a network namespace without docker0.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if len(e.hide) > 0 {
 		script := `for dir in ` + strings.Join(e.hide, " ") + `; do mount -t tmpfs none "$dir" || exit 1; done; exec "$0" "$@"`
@@ -302,7 +303,7 @@ func (e *secondEngine) start() {
 	})
 }
 
-// load gives it the image of the tests.
+// load loads the test image into the engine.
 func (e *secondEngine) load() {
 	e.t.Helper()
 	image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+e.host+" load")
@@ -311,18 +312,20 @@ func (e *secondEngine) load() {
 	}
 }
 
-// end ends the engine. A killed one leaves its containers and its containerd behind.
+// end ends the engine. After a kill its containers and its containerd are still there.
 func (e *secondEngine) end(signal os.Signal) {
 	if e.cmd != nil {
 		_ = e.cmd.Process.Signal(signal)
 		_ = e.cmd.Wait()
 		e.cmd = nil
-		// Its containerd dies with it, and stays a zombie if process 1 reaps no orphans; the next would take it for alive.
+		// The containerd of the engine dies too. If process 1 reaps no orphans it stays a zombie, and the next engine would take
+		// it for alive.
 		_ = os.Remove(e.dir + "/exec/containerd/containerd.pid")
 	}
 }
 
-// cleanUp removes what a killed engine has left: processes whose command line or control group has the engine's directory in it.
+// cleanUp ends the leftovers of a killed engine: processes with the directory of the engine in their command line or control
+// group.
 func (e *secondEngine) cleanUp() {
 	pids, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range pids {
@@ -344,7 +347,8 @@ func (e *secondEngine) cleanUp() {
 	}
 }
 
-// TestRealEngineRestarts: commands go on while the engine is dead, and what it has ended when it comes back is brought back.
+// TestRealEngineRestarts: commands go on while the engine is dead. A container that the engine has ended at its restart is
+// started again.
 func TestRealEngineRestarts(t *testing.T) {
 	needEngine(t)
 	e := newEngine(t)
@@ -369,7 +373,7 @@ func TestRealEngineRestarts(t *testing.T) {
 	want(t, s, "cat ran", "x")
 	s.drop(s.link)
 	want(t, s, "echo no engine is needed", "no engine is needed")
-	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() }) // it ends what it finds running
+	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() }) // at its start the engine ends the containers that run
 	if err == nil || !errors.Is(err, ErrLost) {
 		t.Errorf("the command under which the engine came back: %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Rows of 19.8.
+// Rows of section 19.8 of the contract.
 func TestRecovery(t *testing.T) {
 	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
@@ -135,7 +135,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestNobodyKnowsTheContainer: an engine that could not freeze a container says nothing of it any more, and commands there hung until their time was over.
+// TestNobodyKnowsTheContainer: an engine failed to freeze a container and did not answer about it any more. Commands in this
+// container hung until their time limit.
 func TestNobodyKnowsTheContainer(t *testing.T) {
 	old := probeTime
 	probeTime = 100 * time.Millisecond
@@ -154,8 +155,8 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 	f.count(t, "run", 1)
 }
 
-// TestNothingIsCopiedIntoWhatEnds: the program inside was copied into a container that somebody was just removing. The engine mounted the
-// workspace again for that, and removed the files in it.
+// TestNothingIsCopiedIntoWhatEnds: the helper was copied into a container while another process removed the container. For the
+// copy the engine mounted the workspace again, and then removed the files in it.
 func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	for text, copies := range map[string]int{
 		"OCI runtime exec failed: cannot exec in a stopped container": 0,
@@ -172,7 +173,7 @@ func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileItStarts: a container that somebody stopped while it was made to run was left behind, and another one made beside it.
+// TestStoppedWhileItStarts: a container was stopped while the manager started it. The manager left it and made another one.
 func TestStoppedWhileItStarts(t *testing.T) {
 	f := newFake(Container{ID: "a", State: Exited})
 	f.fail["start a"] = errFake
@@ -187,7 +188,8 @@ func TestStoppedWhileItStarts(t *testing.T) {
 	f.count(t, "create", 0)
 }
 
-// TestMadeForAKilledProcess: the engine goes on to make what a killed process has asked for, and lists it later. There were two then.
+// TestMadeForAKilledProcess: a process was killed while the engine made a container for it. The engine finished the container
+// later, and then there were two.
 func TestMadeForAKilledProcess(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)

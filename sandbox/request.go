@@ -11,21 +11,21 @@ import (
 
 // Request describes a command. Either Command or Argv is set.
 type Request struct {
-	Command string   // for the shell, which keeps working directory and exported variables, see [Sandbox.Exec]
-	Argv    []string // without a shell, which keeps nothing
+	Command string   // for the shell, which keeps the working directory and exported variables, see [Sandbox.Exec]
+	Argv    []string // without a shell, so that nothing is kept
 
-	Dir string            // "" is the tracked directory for Command, the container's own for Argv
-	Env map[string]string // further variables; never on a command line, never visible to inspect
+	Dir string            // "" for the tracked directory (Command) or the container's own (Argv)
+	Env map[string]string // further variables; they appear on no command line and in no inspect
 
-	Stdin  io.Reader // nil is /dev/null
-	Stdout io.Writer // nil drops it
-	Stderr io.Writer // nil joins it with Stdout, in the order in which it was written
+	Stdin  io.Reader // nil for /dev/null
+	Stdout io.Writer // nil drops the output
+	Stderr io.Writer // nil joins standard error with Stdout, in the order of the writes
 
 	TTY     bool // all streams are one terminal, and Stderr is not used
 	Size    Size
 	Resizes <-chan Size // further sizes; may be nil
 
-	Timeout time.Duration // 0 is Options.Timeout, negative is none
+	Timeout time.Duration // 0 for Options.Timeout, negative for no limit
 	Grace   time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
 	Safe    bool          // running it twice does no harm, so it may be repeated if it was lost while it ran
 }
@@ -52,7 +52,7 @@ func Environment(list []string, callers map[string]string) map[string]string {
 
 // Streams are the streams of a command line.
 type Streams struct {
-	In       io.Reader // nil is none
+	In       io.Reader // nil for no input
 	Out, Err io.Writer
 	Resizes  <-chan Size
 }
@@ -62,7 +62,7 @@ type Streams struct {
 // ended.
 type Result struct {
 	mux.End
-	Duration time.Duration // of all attempts
+	Duration time.Duration // with all attempts
 }
 
 // Job is a background command.
@@ -73,11 +73,11 @@ type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
-	Exec     string `json:"exec"`           // how commands run: "direct" (socket) or "attached" (one exec a client)
-	Reason   string `json:"reason"`         // reason for which it is not "direct"
-	Root     string `json:"root,omitempty"` // user that root inside is outside
+	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over one exec of the engine for each client)
+	Reason   string `json:"reason"`         // why Exec is not "direct"
+	Root     string `json:"root,omitempty"` // which user root inside is on the machine
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
-	Clients  int    `json:"clients"`  // processes that are connected to the program inside, with this one
+	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
 	Commands int    `json:"commands"` // running commands of this process
 }

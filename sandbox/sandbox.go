@@ -12,7 +12,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Sandbox is one container as this process uses it.
+// Sandbox is the handle of this process for one container.
 type Sandbox struct {
 	m       *Manager
 	key     Key
@@ -43,7 +43,7 @@ func (s *Sandbox) container() (id, name string) {
 	return s.id, s.name
 }
 
-// Labels returns the three labels by which the container is found.
+// Labels returns the three labels that identify the container.
 func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
@@ -91,7 +91,7 @@ func (s *Sandbox) over() (closed, busy bool) {
 	return s.closed, s.running > 0
 }
 
-// Describe returns the known facts. It asks the engine and the program inside.
+// Describe returns the known facts. It asks the engine and the helper.
 func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	c, err := s.m.engine.Inspect(ctx, s.ID())
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// tell adds this process's facts about a container, if it is this sandbox's.
+// tell adds this process's facts to the description of its container. It ignores descriptions of other containers.
 func (s *Sandbox) tell(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,11 +141,11 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeft connects again, and ends the leftovers of a command whose program inside has died. No other process does that. The next
-// command meets the same error.
+// endLeft connects again, and ends the leftovers of a command whose helper has died, because no other process does that. It
+// ignores errors, because the next command meets the same error.
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ready(ctx)
-	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // in another run, its pids are of other processes
+	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // after a restart of the container, the pids belong to other processes
 	if err == nil && same && t.began() && l.id == t.l.id {
 		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.st.PID()})
 	}
@@ -154,8 +154,8 @@ func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
 // removeTime is how long an ended container is checked again, because it may be in removal.
 const removeTime = 400 * time.Millisecond
 
-// settled asks the engine for the state of a container whose program inside has ended. The state "running" counts only if the
-// program can be started again, because the engine needs time to notice an end.
+// settled asks the engine for the state of a container whose helper has ended. The engine needs time to notice an end, so
+// "running" counts only if the helper can be started again.
 func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
@@ -195,7 +195,7 @@ func (s *Sandbox) ask(ctx context.Context, l *link, open mux.Open) (mux.End, err
 	return (&attempt{s: s, l: l, open: open, req: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }
 
-// faultError returns the error for a fault that the program inside has reported.
+// faultError returns the error for a fault that the helper has reported.
 func faultError(end mux.End) error {
 	switch end.Fault {
 	case mux.NoFault, mux.NotBegun:

@@ -16,7 +16,7 @@ import (
 // inits are the entry points of images with their own init. A second init above it would compete with it.
 var inits = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
-// LabelInit on an image says that its entry point is an init ("1").
+// LabelInit with the value "1" on an image says that its entry point is an init.
 const LabelInit = "hinit-init"
 
 // ownInit reports whether an image has its own init. It is false if the engine doesn't say.
@@ -81,7 +81,7 @@ func (s *Spec) bind(source, target string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
 }
 
-// writable adds the directories to which commands may write, and the volumes.
+// writable adds the volumes, and the directories to which commands may write.
 func (s *Spec) writable(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
@@ -117,9 +117,9 @@ func (s *Spec) writable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts returns mounts for files of a profile that commands may read, by their paths in it. A missing file or a directory
-// is left out with a warning. A mount of it would prevent the container's start, or put a directory in the place of a file. A link
-// that leads out of the profile is left out too.
+// credentialMounts returns mounts for files of a profile that commands may read. files has their paths in the profile. It leaves
+// out, with a warning, a missing file and a directory: such a mount would prevent the container's start, or put a directory in
+// the place of a file. It also leaves out a link that leads out of the profile.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -194,7 +194,7 @@ const (
 
 	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; other volumes do not touch it
 	LabelSource = "hinit-source" // of a volume: the directory that it replaces
-	LabelClient = "hinit-client" // process that asked for its own container by docker run, without looking for one before
+	LabelClient = "hinit-client" // process that made the container by docker run for itself, without a docker ps before
 )
 
 // VolumePrefix begins the names of all private volumes of sandboxes.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// specOf builds the container of the default key.
+// specOf builds the Spec of the default key.
 func specOf(t *testing.T, change func(*Options), ownInit, limitsDisk bool) (Spec, *warnings) {
 	t.Helper()
 	o := fakeOptions(t)
@@ -36,7 +36,7 @@ func mountAt(s Spec, target string) (found []Mount) {
 	return found
 }
 
-// Rows of 19.2.
+// Rows of section 19.2 of the contract.
 func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
@@ -171,7 +171,7 @@ func TestRunArguments(t *testing.T) {
 	})
 }
 
-// Rows of 19.2 about credentials.
+// Rows of section 19.2 of the contract about credentials.
 func TestCredentialMounts(t *testing.T) {
 	home := t.TempDir()
 	if err := errors.Join(os.Mkdir(home+"/dir", 0o755), os.WriteFile(home+"/token.json", nil, 0o600)); err != nil {
@@ -203,7 +203,7 @@ func TestCredentialMounts(t *testing.T) {
 	}
 }
 
-// Rows of 19.2 about images that bring their own init.
+// Rows of section 19.2 of the contract about images with their own init.
 func TestOwnInit(t *testing.T) {
 	for name, c := range map[string]struct {
 		image Image
@@ -230,7 +230,7 @@ func TestOwnInit(t *testing.T) {
 	}
 }
 
-// Rows of 19.3 about forwarded names.
+// Rows of section 19.3 of the contract about forwarded names.
 func TestForwardedEnvironment(t *testing.T) {
 	home := t.TempDir()
 	if err := os.WriteFile(home+"/.env", []byte("# a comment\nDOT=from file\nexport BOTH=file\nEMPTY='filled'\nQUOTED=\"a b\"\nBLANK=\nPROV_API_KEY=k\n"), 0o600); err != nil {

@@ -22,7 +22,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// store is the state on disk that all processes with the same sandboxes share: locks, sockets, the program inside.
+// store is the state on disk that all processes with the same sandboxes share: locks, sockets, the helper.
 type store struct {
 	path string
 	dir  *fsutil.Dir
@@ -32,9 +32,9 @@ type store struct {
 // The directories of a volume.
 const (
 	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
-	runDir    = "run"    // one directory for each container, mounted into it, with the socket of the program inside
+	runDir    = "run"    // one directory for each container, mounted into it, with the socket of the helper
 	knownDir  = "known"  // one file for each container: see known
-	toolsDir  = "tools"  // one directory for each version of the program inside
+	toolsDir  = "tools"  // one directory for each version of the helper
 	memoryDir = "memory" // one file for each value of [Manager.Remember]
 )
 
@@ -140,7 +140,7 @@ func (v *store) sub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// known is the record of a container. While the program inside listens, the engine need not be asked for the container with an id.
+// known is the record of a container. With the record, a command can find the helper of a container without asking the engine.
 type known struct {
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
@@ -218,17 +218,17 @@ func (v *store) sweep(keep map[string]bool, before time.Time) {
 	}
 }
 
-// helperName is the file name of the program inside.
+// helperName is the file name of the helper.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the program inside with its hash. It has megabytes, so it is read when it is needed and not kept.
+// readHelper returns the helper with its hash. The helper has megabytes, so it is read when it is needed and not kept.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, hex.EncodeToString(sum[:6]), err
 }
 
-// FindHelper returns the path of the program inside: the named one, else beside this program or in PATH.
+// FindHelper returns the path of the helper: the named one, else the one beside this program or in PATH.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
@@ -244,7 +244,7 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install copies the program inside to the volume and returns its directory, which containers mount.
+// install copies the helper to the volume and returns its directory, which containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.sub(rel)

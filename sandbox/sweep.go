@@ -9,8 +9,8 @@ import (
 // Reap says which containers a sweep removes.
 type Reap struct {
 	MaxAge  time.Duration // 0 is twice the idle window, which counts as at least a minute
-	Now     bool          // all that do not run, of any age; a container that has never run is safe for a minute, because it may be in preparation
-	Profile string        // only of this profile; "" is all of this volume
+	Now     bool          // all that do not run, of any age. A container that has never run is kept for a minute, because another process may be about to start it.
+	Profile string        // only of this profile; "" for all profiles of this volume
 	DryRun  bool
 }
 
@@ -65,12 +65,12 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	}
 }
 
-// sweepAgain is the time before a sweep checks a container again that it could not judge or remove.
+// sweepAgain is how long a sweep waits before it checks a container again that it could not judge or remove.
 const sweepAgain = time.Minute
 
 // Sweep removes the unused containers of this volume: ended, created or dead ones that are older than the age. It never touches a
 // container with another volume's label. Of containers without a label it removes only ended ones, because they may belong to
-// another user's agent. next is the time when the next container reaches the age; zero if none will without a change.
+// another user's agent. next is the time when the next container reaches the age. It is zero if no container will.
 func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -98,7 +98,7 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 			next = due
 		}
 	}
-	if what.Profile != "" || what.DryRun { // the list lacks containers
+	if what.Profile != "" || what.DryRun { // the list does not have all containers
 		return out, next, nil
 	}
 	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also containers of no agent

@@ -1,5 +1,5 @@
-// Command hinit-kanban is the task board that agent profiles share, and its dispatcher: hinit kanban. It picks the
-// command line from argv[0], and gives up root for the agent's user. It owns no goroutine.
+// Command hinit-kanban is the task board that agent profiles share, and its dispatcher: hinit kanban. It gives up root for the
+// agent's user. Called as hinit-limits, it sets limits and executes a worker. It owns no goroutine.
 package main
 
 import (

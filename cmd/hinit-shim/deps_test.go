@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// forbidden are packages that the shim must not reach, with the reason: it runs before every command of the agent, and as
-// root.
+// forbidden are packages that the shim must not link, with the reasons. The shim runs as root, before every command of the agent.
 var forbidden = map[string]string{
 	"runtime/cgo":              "the shim is static: it runs in any image",
 	"os/user":                  "internal/account reads the same files without cgo and NSS",
@@ -30,12 +29,12 @@ var forbidden = map[string]string{
 	"github.com/docker/docker": "never in a binary of PID 1's container",
 }
 
-// parts are the packages outside the standard library that the shim is made of.
+// parts are all packages outside the standard library that the shim links.
 var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/shim/lifecycle", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // so that a package that would use cgo shows it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo on, the list also has packages that would use it
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

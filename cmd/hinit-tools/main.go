@@ -15,7 +15,7 @@ import (
 	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
-	_ "hinit/internal/entry" // the first code of the process: s6-svc then works even if no thread can be created
+	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if no thread can be created
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"

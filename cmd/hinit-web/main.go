@@ -16,7 +16,7 @@ import (
 	"hinit/internal/metrics"
 )
 
-// verb is one command.
+// verb is one command of this program.
 type verb struct {
 	cmdline.Verb
 	run func(context.Context, *cmdline.Call) int

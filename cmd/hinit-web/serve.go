@@ -127,7 +127,7 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !o.isolates() || !isolated.Peer(c, int(peer.Pid))) {
 			return c, nil
 		}
-		_ = c.Close() // close the connection without an answer
+		_ = c.Close() // an isolated process gets no answer
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// askVar makes the test binary connect to a socket and print what it reads.
+// askVar is a variable that makes the test binary connect to a socket and print the answer.
 const askVar = "WEB_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An isolated profile with the page's own user could stop all gateways by the page's Unix socket.
+// An isolated profile with the user of the page could stop all gateways through the page's Unix socket.
 func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() < 6 {
@@ -56,7 +56,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	defer l.Close()
 	for _, path := range []string{dir, dir + "/hinit-isolate", dir + "/socket"} {
-		if err := os.Chmod(path, 0o777); err != nil { //nolint:gosec // the same
+		if err := os.Chmod(path, 0o777); err != nil { //nolint:gosec // another user has to connect
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"hinit/internal/web"
 )
 
-// hinit is a client of this container's hinit, and the other sources of this program's data.
+// hinit asks this container's hinit, and reads the other data that this program shows.
 type hinit struct {
 	*dial.Client
 	env func(string) (string, bool)
@@ -68,7 +68,7 @@ func beside(env func(string) (string, bool)) web.Beside {
 	return b
 }
 
-// mostOutput limits how many bytes are read of a program's output.
+// mostOutput limits the bytes that are read from a program's output.
 const mostOutput = 8 << 20
 
 // output runs a program of hinit for a home and returns its output. The error is [fs.ErrNotExist] if the program is not installed.

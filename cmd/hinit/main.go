@@ -32,7 +32,7 @@ func run(argv []string) int {
 		return units.StandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	// hinit was called through a link with this name
+	// hinit-tools handles these: no verb, or a name that is a link to hinit
 	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])

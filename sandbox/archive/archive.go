@@ -74,7 +74,7 @@ func (t tree) Open(path string) (*os.File, error) {
 // meanwhile is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return add(w, from, at, name, nil) }
 
-// add is like Add, for an entry of a directory listing; listed is nil for none.
+// add is Add for an entry of a directory listing. Without a listing, listed is nil.
 func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -152,7 +152,7 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // it would lie beside the target
+		case single && name != "": // its file would lie beside the target
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
@@ -163,7 +163,7 @@ func UnpackAs(r io.Reader, target string) error {
 		return unpackOne(root, name, h, data)
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // the sender may fill up the archive
+		_, err = io.Copy(io.Discard, r) // the sender may append padding
 	}
 	if root != nil {
 		return errors.Join(err, root.Close())
@@ -171,8 +171,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens target, which it makes if it is missing, or with holds the directory that contains target. It refuses a link,
-// which an earlier copy may have left.
+// openTarget opens the directory target, and makes it if it is missing. With holds it opens the parent directory of target
+// instead. It refuses a link, which an earlier copy may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestACopyFromASandboxStaysInItsTarget: the sandbox sends names that lead out, links, and in a second copy files below what was a link in the first.
+// TestACopyFromASandboxStaysInItsTarget: a sandbox sends names and links that lead out of the target. In a second copy it sends
+// files below a name that was a link in the first copy.
 func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	home := t.TempDir()
 	secret := filepath.Join(home, ".ssh", "authorized_keys")
@@ -53,7 +54,8 @@ func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	}
 }
 
-// TestACopiedFileBringsNoOther: root copied a report out of a sandbox, and the agent's program inside sent a .bashrc beside it.
+// TestACopiedFileBringsNoOther: root copied a report out of a sandbox, and the agent's program in the sandbox sent a .bashrc with
+// it.
 func TestACopiedFileBringsNoOther(t *testing.T) {
 	for _, kind := range []byte{tar.TypeReg, tar.TypeSymlink} {
 		home := t.TempDir()
@@ -73,7 +75,8 @@ func TestACopiedFileBringsNoOther(t *testing.T) {
 	}
 }
 
-// TestPackingFollowsNoLink: while a large file went over, the owner of the directory put a link to root's files in the place of a part of it.
+// TestPackingFollowsNoLink: while a large file was sent, the owner of the directory replaced a part of the tree by a link to
+// root's files.
 func TestPackingFollowsNoLink(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -88,7 +91,7 @@ func TestPackingFollowsNoLink(t *testing.T) {
 		_ = w.Close()
 	}()
 	var all bytes.Buffer
-	_, _ = io.CopyN(&all, r, 64<<10) // it is at a; d was listed
+	_, _ = io.CopyN(&all, r, 64<<10) // the packer is in the file a, and has already listed d
 	if err := errors.Join(os.Rename(source+"/d", source+"/d_"), os.Symlink(secret, source+"/d")); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type Call struct {
 // verb is one command.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // only "cp" uses it
+	hidden  bool   // only the verb "cp" calls it
 	options string // names of the flags in [options.all]
 	run     func(*invocation) (int, error)
 }

@@ -43,7 +43,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // also finds a container by an id that it had before it was made again
+		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the ids that a container had before it was made again
 			id = c.ID
 		}
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 60 * time.Second
 
-// start serves a handler and returns its socket.
+// start starts a server with a handler and returns its socket.
 func start(t *testing.T, s *Server) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -64,7 +64,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 		}
 		return 42
 	}})
-	data := make([]byte, 8<<20) // many windows
+	data := make([]byte, 8<<20) // fills many windows of a stream
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
 	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
@@ -82,7 +82,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 	}
 }
 
-// TestCallerGone: also when the command reads nothing of what is sent to it.
+// TestCallerGone: a command ends with its caller, even if the command does not read its input.
 func TestCallerGone(t *testing.T) {
 	for _, stdin := range []int{0, 1, mux.Window, 4 * mux.Window} {
 		begun, ended := make(chan struct{}), make(chan struct{})
@@ -111,7 +111,8 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// TestServiceGone: a connection that the service had ended before it took the command was told that the command may have done its work.
+// TestServiceGone: the service ended a connection before it accepted the command. The caller was told that the command might have
+// done its work.
 func TestServiceGone(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -146,7 +147,7 @@ func TestDial(t *testing.T) {
 	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNone) {
 		t.Errorf("without a service: %v", err)
 	}
-	// A service that is being started again is waited for.
+	// The client waits for a service that is restarting.
 	socket := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
 	if err != nil {
@@ -206,14 +207,15 @@ func TestBadRequests(t *testing.T) {
 		c.Write(bad)
 		c.(*net.UnixConn).CloseWrite()
 		c.SetReadDeadline(time.Now().Add(patience))
-		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // what it did not read
+		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // the server resets the connection if it has not read all input
 			t.Errorf("%q: %v", bad, err)
 		}
 		c.Close()
 	}
 }
 
-// TestInputBeyondTheWindow: a caller that does not keep to the window is let go of, and holds no memory.
+// TestInputBeyondTheWindow: if a caller sends more than the window allows, the server closes its connection and keeps no memory
+// for it.
 func TestInputBeyondTheWindow(t *testing.T) {
 	ended := make(chan struct{})
 	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
@@ -242,7 +244,7 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	}
 }
 
-// TestASignalThatIsNone ended the commands of all callers of the container.
+// TestASignalThatIsNone: an invalid signal of one caller ended the commands of all callers in the container.
 func TestASignalThatIsNone(t *testing.T) {
 	for _, n := range []uint32{0, 65, 999} {
 		ended := make(chan error, 1)
@@ -282,7 +284,7 @@ func TestResizes(t *testing.T) {
 	}
 }
 
-// TestHalfRequests: requests of megabytes that were never finished filled the memory.
+// TestHalfRequests: requests of several megabytes that were never completed filled the memory.
 func TestHalfRequests(t *testing.T) {
 	s := &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }}
 	socket := start(t, s)

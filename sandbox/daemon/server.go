@@ -50,7 +50,7 @@ type Server struct {
 	long    map[uint32]int        // bytes of each user's long requests
 }
 
-// shortRequest is the size up to which a request is not counted. longRequests limits the bytes of all longer requests of one user.
+// Requests up to shortRequest bytes are not counted. longRequests limits the bytes of all longer requests of one user.
 const (
 	shortRequest = 16 << 10
 	longRequests = 16 << 20
@@ -89,7 +89,7 @@ func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all := s.reading[uid]; len(all) >= readingMost {
-		_ = all[0].Close() // its own goroutine notices
+		_ = all[0].Close() // the goroutine of that connection ends then
 		s.reading[uid] = slices.Delete(all, 0, 1)
 	}
 	s.reading[uid] = append(s.reading[uid], c)

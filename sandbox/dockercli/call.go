@@ -31,17 +31,17 @@ type Call struct {
 	Force bool         // for docker rm
 }
 
-// given has the flags that say how to read a call.
+// given has flags that are only needed to parse a call.
 type given struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	beyond        map[string]string // flags that no Spec has and that lead out of a sandbox, with the words that permit them
+	beyond        map[string]string // flags that lead out of a sandbox and have no field in Spec, with the words that permit them
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.given.format, "format", "f", "", "") }
 
-// only returns a reader that accepts a single output format.
+// only returns a check that accepts one output format.
 func only(want string) func(*Call) error {
 	return func(c *Call) error {
 		if c.given.format != want {
@@ -129,8 +129,8 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// unanswered defines flags of the docker command that the personality does not handle, by their short and long names: flags without
-// a value, and flags with one. A flag without a short name need not be defined, because the rest of the line is found without it.
+// unanswered defines flags of the docker command that the personality does not handle: bools have no value, and values have one.
+// Each word is SHORT/LONG, or LONG. A value flag without a short name need not be defined, because pflag can skip it.
 func unanswered(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")

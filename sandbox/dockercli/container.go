@@ -12,8 +12,8 @@ import (
 	"hinit/sandbox"
 )
 
-// run is docker run -d and docker create. If the caller has found no container with docker ps before, and another caller has made
-// one since, it returns the other's container. A caller that did not look always gets its own container.
+// run is docker run -d and docker create. Another caller may have made a container after this caller's docker ps found none. Then
+// run returns the container of the other caller. A caller without a docker ps before always gets its own container.
 func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	env := sandbox.Environment(c.Env, from.Env)

@@ -9,7 +9,7 @@ import (
 type probe struct {
 	At      time.Time
 	IDs     []string
-	Running []string // the running ones among them
+	Running []string // ids of the running containers
 }
 
 // ending is the end of a command that the agent may run again because of its output.

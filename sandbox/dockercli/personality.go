@@ -138,7 +138,7 @@ func (c Caller) done(ref string, err error) int {
 func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
-		// Another agent may be about to start the container that it has made.
+		// Another agent may have made this container and be about to start it.
 		var unlock func()
 		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()

@@ -45,7 +45,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestLives: a process that has ended is dead before it is reaped, and no other one has its name.
+// TestLives: a process counts as dead when it has ended, even before it is reaped. No other process has its name.
 func TestLives(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

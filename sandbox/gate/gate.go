@@ -97,7 +97,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// wait waits for the verdict where there is one, and finds the command's program.
+// wait waits for the verdict if waits is set, and finds the command's program.
 func wait(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
@@ -131,7 +131,7 @@ func opened() error {
 			_, err = io.WriteString(c, "gone\n")
 			return errors.Join(err, c.Close())
 		}
-		_ = c.Close() // it sent something else
+		_ = c.Close() // the line was no verdict
 	}
 }
 
@@ -171,7 +171,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		if time.Since(start) > stateTime {
 			return errors.New("the engine has not started the first process")
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	if _, err := io.WriteString(out, state); err != nil || state == Opened {
 		return err

@@ -48,7 +48,7 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		// io.Copy would use splice, which wakes all processes on the path for each few kilobytes.
+		// io.Copy would use splice, which wakes all processes on the path every few kilobytes.
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})

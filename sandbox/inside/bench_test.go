@@ -8,7 +8,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// BenchmarkOutput is the whole way of a command's output but for the container: its pipe, this program, the socket, the client.
+// BenchmarkOutput measures the path of a command's output without a container: pipe, this program, socket, client.
 func BenchmarkOutput(b *testing.B) {
 	const size = 100 << 20
 	c, err := mux.NewClient(dialTest(b))

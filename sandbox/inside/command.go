@@ -66,9 +66,9 @@ func endOf(r *run) mux.End {
 // streams has the descriptors of a command.
 type streams struct {
 	child []*os.File // for the command; closed here after its start
-	stdin *os.File   // this program's end, nil if there is none
+	stdin *os.File   // this process's end, nil without an input
 	outs  []out
-	tty   *os.File       // this program's side of the command's terminal, which is its standard input and output; nil without one
+	tty   *os.File       // this process's end of the command's terminal; nil without a terminal
 	left  sync.WaitGroup // outputs that have not ended
 	over  chan struct{}  // closed when the command has ended
 }
@@ -122,8 +122,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe makes a pipe. This program's end does not block, and the command's end does. With writes, this program has the end that is
-// written to.
+// pipe makes a pipe. The end of this process does not block, and the command's end does. With writes, this process gets the
+// writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -180,8 +180,8 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all its writers have ended, or until leftover processes are silent or have had their
-// time. Output that was in the pipe when the command ended is always sent.
+// forward sends the command's output until all its writers have ended. Leftover processes can delay the end until they are silent
+// or their time is over. Output that was in the pipe when the command ended is always sent.
 func (o out) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when the time of leftover processes is over

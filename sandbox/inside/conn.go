@@ -24,7 +24,7 @@ type channel struct {
 	run   *run            // nil while no command runs
 	tty   *os.File        // terminal of the run
 	grace time.Duration   // grace for ending the run
-	ctx   context.Context //nolint:containedctx // it ends when the channel has to end: then no run may begin, and a running one ends
+	ctx   context.Context //nolint:containedctx // done when the channel has to end: a running run ends then, and no other one begins
 	end   context.CancelFunc
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// jobOutput limits the kept output of a background command. maxJobs limits the commands, and jobKept is how long ended ones are
-	// kept.
+	// jobOutput limits the kept output of a background command. maxJobs limits the number of commands. Ended commands are kept
+	// for jobKept.
 	jobOutput = 200_000
 	maxJobs   = 64
 	jobKept   = 30 * time.Minute
@@ -166,7 +166,7 @@ func (j *jobs) output(ch *channel) mux.End {
 			return mux.End{}
 		}
 	}
-	if ch.open.Follow { // it may go on without output
+	if ch.open.Follow { // the command may go on without output
 		select {
 		case <-b.done:
 		case <-ch.ctx.Done():

@@ -29,7 +29,7 @@ type run struct {
 	deadline time.Time // zero for none
 	grace    time.Duration
 
-	ending                time.Time // time of KILL; zero unless the run has to end
+	ending                time.Time // when KILL is due; zero unless the run has to end
 	giveUp                time.Time // when processes that survive KILL are given up
 	timedOut, interrupted bool
 	survivors             int

@@ -33,7 +33,7 @@ type server struct {
 	clients  atomic.Int32
 }
 
-// Serve serves clients until the process is killed. id is the identity that it reports to clients.
+// Serve serves clients until the process is killed. It reports id to each client as its identity.
 func Serve(id string) error {
 	listener, err := listen()
 	if err != nil {
@@ -49,7 +49,8 @@ func Serve(id string) error {
 	return mux.Each(context.Background(), listener, s.serve)
 }
 
-// places returns the directories that may hold the socket, the best first. Only the last ones are made if they are missing.
+// places returns the directories that may hold the socket, the best first. The first one is a mount; the others are made if they
+// are missing.
 func places() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratch {
@@ -58,7 +59,7 @@ func places() []string {
 	return dirs
 }
 
-// listen makes the socket in the first directory in which it can. It holds the lock beside the socket for the life of the process.
+// listen makes the socket in the first directory that allows it. It holds the lock beside the socket for the life of the process.
 func listen() (listener *net.UnixListener, err error) {
 	err = inFirst(places(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
@@ -108,7 +109,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // allowed checks the clients
+	if err = os.Chmod(path, 0o666); err != nil { // allowed decides which clients may run commands
 		l.Close()
 	}
 	return l, err

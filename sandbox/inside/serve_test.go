@@ -18,7 +18,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// served is a program inside, in the test's own process: it has one loop, as it can wait for children only once.
+// served returns the helper, which runs in the test process. There is only one, because a process can wait for its children in
+// one loop only.
 var served = sync.OnceValue(func() *server {
 	l, err := newLoop()
 	if err != nil {
@@ -30,7 +31,7 @@ var served = sync.OnceValue(func() *server {
 	return s
 })
 
-// dialTest connects to it by a socket of the test's own.
+// dialTest connects to the helper by a new socket.
 func dialTest(t testing.TB) net.Conn {
 	t.Helper()
 	s := served()
@@ -62,7 +63,7 @@ func client(t *testing.T) *mux.Client {
 	return c
 }
 
-// runOne runs a command and returns its end and output.
+// runOne runs a command and returns its end and its output.
 func runOne(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
 	t.Helper()
 	open.Op = mux.OpRun
@@ -121,7 +122,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHostileClients: whatever a client sends, it loses its own connection at most.
+// TestHostileClients: a client that sends invalid frames loses at most its own connection.
 func TestHostileClients(t *testing.T) {
 	good := client(t)
 	for name, send := range map[string]func(w *mux.Writer, conn net.Conn){
@@ -182,7 +183,7 @@ func greeted(send func(*mux.Writer, net.Conn)) func(*mux.Writer, net.Conn) {
 	}
 }
 
-// none reports processes of this test that have a word in their command line.
+// none returns an error if a process runs sleep with this number.
 func none(word string) error {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -194,7 +195,8 @@ func none(word string) error {
 	return nil
 }
 
-// TestClientLeaves: its command ends with it, what an earlier one left behind does not, and neither does a background command.
+// TestClientLeaves: when a client leaves, its foreground command ends. Leftover processes of an earlier command go on, and so
+// does a background command.
 func TestClientLeaves(t *testing.T) {
 	c := client(t)
 	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
@@ -238,7 +240,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries { // the test's own leftover
+	for _, e := range entries { // ends the leftovers of this test
 		if line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); bytes.Equal(line, []byte("sleep\x0098002\x00")) {
 			var pid int
 			_, _ = fmt.Sscan(e.Name(), &pid)
@@ -276,12 +278,13 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestAnotherUserOfTheContainer has no commands run as this one: only what comes from outside needs no rights inside.
+// TestAnotherUserOfTheContainer: another user in the container can't run commands as this user. A client outside of the container
+// needs no rights inside.
 func TestAnotherUserOfTheContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
-	dir, err := os.MkdirTemp("", "hinit-inside-") //nolint:usetesting // another user must be able to reach it
+	dir, err := os.MkdirTemp("", "hinit-inside-") //nolint:usetesting // another user must be able to enter it
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}

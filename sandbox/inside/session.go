@@ -19,8 +19,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// sessions keeps the state that commands of the shell leave to later ones: variables and the working directory. It is in files, so
-// it outlives this program, and ends with the container's /tmp.
+// sessions keeps variables and the working directory of each shell session for later commands. This state is in files, so it
+// outlives this process. It ends with the container's /tmp.
 type sessions struct {
 	s     *server
 	place func() (dir string, err error) // makes the directory of all sessions once
@@ -46,7 +46,7 @@ func validName(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
-// prepare returns the command that starts for a request, and a function to call when it has ended.
+// prepare returns the process to start for a request, and a function to call when the process has ended.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
 	open := ch.open
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -76,7 +76,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	shell := ss.shell(open.Shell)
 	dir, err := ss.ready(ch, shell)
 	spec.Dir = ""
-	if err != nil { // then each command gets a login shell
+	if err != nil { // without a session, each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -94,7 +94,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 			_ = os.Rename(c.Where, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // the command did not end regularly
+		_ = os.Remove(c.Exports) // the command ended before it wrote its state
 		_ = os.Remove(c.Where)
 	}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// conn has what both sides of a connection need.
+// conn has the common fields of both sides of a connection.
 type conn struct {
 	rw    io.ReadWriteCloser
 	r     *Reader
@@ -26,7 +26,7 @@ func newConn(rw io.ReadWriteCloser) conn {
 
 // greet sends a hello with the identity of this side, and returns the hello of the other side.
 func (c *conn) greet(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // the other side may say more about a fault
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // the answer of the other side explains a fault better than this error
 	f, err := c.r.Next()
 	switch {
 	case err != nil:
@@ -39,8 +39,8 @@ func (c *conn) greet(id string) (h Hello, err error) {
 	return h, nil
 }
 
-// read handles frames until the connection ends or a frame breaks the protocol. The streams' frames are the same on both sides, and
-// other handles the rest. The channel of a frame is nil if it is not open.
+// read handles frames until the connection ends or a frame breaks the protocol. It handles the frames of streams, which are the
+// same on both sides, and passes the rest to other. The channel of a frame is nil if it is not open.
 func (c *conn) read(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -52,7 +52,7 @@ func (c *conn) read(other func(Frame, *Channel) error) error {
 		ch := c.channels[f.Channel]
 		c.mu.Unlock()
 		switch {
-		case err != nil: // a request that may not be read
+		case err != nil: // keep has refused the request
 			newChannel(c, f.Channel, true).Refuse(err)
 		case f.Kind == KindConfirm && ch == nil: // the channel has just ended
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
@@ -119,7 +119,7 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (ch *Channel) Send(kind Kind, data []byte) error { return ch.c.w.Write(kind, ch.id, data) }
 
-// endStreams ends all streams, the received ones with an error.
+// endStreams ends all streams. Readers of the received ones get the error.
 func (ch *Channel) endStreams(err error) {
 	for _, s := range ch.streams {
 		s.End(err)

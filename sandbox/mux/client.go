@@ -55,7 +55,7 @@ func (c *Client) Answers(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
 	c.mu.Unlock()
-	guard.Go("asking the program inside for a sign", c.Ping)
+	guard.Go("asking the helper for a sign", c.Ping)
 	select {
 	case <-sign:
 		return true

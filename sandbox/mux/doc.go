@@ -1,5 +1,5 @@
-// Package mux is the protocol of all parts of sandboxes: many commands over one connection. The two sides are a client of a sandbox
-// and the program inside it, or a command line and the service (package daemon).
+// Package mux is the protocol of all parts of sandboxes: many commands over one connection. The two sides are a client of a
+// sandbox and the helper in it, or a command line and the service (package daemon).
 //
 // A connection carries frames: a kind, a channel and up to [MaxData] bytes. Each command has its own [Channel]. The client opens it
 // with a request, and the other side ends it. A channel has three streams. The reader of a [Stream] confirms each frame when it has

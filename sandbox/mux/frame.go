@@ -21,7 +21,7 @@ const (
 	maxEnd  = 256 << 10
 	// unconfirmed limits the frames of one stream that the receiver has not consumed yet.
 	unconfirmed = 4
-	// Window is the most bytes that these frames have.
+	// Window is the largest number of bytes in these frames.
 	Window = unconfirmed * MaxData
 	// MaxChannels limits the commands of a connection at the same time.
 	MaxChannels = 4096
@@ -32,21 +32,21 @@ const (
 // Kind is the kind of a frame.
 type Kind uint8
 
-// The kinds. Clients send the ones with "c", the program inside the ones with "i".
+// The kinds. Clients send the kinds with "c", and the serving side sends the kinds with "i".
 const (
-	KindHello    Kind = iota + 1 // both, first of all: Hello
+	KindHello    Kind = iota + 1 // c and i, as the first frame: Hello
 	KindOpen                     // c: Open; the channel begins
 	KindBegun                    // i: the process exists; its id, 4 bytes
 	KindInput                    // c: standard input
-	KindInputEnd                 // c
+	KindInputEnd                 // c: the end of standard input
 	KindOutput                   // i: standard output
 	KindErrors                   // i: standard error
-	KindConfirm                  // both: a frame of a stream was consumed; the stream's kind, 1 byte
+	KindConfirm                  // c and i: the reader has consumed a frame of a stream; the stream's kind, 1 byte
 	KindResize                   // c: columns and rows, 2 bytes each
 	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
 	KindEnd                      // i: End; the channel ends
 	KindPing                     // c: answered by a Pong
-	KindPong                     // i
+	KindPong                     // i: the answer to a Ping
 	kinds
 )
 
@@ -103,7 +103,7 @@ func (r *Reader) Next() (Frame, error) {
 	return f, err
 }
 
-// buffers has buffers for the data of long frames.
+// buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
 // buffer returns a buffer. [release] makes it available again.

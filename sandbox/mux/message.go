@@ -5,14 +5,14 @@ import "time"
 // The paths that both sides use.
 const (
 	RunDir   = "/run/hinit"       // directory of the host in the container, for the socket
-	ToolsDir = "/run/hinit-tools" // another one, read-only, with the program inside
+	ToolsDir = "/run/hinit-tools" // directory of the host in the container, read-only, with the helper
 	Socket   = "sock-v4"          // name of the socket; other versions of the protocol have other names
 )
 
 // Hello is the first message of each side.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"` // identity with which the program inside was started
+	ID      string `json:"id,omitempty"` // identity with which the helper was started
 }
 
 // Op is the operation of a channel.
@@ -22,10 +22,10 @@ type Op string
 const (
 	OpRun     Op = "run"     // a command in the foreground; it ends with the connection
 	OpStart   Op = "start"   // a command in the background; the channel ends when it has begun, with Jobs
-	OpJobs    Op = "jobs"    //
+	OpJobs    Op = "jobs"    // lists the background commands
 	OpOutput  Op = "output"  // output of a background command, as KindOutput
 	OpKill    Op = "kill"    // ends a background command; the channel ends when no process of it is left
-	OpBury    Op = "bury"    // kills the processes that are left of commands of an earlier program inside, which has died
+	OpBury    Op = "bury"    // kills leftover processes of the command of a helper that has died
 	OpPutTree Op = "puttree" // makes files from KindInput, a tar archive
 	OpGetTree Op = "gettree" // sends files as KindOutput, a tar archive
 )
@@ -36,7 +36,7 @@ type Open struct {
 	Argv    []string `json:"argv,omitempty"`
 	Command string   `json:"command,omitempty"` // command for the shell, with the state of the session
 	Session string   `json:"session,omitempty"`
-	Shell   string   `json:"shell,omitempty"` // "" is bash, or sh
+	Shell   string   `json:"shell,omitempty"` // "" for bash, or sh without bash
 	Begin   string   `json:"begin,omitempty"` // first directory of a session
 
 	Env     map[string]string `json:"env,omitempty"`
@@ -83,7 +83,7 @@ type End struct {
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // text of the fault
 	Jobs        []Job  `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // for OpJobs: number of connections to the program inside
+	Clients     int    `json:"clients,omitempty"` // for OpJobs: number of connections to the helper
 }
 
 // Job is a background command.

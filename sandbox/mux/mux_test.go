@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is the other side of a client, by hand.
+// peer is the other side of a client; the test reads and writes its frames.
 type peer struct {
 	t *testing.T
 	c net.Conn
@@ -25,7 +25,7 @@ type peer struct {
 	w *Writer
 }
 
-// sockets returns the two ends of a connection whose writes don't wait for a reader.
+// sockets returns the two ends of a connection. A small write does not wait for a reader.
 func sockets(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", t.TempDir()+"/s")
@@ -64,7 +64,7 @@ func connect(t *testing.T) (*Client, *peer) {
 	return c, p
 }
 
-// open opens a channel while the peer reads it.
+// open opens a channel of the client, and reads the request at the peer.
 func open(t *testing.T, c *Client, p *peer) *Channel {
 	t.Helper()
 	got := make(chan Frame)
@@ -94,7 +94,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestSlowReaderHoldsUpItselfOnly: a channel whose output is not read does not keep another from being served.
+// TestSlowReaderHoldsUpItselfOnly: a channel whose output nothing reads does not delay other channels.
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)
@@ -122,12 +122,13 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 		}
 	}()
 	go func() { _, _ = io.Copy(io.Discard, slow.Output) }()
-	<-room // as it is taken, there is room again
+	<-room // after a frame was consumed, there is room for another one
 	_ = p.w.WriteJSON(KindEnd, slow.id, End{})
 	<-slow.Done()
 }
 
-// TestPeerThatBreaksTheProtocol: whatever comes from inside, the connection ends with an error, and nothing is kept.
+// TestPeerThatBreaksTheProtocol: after an invalid frame from inside, the connection ends with an error, and nothing of it is
+// kept.
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	for name, send := range map[string]func(w *Writer, s *Channel){
 		"more than the window": func(w *Writer, s *Channel) {
@@ -196,7 +197,7 @@ func TestConnectionEnds(t *testing.T) {
 	<-waiting
 }
 
-// TestFrameIsWholeOrNotThere: a request whose connection fails in the middle of it is not received.
+// TestFrameIsWholeOrNotThere: if the connection fails in the middle of a request, the other side does not receive the request.
 func TestFrameIsWholeOrNotThere(t *testing.T) {
 	var b bytes.Buffer
 	if err := NewWriter(&b).WriteJSON(KindOpen, 1, Open{Op: OpRun, Argv: []string{"rm", "-r", "x"}}); err != nil {
@@ -301,7 +302,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzClient lets anything come from inside: the client ends the connection or goes on, and holds no more than it may.
+// FuzzClient: for any bytes from inside, the client goes on or ends the connection, and keeps no more memory than the limit.
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -325,7 +326,7 @@ func (nopConn) Read([]byte) (int, error)    { return 0, io.EOF }
 func (nopConn) Write(p []byte) (int, error) { return len(p), nil }
 func (nopConn) Close() error                { return nil }
 
-// TestScript runs what a shell is given, with a shell. Rows of 19.9 about the wrapper.
+// TestScript runs the script of a command with a real shell. Rows of section 19.9 of the contract about the wrapper.
 func TestScript(t *testing.T) {
 	for _, shell := range []string{"bash", "sh"} {
 		path, err := exec.LookPath(shell)

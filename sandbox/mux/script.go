@@ -17,11 +17,11 @@ var Snapshot string
 //go:embed command.sh
 var commandScript string
 
-// Script has the data with which a shell runs a command in a session.
+// Script describes a command that a shell runs in a session.
 type Script struct {
 	State   string // directory of the session, "" for none
 	Command string
-	Dir     string            // "" is the shell's present directory
+	Dir     string            // "" for the shell's present directory
 	Exports string            // file to which the variables are written afterwards, "" for none
 	Where   string            // file to which the working directory is written afterwards
 	Env     map[string]string // the command's own variables

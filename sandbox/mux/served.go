@@ -41,7 +41,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			}
 			accept(ch, open)
 			return nil
-		case ch == nil: // the channel may just have ended, and the client doesn't know yet
+		case ch == nil: // the channel may just have ended, and the client does not know it yet
 			return nil
 		case f.Kind == KindInputEnd:
 			ch.Input.End(io.EOF)
@@ -61,7 +61,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // the client has left them
+	for _, ch := range c.channels { // the client has left these requests
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}

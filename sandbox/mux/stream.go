@@ -33,7 +33,7 @@ func newStream(ch *Channel, kind Kind, reads bool) *Stream {
 	return s
 }
 
-// errNoReader means that the other side accepts no more of a stream.
+// errNoReader means that the other side reads no more of a stream.
 var errNoReader = errors.New("nothing reads it any more")
 
 // Write sends data as fast as the other side consumes it.
@@ -96,7 +96,7 @@ func (s *Stream) End(err error) {
 // consumed lets the other side send another frame.
 func (s *Stream) consumed(frame []byte) {
 	release(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that has gone sends nothing more
+	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that has gone needs no confirmation
 }
 
 // Read implements io.Reader.

@@ -11,7 +11,7 @@ import (
 	"hinit/sandbox"
 )
 
-// volumes is an engine with one volume, on which what is copied in stays.
+// volumes is an engine with one volume that keeps the files that are copied to it.
 type volumes struct {
 	sandbox.FullEngine
 	there  []byte
@@ -35,7 +35,8 @@ func (v *volumes) CopyOut(context.Context, string, string) (io.ReadCloser, error
 	return io.NopCloser(bytes.NewReader(v.there)), nil
 }
 
-// Another service may start a container from the same volume at any moment, so the program there is replaced only if it is another one.
+// Another service may start a container from the same volume at any moment. So the program on the volume is replaced only if it
+// has another content.
 func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "helper")
 	if err := os.WriteFile(program, []byte("a program"), 0o600); err != nil {

@@ -18,16 +18,16 @@ import (
 
 // Owner is the user and profile that a guard serves.
 type Owner struct {
-	UID     uint32 // user id; the agent's for an operator too
+	UID     uint32 // user id; for an operator, the agent's user id
 	Profile string // value of the profile's label
-	Volume  string // value of the volume's label: two installations have the same users and profiles
+	Volume  string // value of the volume's label, because two installations may have the same users and profiles
 	// All is set for an operator, who owns every container that the service made.
 	All bool
 	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below State
 	// becomes a mount of the same name below Dir.
 	State, Dir string
-	// Actor makes changes to files for the owner, such as a directory to mount. If containers can't have their own root, they run as
-	// this user. It may be nil.
+	// Actor makes changes to files with the owner's rights, such as a directory to mount. If containers can't have their own
+	// root, their commands run as this user. It may be nil.
 	Actor *fsutil.Actor
 }
 
@@ -85,8 +85,8 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns reports whether a container is the owner's. A container that was made with another mode of root has no owner, and the service
-// removes it.
+// owns reports whether a container is the owner's. A container that was made with another mode of root belongs to no owner, and
+// the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false
@@ -109,7 +109,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // another owner's
+			return nil, nil // the labels are of another owner
 		} else if !has {
 			want[name] = value
 		}
@@ -152,7 +152,7 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	return g.make(ctx, spec, nil)
 }
 
-// specMost limits the size of a container's description: every list of containers has all labels of each.
+// specMost limits the size of a container's description. The description is a label, and every list of containers has all labels.
 const specMost = 16 << 10
 
 // make makes a container with further labels.
@@ -232,7 +232,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has made it again
+			return err // another caller has already made it again
 		}
 		_, err = g.remake(ctx, c)
 		return err
@@ -249,7 +249,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.enter(ctx, id) // another caller has started it
+		return g.enter(ctx, id) // another caller has already started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		g.gate.forget()
@@ -272,8 +272,8 @@ func (g *Guarded) orStop(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// enter lets a running container pass its gate, because its mounts may be wrong before. It does so for a container that this service
-// does not know yet. The caller holds the container's lock.
+// enter lets a running container pass its gate, if this service does not know yet that it has passed. Until then its mounts may
+// be wrong. The caller holds the container's lock.
 func (g *Guarded) enter(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
@@ -311,7 +311,7 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	release, err := g.gate.hold(ctx, c.ID) // to the end: no start may come between
+	release, err := g.gate.hold(ctx, c.ID) // held to the end, so that no start comes between
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refused(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // otherwise the engine makes it as root, wherever a link leads
+			m.CreateHostParent = false // otherwise the engine would make it as root, even behind a link
 		}
 		mounts[i] = m
 	}
@@ -90,7 +90,7 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// identity returns the device and number of the file at a path of the engine. It follows no link.
+// identity returns the device and inode number of the file at a path of the engine. It follows no link.
 func (g *Guarded) identity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
 	if !ok {
@@ -121,7 +121,7 @@ type question struct {
 func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string) (*question, error) {
 	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
-		limit, user = limit+copyTime, "0:0" // it unpacks the files
+		limit, user = limit+copyTime, "0:0" // the program at the gate unpacks the files as root
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateOf(c)}, words...), User: user, Stdin: true})
@@ -142,7 +142,8 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 	return q, nil
 }
 
-// hear reads a line. A line other than want is an error with the program's own text; "" accepts any line.
+// hear reads a line. If it is not the line want, hear returns an error with the program's own text. An empty want accepts any
+// line.
 func (q *question) hear(want string) (string, error) {
 	text, err := q.lines.ReadSlice('\n') // an endless line is an error
 	line := string(text)
@@ -155,9 +156,9 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass lets a container pass its gate, and reports whether it waited there. The program at the gate reports the identity of what is
-// mounted at each target, and this process compares it with the source. It then sends the files of the call and opens the gate. Links
-// are not followed. An answer that the gate does not give is an error: an engine writes its own errors to the same output.
+// pass lets a container pass its gate, and reports whether the container waited there. The program at the gate reports the
+// identity of the file at each target, and this process compares it with the source. Then it sends the copied files and opens the
+// gate. It follows no link. Any other answer is an error, because an engine writes its own errors to the same output.
 func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateOf(c) == "" {
 		g.gate.opened(c.ID, c.Started)
@@ -243,7 +244,7 @@ type gated struct {
 
 // known returns the record of a container. The caller holds the lock.
 func (g *Gate) known(id string) *gated {
-	if len(g.containers) > 4096 { // after many containers, drop unused records; they are asked again
+	if len(g.containers) > 4096 { // after many containers, drop unused records; such a container is asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gated) bool { return c.users == 0 })
 	}
 	if g.containers == nil {
@@ -360,8 +361,8 @@ func gateOf(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// forget makes sure that the volume for the next container is filled again. A user may have removed it, and the engine made an empty
-// one.
+// forget makes the next container fill the volume again. A user may have removed the volume, and the engine may have made an
+// empty one.
 func (g *Gate) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -415,7 +416,7 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string
 	g.mu.Lock()
 	g.volume = volume
 	g.mu.Unlock()
-	debug.FreeOSMemory() // the copies of the program were large, and happen once
+	debug.FreeOSMemory() // the copies of the program were large, and are needed only once
 	return volume, nil
 }
 

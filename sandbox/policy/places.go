@@ -33,7 +33,7 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 		return Places{}, err
 	}
 	p := Places{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
-	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // innermost first
+	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // the innermost mount first
 	return p, nil
 }
 

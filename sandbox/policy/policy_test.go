@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// engine only records its calls. A method that a test does not expect is missing, and panics.
+// engine only records its calls. A call that no test expects panics, because the method is missing.
 type engine struct {
 	sandbox.FullEngine
 	containers map[string]sandbox.Container
@@ -66,7 +66,7 @@ func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox
 	return nil, nil
 }
 
-// readyGate is one whose volume is filled.
+// readyGate returns a Gate whose volume already has the program.
 func readyGate() *Gate { return &Gate{volume: "gates", root: RootCaller} }
 
 func (e *engine) Info(context.Context) (sandbox.Info, error) { return e.info, nil }
@@ -80,7 +80,7 @@ func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]
 	return nil
 }
 
-// good is a Spec that is allowed: what the agent asks for by the contract.
+// good returns an allowed Spec: the one that the agent asks for by the contract.
 func good(root string) sandbox.Spec {
 	return sandbox.Spec{
 		Name: "hermes-00000000", Image: "allowed:1", Cmd: []string{"sleep", "infinity"}, Init: true, Dir: "/root",
@@ -93,7 +93,7 @@ func good(root string) sandbox.Spec {
 	}
 }
 
-// TestEscapes is what an agent would try by the things that a container is made of. Nothing of it reaches the engine.
+// TestEscapes tries to escape by each part of a Spec. No such Spec reaches the engine.
 func TestEscapes(t *testing.T) {
 	root := t.TempDir()
 	outside := t.TempDir()
@@ -213,7 +213,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpus := range []float64{1000, 1e-10} { // an engine takes the latter for none
+	for _, cpus := range []float64{1000, 1e-10} { // an engine ignores such a small limit
 		if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: cpus}); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func container(id, owner, profile string) sandbox.Container {
 	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }
 
-// TestOnlyItsOwn: what belongs to somebody else does not exist.
+// TestOnlyItsOwn: a container of another owner does not exist for a caller.
 func TestOnlyItsOwn(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{
 		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
@@ -302,7 +302,8 @@ func TestOnlyItsOwn(t *testing.T) {
 			t.Errorf("with %v it sees %v (%v)", labels, found, err)
 		}
 	}
-	// An engine that copies mounts all mounts again, by names that their owner can change: over any directory of the host.
+	// To copy into a container, an engine mounts all mounts of the container again, by names. Their owner could lead them to any
+	// directory of the host.
 	if _, full := any(g).(sandbox.FullEngine); full || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
 		t.Error("the engine copies")
 	}
@@ -373,8 +374,8 @@ func TestOwnContainer(t *testing.T) {
 	}
 }
 
-// TestAMountOfTheContainersOwn: what the operator gave hinit's container to read could be written by way of a sandbox, and what a mount hides
-// could be seen.
+// TestAMountOfTheContainersOwn: hinit's container had a read-only mount, and a sandbox could write there. A sandbox could also
+// read files that another mount hides.
 func TestAMountOfTheContainersOwn(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
@@ -402,7 +403,8 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	}
 }
 
-// TestWhatIsMadeAgain: what has run may have laid links where a mount is to be, unless the mount is directly below the root.
+// TestWhatIsMadeAgain: a container that has run may have put a link on the path of a mount, unless the mount is directly below
+// the root. Such a container is made again.
 func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
@@ -420,8 +422,8 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestTheAgentBecomesRootOfTheHost has the requests that made the agent's user root of the host: root inside with a directory of
-// the agent's, and a group of the host. For every request one of three things is true of the container.
+// TestTheAgentBecomesRootOfTheHost has the requests by which the agent's user became root of the host: root inside with a
+// directory of the agent, and a group of the host. Each of them now gives a container with one of the three kinds of root.
 func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Mkdir(filepath.Join(root, "skills"), 0o700)); err != nil {
@@ -465,7 +467,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 }
 
-// TestWhichRoot: an engine that maps users keeps root inside apart from the machine's root, and not from another container's.
+// TestWhichRoot: an engine that maps users separates root inside from root of the machine, and not from root in another
+// container.
 func TestWhichRoot(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {
@@ -485,7 +488,7 @@ func TestWhichRoot(t *testing.T) {
 	}
 }
 
-// TestRootInsideCouldNotWriteToItsWorkspace: on an engine that maps users, root inside owns nothing of the agent's.
+// TestRootInsideCouldNotWriteToItsWorkspace: on an engine that maps users, root inside owns no directory of the agent.
 func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 	for root, want := range map[Root]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
 		top := t.TempDir()

@@ -28,20 +28,20 @@ type Root string
 
 // The kinds of Root.
 const (
-	// RootIsolated: they may be root inside, because the engine maps it to another user outside.
+	// RootIsolated: processes may be root inside, because the engine maps root to another user outside.
 	RootIsolated Root = "isolated"
-	// RootCaller: they have the user and group of the caller, no capability, and no way to gain one.
+	// RootCaller: processes have the user and group of the caller, no capability, and no way to gain one.
 	RootCaller Root = "caller"
-	// RootPrivate: they may be root inside, and share no file with any user.
+	// RootPrivate: processes may be root inside, and share no file with any user.
 	RootPrivate Root = "private"
 )
 
-// These labels are set by the guard only.
+// Only the guard sets these labels.
 const (
 	LabelRoot   = "hinit-root"   // Root of a container
 	labelCopies = "hinit-copies" // files that are copied into a container at each start
 	labelSpec   = "hinit-spec"   // description from which a start makes a container again, if necessary
-	labelWas    = "hinit-was-"   // begins a label with the beginning of an earlier id of a container that was made again
+	labelWas    = "hinit-was-"   // begins a label that ends with the first digits of an earlier id of the container
 )
 
 // String describes the meaning of a Root.
@@ -59,8 +59,8 @@ func (r Root) String() string {
 // RootWays describes the ways to have root inside.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the Root that this engine allows. An engine that maps users isolates root only from a process whose own users are
-// not mapped. For another container of the same engine, root inside is the same user as its own root.
+// RootOf returns the Root that this engine allows. Even if an engine maps users, root inside and root of another container of
+// this engine are the same user. So RootOf also checks that the users of this process are not mapped.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -123,9 +123,9 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= volumesMost {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.Outside(source) // the names inside are the same in every container of the image
+		place, ok := g.places.Outside(source) // every container of the image has the same paths inside, so the name is made of the path outside
 		if !ok {
-			place = g.places.self + source // ends with this container
+			place = g.places.self + source // such a path ends with this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
@@ -155,7 +155,7 @@ func (p Policy) Gone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // it seems that nothing is mounted there
+		return false // the volume with the directories seems not to be mounted
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
@@ -221,8 +221,9 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// remakes reports whether a container must be made again instead of started again. Its owner knows the name of its gate by now, and
-// could use a link to lead a mount over it. A mount directly below the root can't be led elsewhere.
+// remakes reports whether a container must be made again instead of started again. The owner of a container that has run knows
+// the name of its gate, and could use a link to lead a mount over the gate. A mount directly below the root can't be led
+// elsewhere.
 func remakes(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
@@ -260,7 +261,7 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // on failure the service removes it: see [Guarded.RemoveReplaced]
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // if this fails, the service removes it later: see [Gate.RemoveReplaced]
 	return id, nil
 }
 
@@ -274,7 +275,7 @@ func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sand
 	if !replaced(c) {
 		return nil
 	}
-	release, err := g.hold(ctx, c.ID) // it may be remade at this moment, and get its name back if that fails
+	release, err := g.hold(ctx, c.ID) // another caller may be making it again, and give its name back after a failure
 	if err != nil {
 		return err
 	}

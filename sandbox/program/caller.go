@@ -17,10 +17,10 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, the profile is the
-// gateway's. Else it is the profile whose home the caller states. All profiles have one user, so this prevents mistakes, not attacks
-// (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the default profile. A profile without a
-// directory is an error.
+// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, the profile is
+// the gateway's. Else the caller states its home, and with it its profile. All profiles have one user, so this prevents mistakes,
+// not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the default profile. A profile
+// without a directory is an error.
 func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)

@@ -26,11 +26,11 @@ import (
 // hub keeps a tenant for each user and profile. It handles each request with the tenant of the caller.
 type hub struct {
 	engine   sandbox.FullEngine
-	opts     sandbox.Options // the operator's
+	opts     sandbox.Options // options of the operator
 	set      settings
 	places   policy.Places
 	gate     *policy.Gate
-	agent    *account.User // nil if there is no such user
+	agent    *account.User // nil if the agent's user does not exist
 	say      func(string, ...any)
 	gateways func(ctx context.Context) map[int]string // returns the profile of each gateway process
 	began    time.Time
@@ -66,8 +66,8 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.Process(from.PID); from.PID != 0 { // else it is in another container of this pod, whose word counts
-		req.Parent, _, _ = dockercli.Process(parent) // "" if one of them has gone
+	if _, parent, _ := dockercli.Process(from.PID); from.PID != 0 { // PID 0: the caller is in another container of this pod, and names its parent itself
+		req.Parent, _, _ = dockercli.Process(parent) // "" if the caller or its parent has ended
 	}
 	return answer(ctx, t.manager, req, nil, s)
 }

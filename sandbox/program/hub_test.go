@@ -14,7 +14,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// TestInventedHomes: an agent that invented 2,048 homes locked all other profiles out until a restart.
+// TestInventedHomes: an agent that named 2,048 invented homes locked out all other profiles until a restart.
 func TestInventedHomes(t *testing.T) {
 	home := t.TempDir()
 	h := &hub{
@@ -41,7 +41,7 @@ func TestInventedHomes(t *testing.T) {
 	if _, _, err := ask(home + "/profiles/invented"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "there is no home") {
 		t.Errorf("an invented home: %v", err)
 	}
-	// And those that exist, because the agent has made them.
+	// The same with homes that the agent has made.
 	for i := range mostTenants + 50 {
 		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
 		if err := os.MkdirAll(claimed, 0o700); err != nil {
@@ -61,7 +61,7 @@ func TestInventedHomes(t *testing.T) {
 	}
 }
 
-// TestTooManyCommands: the commands of a profile, of a user and of all users have a limit, and root is always answered.
+// TestTooManyCommands: the commands of a profile, of a user and of all users have a limit. Commands of root have none.
 func TestTooManyCommands(t *testing.T) {
 	busy := func(profile string, uid uint32, n int) map[tenantKey]*tenant {
 		return map[tenantKey]*tenant{{uid, profile, false}: {busy: n}, {7, "other", false}: {busy: 200}, {7, "x", true}: {busy: 50}}

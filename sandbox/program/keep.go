@@ -51,7 +51,7 @@ func (h *hub) keep(ctx context.Context) {
 		}
 		select {
 		case <-h.changed:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a removed container left is old enough by then
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then the leftovers of a removed container are old enough to remove
 			due = earlier(due, later(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
@@ -88,7 +88,7 @@ func (k *keeper) watch(ctx context.Context) {
 	changed := func() {
 		select {
 		case k.changed <- struct{}{}:
-		default: // the keeper is busy, and will see this change with an earlier one
+		default: // the keeper has not taken the last signal yet, and will see both changes
 		}
 	}
 	wait, said := engineSoon, false
@@ -156,12 +156,12 @@ func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (r
 	return true
 }
 
-// gateKept is how long a gate without a container is kept. A service may be about to use it.
+// gateKept is how long the volume of a gate without a container is kept, because a service may be about to use it.
 const gateKept = 24 * time.Hour
 
-// removeOld removes what no later request can use. It removes containers of this volume that were made with another mode of root. It
-// also removes private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a
-// container uses.
+// removeOld removes objects that no later request can use: containers of this volume that were made with another mode of root,
+// private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a container
+// uses.
 func (k *keeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports a fault
 	for _, c := range made {

@@ -13,9 +13,9 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// quiet is an engine that tells of changes when the test does, and counts what it is asked.
+// quiet is an engine that reports a change only when the test says so, and counts its calls.
 type quiet struct {
-	sandbox.FullEngine // all else panics
+	sandbox.FullEngine // every other method panics
 	mu                 sync.Mutex
 	have               []sandbox.Container
 	lists              int
@@ -29,7 +29,7 @@ func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.V
 
 func (q *quiet) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	if _, ofAgents := labels[sandbox.LabelClient]; !ofAgents {
-		return nil, nil // a part of the same look
+		return nil, nil // a second list of the same scan
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,7 +56,7 @@ func (q *quiet) Watch(ctx context.Context, _ map[string]string, began, changed f
 	return ctx.Err()
 }
 
-// asked returns how often it was asked since the last time, and how many containers there are.
+// asked returns the number of lists since the last call of asked, and the number of containers.
 func (q *quiet) asked() (lists, containers int) {
 	synctest.Wait()
 	q.mu.Lock()
@@ -65,7 +65,7 @@ func (q *quiet) asked() (lists, containers int) {
 	return lists, len(q.have)
 }
 
-// keeping runs a keeper for a test of virtual time.
+// keeping runs a keeper in a test with virtual time.
 func keeping(t *testing.T, q *quiet) *hub {
 	t.Helper()
 	h := &hub{
@@ -87,7 +87,7 @@ func keeping(t *testing.T, q *quiet) *hub {
 	return h
 }
 
-// TestNothingHappens: with sandboxes that nothing happens to, the service sleeps until one of them is due, and then for ever.
+// TestNothingHappens: without events the service sleeps until a sandbox is old enough to remove, and then for ever.
 func TestNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}
@@ -106,7 +106,7 @@ func TestNothingHappens(t *testing.T) {
 			t.Errorf("when the idle window was over it looked %d times, and %d containers are left", n, left)
 		}
 		time.Sleep(20 * time.Minute)
-		q.asked() // what containers that are gone have left on the volume
+		q.asked() // a later scan removes leftovers of removed containers from the volume
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 0 {
 			t.Errorf("it looked %d times in a day in which nothing happened", n)
@@ -118,7 +118,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		h.resting.Reset(restAfter) // a request, after which memory is released
+		h.resting.Reset(restAfter) // as after a request; then memory is released
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)
@@ -126,7 +126,7 @@ func TestNothingHappens(t *testing.T) {
 	})
 }
 
-// TestAnEngineThatTellsNothing is asked each minute.
+// TestAnEngineThatTellsNothing: an engine without events is asked once a minute.
 func TestAnEngineThatTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quiet{deaf: true}

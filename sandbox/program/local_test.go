@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// TestRootWithoutTheService: an agent stopped the service, and root's own command ran the agent's .profile as root of the host.
+// TestRootWithoutTheService: an agent stopped the service. Then a command of root ran the agent's .profile as root of the host.
 func TestRootWithoutTheService(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

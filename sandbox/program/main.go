@@ -21,9 +21,10 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// Program is the program with an engine.
+// Program is hinit-sandbox with a certain engine.
 type Program struct {
-	// Engine returns the engine at an address of Options.Docker. It is called at most once, and only where this process itself asks an engine.
+	// Engine returns the engine at an address of Options.Docker. It is called at most once, and not if the service handles the
+	// request.
 	Engine func(address string) (sandbox.FullEngine, error)
 }
 
@@ -116,7 +117,7 @@ func values(names []string) map[string]string {
 // where sends a request to the service if it runs, else handles it in this process.
 func (p Program) where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
-	req.Parent, _, _ = dockercli.Process(os.Getppid()) // "" where it has gone
+	req.Parent, _, _ = dockercli.Process(os.Getppid()) // "" if the parent has ended
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
@@ -144,7 +145,7 @@ func unreachable(req daemon.Request) int {
 	return cmdline.Unreachable
 }
 
-// onTerminal runs a request. If standard input is a terminal, the command gets it.
+// onTerminal runs a request. If standard input is a terminal, the command gets this terminal.
 func (p Program) onTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {

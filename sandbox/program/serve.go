@@ -120,11 +120,11 @@ func leaveWord(path, text string) error {
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// engineSoon is the pause before the service asks an engine again that has not answered.
+// engineSoon is the pause before the service asks a silent engine again.
 const engineSoon = 2 * time.Second
 
-// awaitEngine waits until the engine answers. hinit may start before the engine. If the service failed, hinit would only start it
-// again.
+// awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead, hinit
+// would only start it again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.Places, error) {
 	for told := false; ; told = true {
 		places, err := policy.FindPlaces(ctx, engine)

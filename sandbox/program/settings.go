@@ -47,7 +47,7 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.IntVar(&p.Most, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
-// variables are the environment variables that stand for the flags.
+// variables are environment variables that set the flags of the same names.
 var variables = []string{
 	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
 	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",

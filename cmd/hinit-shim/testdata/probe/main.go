@@ -1,4 +1,4 @@
-// Command probe is the real program in the tests of the shim: it says who it is and what it was given.
+// Command probe is the agent's program in the tests of the shim. It prints its user, arguments and environment.
 package main
 
 import (
