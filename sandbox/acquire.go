@@ -18,38 +18,38 @@ import (
 var probeTime = 10 * time.Second
 
 const (
-	startTime  = 30 * time.Second
-	createTime = 120 * time.Second // the engine may have to fetch an image
-	undoTime   = 10 * time.Second
-	wakeTries  = 5
-	takenTime  = 5 * time.Second // while a container is being made or removed, its name may be taken
+	startTime     = 30 * time.Second
+	createTime    = 120 * time.Second // with the time to fetch an image
+	removalLimit  = 10 * time.Second
+	maxWakeTries  = 5
+	nameTakenTime = 5 * time.Second // while a container is being made or removed, its name may be taken
 )
 
-// acquire finds or makes the sandbox's container under the lock of the key, because another process may be doing the same. After
-// a process was killed, the engine may still be making its container. The engine does not list that container yet, but its name
-// is taken. The name follows from the key.
-func (s *Sandbox) acquire(ctx context.Context) error {
-	unlock, err := s.m.Lock(ctx, s.labels)
+// findOrMake finds or makes the sandbox's container under the lock of the key, because another process may be doing the same.
+// After a process was killed, the engine may still be making its container. The engine does not list that container yet, but its
+// name is taken. The name follows from the key.
+func (s *Sandbox) findOrMake(ctx context.Context) error {
+	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	crash("locked")
+	crashPoint("locked")
 	none := func(Container) bool { return false }
-	c, found, err := s.m.Find(ctx, s.Labels(), none)
+	c, found, err := s.manager.Find(ctx, s.Labels(), none)
 	var plan Spec
 	if err == nil && !found {
-		plan, err = s.plan(ctx)
+		plan, err = s.planContainer(ctx)
 	}
-	for limit := time.Now().Add(takenTime); err == nil && !found; {
+	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
 		spec := plan
 		if time.Now().After(limit) { // the name belongs to a container that can't be used
-			spec.Name = newName()
+			spec.Name = randomName()
 		}
 		c.Name = spec.Name
-		c.ID, err = s.m.Make(ctx, spec)
-		if plan.Storage["size"] != "" && noLimits(err) {
-			s.m.opts.warn(noDiskLimit)
+		c.ID, err = s.manager.Make(ctx, spec)
+		if plan.Storage["size"] != "" && refusesDiskLimit(err) {
+			s.manager.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
 			err = nil
 			continue
@@ -60,27 +60,29 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 		if !pause.For(ctx, 50*time.Millisecond) {
 			return context.Cause(ctx)
 		}
-		c, found, err = s.m.Find(ctx, s.Labels(), none)
+		c, found, err = s.manager.Find(ctx, s.Labels(), none)
 	}
 	if err != nil {
 		return err
 	}
-	crash("attach")
+	crashPoint("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.id, s.name, s.fresh = c.ID, c.Name, true
+	s.id, s.name, s.forwardPending = c.ID, c.Name, true
 	return nil
 }
 
-// noLimits reports whether an engine's error says that it can't limit the size of a file system.
-func noLimits(err error) bool { return err != nil && strings.Contains(err.Error(), "storage-opt") }
+// refusesDiskLimit reports whether an engine's error says that it can't limit the size of a file system.
+func refusesDiskLimit(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "storage-opt")
+}
 
-// plan describes the container to make, from the options. Its working directory is the tracked one.
-func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
-	spec, err := s.m.Spec(ctx, s.key)
+// planContainer describes the container to make, from the options. Its working directory is the tracked one.
+func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
+	spec, err := s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = s.m.nameOf(s.labels); s.dir != s.m.opts.Cwd { // a command has changed the session's directory
+	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // a command has changed the session's directory
 		spec.Dir = s.dir
 	}
 	return spec, err
@@ -114,7 +116,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
 				return Container{}, false, err
 			} else if err != nil {
-				m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
+				m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", shortID(c.ID), err))
 				continue
 			}
 			return c, true, nil
@@ -123,8 +125,8 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake makes a container run. It tries again if the container is stopped, killed or paused meanwhile, because that is no reason to
-// make another one.
+// Wake makes a container run. If the container is stopped, killed or paused meanwhile, Wake tries again, because a new container
+// would lose its state.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -139,11 +141,11 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 			err = m.engine.Start(ctx, c.ID)
 		case Removing, Dead, Gone:
 		}
-		if err == nil || try == wakeTries || errors.Is(err, ErrRefused) || ctx.Err() != nil {
+		if err == nil || try == maxWakeTries || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			return err
 		}
 		before := c.Started
-		if c = m.state(ctx, c.ID); c.State == "" || c.State == Exited && !c.Started.After(before) {
+		if c = m.askState(ctx, c.ID); c.State == "" || c.State == Exited && !c.Started.After(before) {
 			return err
 		}
 	}
@@ -153,26 +155,26 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 // behind. If the caller gives up, Make still waits a little for the engine's answer. Otherwise the engine would go on with the
 // request, and the container would appear after its removal.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
-	spec.Name = cmp.Or(spec.Name, newName())
+	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
 	defer cancel()
 	if caller.Err() != nil {
 		return "", context.Cause(caller)
 	}
-	defer context.AfterFunc(caller, func() { time.AfterFunc(undoTime, cancel) })()
+	defer context.AfterFunc(caller, func() { time.AfterFunc(removalLimit, cancel) })()
 	if spec.Labels == nil {
 		spec.Labels = make(map[string]string)
 	}
 	spec.Labels[LabelVolume] = m.store.id
 	own, err := m.addHelper(&spec)
-	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // a container of this name was removed and left its directory
-		m.store.forget(spec.Name)
+	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone { // a container of this name was removed and left its directory
+		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine reports a taken name in its own words
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
-	crash("create")
+	crashPoint("create")
 	id, err = m.engine.Create(ctx, spec)
 	if errors.Is(err, ErrNoImage) {
 		if err = m.pull(caller, spec.Image); err == nil {
@@ -181,21 +183,21 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
 		m.mu.Lock()
-		m.noMounts = true // the engine is on another machine, or this process is in a container
+		m.noMounts = true // the engine can't see the paths of this process: it is on another machine, or this process is in a container
 		m.mu.Unlock()
-		m.store.forget(spec.Name)
+		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
 	}
-	if err == nil && !own && !m.opts.Apart && m.why == nil {
+	if err == nil && !own && !m.opts.AttachOnly && m.helperError == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
 			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs it tries again
 		}
 	}
 	if err == nil && own {
-		err = m.store.made(spec.Name, id)
+		err = m.store.recordID(spec.Name, id)
 	}
-	crash("created")
+	crashPoint("created")
 	if err == nil && caller.Err() != nil {
 		err = context.Cause(caller)
 	}
@@ -203,13 +205,13 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		err = m.engine.Start(ctx, id)
 	}
 	if err == nil {
-		crash("started")
+		crashPoint("started")
 		return id, nil
 	}
-	if !noLimits(err) { // the caller tries again without the limit
+	if !refusesDiskLimit(err) { // the caller tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
 	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
 	defer cancel()
 	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // otherwise another container may have the name
 		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
@@ -217,7 +219,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if own { // otherwise another container owns the name
-		m.store.forget(spec.Name)
+		m.store.removeRecord(spec.Name)
 	}
 	return "", err
 }
@@ -229,7 +231,7 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 	return m.engine.Pull(ctx, image)
 }
 
-// isHelperMount reports whether this package has added a mount.
+// isHelperMount reports whether a mount is one of those that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
 // addHelper adds the mounts of the helper to a container. own reports whether it did.
@@ -237,7 +239,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	m.mu.Lock()
 	skip := m.noMounts
 	m.mu.Unlock()
-	if m.why != nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
+	if m.helperError != nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
 	}
 	data, hash, err := m.readHelper()
@@ -248,7 +250,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	dir, err := m.store.makeRun(spec.Name, spec.Labels)
+	dir, err := m.store.prepareRun(spec.Name, spec.Labels)
 	if err != nil {
 		return false, err
 	}
@@ -258,8 +260,8 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// state asks the engine for the state of a container. Without an answer, State is empty.
-func (m *Manager) state(ctx context.Context, id string) Container {
+// askState asks the engine for the state of a container. Without an answer, State is empty.
+func (m *Manager) askState(ctx context.Context, id string) Container {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()
 	c, err := m.engine.Inspect(ctx, id)

@@ -55,7 +55,7 @@ func beClient(what string) error {
 	}
 	point, crashes := strings.CutPrefix(what, "crash-")
 	if crashes {
-		crash = func(at string) {
+		crashPoint = func(at string) {
 			if at == point {
 				_ = os.Stdout.Sync()
 				self, _ := os.FindProcess(os.Getpid())

@@ -10,8 +10,8 @@
 // For the sandbox: manager.go, acquire.go and sandbox.go find or make the container, sweep.go removes it, link.go is the
 // connection to the helper. For a command: exec.go. For the engine: engine.go is the interface, docker.go the client.
 //
-// Only the engine reports the state of a container; it is never read from the output of a command. A command that may have begun is
-// not run again unless [Request.Safe] allows it: the error is a [LostError], with the known facts.
+// Only the engine reports the state of a container; it is never read from the output of a command. A command that may have begun
+// is not run again unless [Request.Repeatable] allows it: the error is a [LostError], with the known facts.
 //
 // [Engine] is the interface of container engines. [Docker] implements it for Docker and for engines with the same API.
 //

@@ -33,8 +33,8 @@ import (
 type docker struct{ c *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
-// same API, such as podman. An empty address means DOCKER_HOST, else the current docker context, else the first existing socket. It
-// does not connect yet.
+// same API, such as podman. An empty address means DOCKER_HOST, else the current docker context, else the first existing socket.
+// It does not connect yet.
 func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
@@ -59,7 +59,7 @@ func engineError(what string, err error) error {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("cannot %s: %w in time (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
-	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isRefused(err):
+	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isUnreachable(err):
 		kind = ErrNoEngine
 	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
 		kind = ErrNoImage
@@ -75,8 +75,8 @@ func engineError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// bytesOf parses a size as docker does.
-func bytesOf(text string) (int64, error) { return units.RAMInBytes(text) }
+// parseBytes parses a size as docker does.
+func parseBytes(text string) (int64, error) { return units.RAMInBytes(text) }
 
 func (d *docker) Close() error { return d.c.Close() }
 
@@ -90,9 +90,9 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(option, ","); name {
 		case "name=userns":
-			out.Users = "userns-remap"
+			out.UserMapping = "userns-remap"
 		case "name=rootless":
-			out.Users = "rootless"
+			out.UserMapping = "rootless"
 		}
 	}
 	return out, nil
@@ -120,19 +120,19 @@ func (d *docker) Pull(ctx context.Context, ref string) error {
 }
 
 func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
-	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: labelled(labels)})
+	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
 	if err != nil {
 		return nil, engineError("list containers", err)
 	}
 	return lo.Map(list, func(c container.Summary, _ int) Container {
 		return Container{
 			ID: c.ID, Name: strings.TrimPrefix(lo.FirstOrEmpty(c.Names), "/"), Image: c.Image, Labels: c.Labels, State: stateOf(c.State),
-			Created: time.Unix(c.Created, 0), Mounts: mountsOf(c.Mounts),
+			Created: time.Unix(c.Created, 0), Mounts: convertMounts(c.Mounts),
 		}
 	}), nil
 }
 
-func labelled(labels map[string]string) filters.Args {
+func labelFilter(labels map[string]string) filters.Args {
 	filter := filters.NewArgs()
 	for name, value := range labels {
 		if value != "" {
@@ -146,12 +146,12 @@ func labelled(labels map[string]string) filters.Args {
 func (d *docker) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	filter := labelled(labels)
+	filter := labelFilter(labels)
 	filter.Add("type", string(events.ContainerEventType))
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it listens
+	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it sends events
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
@@ -169,15 +169,15 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-func mountsOf(points []container.MountPoint) []Mount {
+func convertMounts(points []container.MountPoint) []Mount {
 	return lo.Map(points, func(m container.MountPoint, _ int) Mount {
 		return Mount{Type: string(m.Type), Source: m.Source, Target: m.Destination, ReadOnly: !m.RW}
 	})
 }
 
-// timeOf parses a time of the engine. It returns the zero Time for the engine's zero time, which means never, and for an invalid
-// time.
-func timeOf(text string) time.Time {
+// parseTime parses a time of the engine. It returns the zero Time for the engine's zero time, which means never, and for an
+// invalid time.
+func parseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t.UTC()
 }
@@ -185,22 +185,22 @@ func timeOf(text string) time.Time {
 // answerTime limits a request about one container. An engine may hang on one container and still answer about others.
 var answerTime = 10 * time.Second
 
-func limit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
+func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
 	*ctx, cancel = context.WithTimeout(*ctx, most)
 	return cancel
 }
 
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
-	defer limit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, answerTime)()
 	c, err := d.c.ContainerInspect(ctx, id)
 	if err != nil {
-		return Container{}, engineError("inspect the container "+short(id), err)
+		return Container{}, engineError("inspect the container "+shortID(id), err)
 	}
-	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: mountsOf(c.Mounts)}
-	out.Created = timeOf(c.Created)
+	out := Container{ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Image: c.Image, Mounts: convertMounts(c.Mounts)}
+	out.Created = parseTime(c.Created)
 	if s := c.State; s != nil {
 		out.State, out.ExitCode, out.OOMKilled = stateOf(s.Status), s.ExitCode, s.OOMKilled
-		out.Started, out.Finished = timeOf(s.StartedAt), timeOf(s.FinishedAt)
+		out.Started, out.Finished = parseTime(s.StartedAt), parseTime(s.FinishedAt)
 	}
 	if c := c.Config; c != nil {
 		out.Labels, out.User, out.Image = c.Labels, c.User, c.Image
@@ -283,28 +283,28 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 }
 
 func (d *docker) Start(ctx context.Context, id string) error {
-	return engineError("start the container "+short(id), d.c.ContainerStart(ctx, id, container.StartOptions{}))
+	return engineError("start the container "+shortID(id), d.c.ContainerStart(ctx, id, container.StartOptions{}))
 }
 
 func (d *docker) Unpause(ctx context.Context, id string) error {
-	defer limit(&ctx, answerTime)()
-	return engineError("unpause the container "+short(id), d.c.ContainerUnpause(ctx, id))
+	defer setTimeLimit(&ctx, answerTime)()
+	return engineError("unpause the container "+shortID(id), d.c.ContainerUnpause(ctx, id))
 }
 
 func (d *docker) Rename(ctx context.Context, id, name string) error {
-	return engineError("rename the container "+short(id), d.c.ContainerRename(ctx, id, name))
+	return engineError("rename the container "+shortID(id), d.c.ContainerRename(ctx, id, name))
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer limit(&ctx, grace+2*answerTime)() // the engine itself waits for 10 s after the grace
+	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself waits for 10 s after the grace
 	seconds := int(grace.Seconds())
-	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
+	return engineError("stop the container "+shortID(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
 
 func (d *docker) Remove(ctx context.Context, id string) error {
-	defer limit(&ctx, 3*answerTime)()
+	defer setTimeLimit(&ctx, 3*answerTime)()
 	for try := 1; ; try++ {
-		err := engineError("remove the container "+short(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
+		err := engineError("remove the container "+shortID(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 		switch {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
@@ -315,12 +315,12 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 }
 
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
-	what := "run a command in the container " + short(id)
+	what := "run a command in the container " + shortID(id)
 	options := container.ExecOptions{
 		AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User,
 	}
 	begin := ctx
-	defer limit(&begin, answerTime)()
+	defer setTimeLimit(&begin, answerTime)()
 	made, err := d.c.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)
@@ -332,51 +332,53 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is a command that the engine runs. A header precedes each part of its output: the number of the stream, and the size as
-// the last field.
+// dockerExec is a command that the engine runs. Before each part of the output the engine sends a header: the number of the
+// stream first, and the size of the part last.
 type dockerExec struct {
 	types.HijackedResponse
-	once sync.Once
-	left int    // unread bytes of a part of the standard output
-	said []byte // beginning of the standard output, where an engine writes its errors
-	errs tail
+	once        sync.Once
+	unread      int    // unread bytes of a part of the standard output
+	outputStart []byte // beginning of the standard output, where an engine writes its errors
+	errorTail   textTail
 }
 
 func (a *dockerExec) Write(p []byte) (int, error) { return a.Conn.Write(p) }
 func (a *dockerExec) Close() error                { a.once.Do(a.HijackedResponse.Close); return nil }
 
-func (a *dockerExec) Said() string { return strings.TrimSpace(a.errs.String() + " " + string(a.said)) }
+func (a *dockerExec) Said() string {
+	return strings.TrimSpace(a.errorTail.String() + " " + string(a.outputStart))
+}
 
 func (a *dockerExec) Read(p []byte) (int, error) {
-	for a.left == 0 {
+	for a.unread == 0 {
 		var header [8]byte
 		if _, err := io.ReadFull(a.Reader, header[:]); err != nil {
 			return 0, err
 		}
 		size := binary.BigEndian.Uint32(header[4:])
 		if stdcopy.StdType(header[0]) == stdcopy.Stdout {
-			a.left = int(size)
-		} else if _, err := io.CopyN(&a.errs, a.Reader, int64(size)); err != nil {
+			a.unread = int(size)
+		} else if _, err := io.CopyN(&a.errorTail, a.Reader, int64(size)); err != nil {
 			return 0, err
 		}
 	}
-	n, err := a.Reader.Read(p[:min(len(p), a.left)])
-	a.left -= n
-	a.said = append(a.said, p[:min(n, max(0, 300-len(a.said)))]...)
+	n, err := a.Reader.Read(p[:min(len(p), a.unread)])
+	a.unread -= n
+	a.outputStart = append(a.outputStart, p[:min(n, max(0, 300-len(a.outputStart)))]...)
 	return n, err
 }
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
-	return engineError("copy into the container "+short(id), d.c.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
+	return engineError("copy into the container "+shortID(id), d.c.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
 }
 
 func (d *docker) CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	r, _, err := d.c.CopyFromContainer(ctx, id, path)
-	return r, engineError("copy from the container "+short(id), err)
+	return r, engineError("copy from the container "+shortID(id), err)
 }
 
 func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
-	what := "read the log of the container " + short(id)
+	what := "read the log of the container " + shortID(id)
 	r, err := d.c.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
 	if err != nil {
 		return engineError(what, err)
@@ -387,16 +389,16 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 }
 
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
-	filter := labelled(labels)
+	filter := labelFilter(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // matches anywhere in the name
+		filter.Add("name", prefix) // the engine also finds the prefix in the middle of a name
 	}
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {
 		return nil, engineError("list volumes", err)
 	}
 	return lo.FilterMap(list.Volumes, func(v *volume.Volume, _ int) (Volume, bool) {
-		return Volume{v.Name, v.Labels, timeOf(v.CreatedAt)}, strings.HasPrefix(v.Name, prefix)
+		return Volume{v.Name, v.Labels, parseTime(v.CreatedAt)}, strings.HasPrefix(v.Name, prefix)
 	}), nil
 }
 

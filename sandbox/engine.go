@@ -9,8 +9,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Engine has the calls of a container engine that sandboxes need. Several goroutines may call its methods. Each method ends when its
-// context ends. Errors name the request and its object. An error for a missing container wraps [ErrGone], for a missing image
+// Engine has the calls of a container engine that sandboxes need. Several goroutines may call its methods. Each method ends when
+// its context ends. Errors name the request and its object. An error for a missing container wraps [ErrGone], for a missing image
 // [ErrNoImage], and for an engine that doesn't answer [ErrNoEngine].
 type Engine interface {
 	// Info returns the version and the properties of the engine.
@@ -78,8 +78,8 @@ type Volume struct {
 	Created time.Time         `json:"created"`
 }
 
-// An Attachment is a connection to a command that the engine runs, with its standard input and output. Close closes the connection
-// and does not end the command.
+// An Attachment is a connection to a command that the engine runs, with its standard input and output. Close closes the
+// connection and does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -90,9 +90,9 @@ type Attachment interface {
 // Info describes an engine.
 type Info struct {
 	Version, API string // such as "20.10.24" and "1.41"
-	OS, Arch     string // with Go's names
+	OS, Arch     string // named as in Go, such as "linux" and "amd64"
 	Driver       string // storage driver, such as "overlay2"
-	Users        string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
+	UserMapping  string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
 }
 
 // Image has the needed properties of an image.
@@ -145,7 +145,7 @@ type Container struct {
 	OOMKilled bool              `json:"-"`    // Inspect
 	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
-	Reason    string            `json:"-"` // the State in the engine's own words, "" for the usual ones
+	Reason    string            `json:"-"` // the engine's own words for an unusual State, else ""
 }
 
 // Mount is a mount of a container.
@@ -153,7 +153,7 @@ type Mount struct {
 	Type             string // "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	Options          string // for a tmpfs, in the form of mount(8)
+	Options          string // for a tmpfs as in mount(8), else as in -v
 	CreateHostParent bool   // make a missing source, as -v does
 }
 
@@ -177,7 +177,7 @@ type Spec struct {
 	Devices     []string
 	Groups      []string // supplementary groups
 
-	Mounts  []Mount // also the tmpfs mounts
+	Mounts  []Mount // including tmpfs mounts
 	Storage map[string]string
 
 	CPUs      float64
@@ -186,7 +186,7 @@ type Spec struct {
 	ShmSize   int64             // bytes
 	Ulimits   map[string]string // name → soft[:hard]
 
-	Network  string // "" for the engine's default
+	Network  string // name of a network; "" for the engine's default
 	PIDMode  string
 	IPCMode  string
 	UTSMode  string
@@ -196,7 +196,7 @@ type Spec struct {
 	Hosts    []string // host:ip
 	Ports    []string // in the form of -p
 
-	Runtime string // "" for the engine's default
+	Runtime string // name of a runtime; "" for the engine's default
 	Restart string
 }
 

@@ -18,8 +18,8 @@ type address struct {
 	tls  string // directory of the engine's certificates, "" for none
 }
 
-// sockets are the default sockets of engines.
-func sockets() []string {
+// defaultSockets are the default sockets of engines.
+func defaultSockets() []string {
 	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		list = append(list, dir+"/docker.sock", dir+"/podman/podman.sock")
@@ -36,27 +36,27 @@ func findEngine(host string) (address, error) {
 		at := address{host: host}
 		if os.Getenv("DOCKER_TLS_VERIFY") != "" && strings.HasPrefix(host, "tcp:") {
 			if at.tls = os.Getenv("DOCKER_CERT_PATH"); at.tls == "" {
-				at.tls = dockerConfig("")
+				at.tls = dockerConfigPath("")
 			}
 		}
-		return check(at, "DOCKER_HOST")
+		return checkAddress(at, "DOCKER_HOST")
 	}
 	if name := contextName(); name != "" && name != "default" {
 		at, err := contextAddress(name)
 		if err != nil {
 			return address{}, fmt.Errorf("cannot use the docker context %q: %w", name, err)
 		}
-		return check(at, "the docker context "+name)
+		return checkAddress(at, "the docker context "+name)
 	}
-	for _, path := range sockets() {
+	for _, path := range defaultSockets() {
 		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 			return address{host: "unix://" + path}, nil
 		}
 	}
-	return address{}, fmt.Errorf("%w: there is no socket at %s; start an engine, or set DOCKER_HOST", ErrNoEngine, strings.Join(sockets(), ", "))
+	return address{}, fmt.Errorf("%w: there is no socket at %s; start an engine, or set DOCKER_HOST", ErrNoEngine, strings.Join(defaultSockets(), ", "))
 }
 
-func check(at address, from string) (address, error) {
+func checkAddress(at address, from string) (address, error) {
 	scheme, rest, ok := strings.Cut(at.host, "://")
 	switch {
 	case !ok || rest == "":
@@ -69,7 +69,7 @@ func check(at address, from string) (address, error) {
 	return at, nil
 }
 
-func dockerConfig(name string) string {
+func dockerConfigPath(name string) string {
 	dir := os.Getenv("DOCKER_CONFIG")
 	if dir == "" {
 		home, _ := os.UserHomeDir()
@@ -86,7 +86,7 @@ func contextName() string {
 	var config struct {
 		CurrentContext string `json:"currentContext"`
 	}
-	data, err := os.ReadFile(dockerConfig("config.json"))
+	data, err := os.ReadFile(dockerConfigPath("config.json"))
 	if err != nil || json.Unmarshal(data, &config) != nil {
 		return ""
 	}
@@ -97,7 +97,7 @@ func contextName() string {
 func contextAddress(name string) (address, error) {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
-	data, err := os.ReadFile(dockerConfig("contexts/meta/" + id + "/meta.json"))
+	data, err := os.ReadFile(dockerConfigPath("contexts/meta/" + id + "/meta.json"))
 	if err != nil {
 		return address{}, err
 	}
@@ -113,17 +113,17 @@ func contextAddress(name string) (address, error) {
 	if at.host == "" {
 		return address{}, errors.New("it has no address of a Docker engine")
 	}
-	tls := dockerConfig("contexts/tls/" + id + "/docker")
+	tls := dockerConfigPath("contexts/tls/" + id + "/docker")
 	if _, err := os.Stat(tls + "/ca.pem"); err == nil {
 		at.tls = tls
 	}
 	return at, nil
 }
 
-// isRefused reports whether the socket has no listener.
-func isRefused(err error) bool {
+// isUnreachable reports whether the socket has no listener.
+func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// short returns an id in the short form of docker.
-func short(id string) string { return id[:min(12, len(id))] }
+// shortID returns an id in the short form of docker.
+func shortID(id string) string { return id[:min(12, len(id))] }

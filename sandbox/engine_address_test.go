@@ -15,7 +15,8 @@ import (
 
 func sprint(v any) string { return fmt.Sprint(v) }
 
-// Rows of section 19.1 of the contract. This package finds the address of the engine; it starts no docker command.
+// TestFindEngine tries the rows of section 19.1 of the contract. This package finds the address of the engine; it starts no
+// docker command.
 func TestFindEngine(t *testing.T) {
 	config := t.TempDir()
 	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "XDG_RUNTIME_DIR"} {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors for errors.Is.
+// Callers recognise these errors by errors.Is.
 var (
 	// ErrGone means that the engine has no such container.
 	ErrGone = errors.New("no such container")
@@ -21,7 +21,7 @@ var (
 	ErrLost = errors.New("the command may have begun and its end is not known")
 	// ErrRefused means that the engine understood the request and refused it. It would refuse it again.
 	ErrRefused = errors.New("refused by the engine")
-	// ErrTaken: another container has the name.
+	// ErrTaken means that another container has the name.
 	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
@@ -50,7 +50,7 @@ func (e *OptionError) Error() string {
 
 // LostError means that a command began, or may have begun, and that its end is unknown. It was not run again.
 type LostError struct {
-	Began     bool      // the command certainly began; otherwise it may have
+	Began     bool      // true if the command certainly began, false if it may have begun
 	Why       string    // error of the connection
 	Container Container // state of the container; State is Gone for a removed one, and "" if the engine didn't answer
 }

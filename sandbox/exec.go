@@ -19,16 +19,16 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchEvery is how often a running command's connection is checked. silence is how long the helper may not answer before the
-	// engine is asked.
-	watchEvery = time.Second
-	silence    = 3 * time.Second
-	// hopeless is how long the helper may be silent in a running container. It is long, because a busy machine is no reason to
+	// watchInterval is how often a running command's connection is checked. If the helper has not answered for askEngineAfter,
+	// the engine is asked for the reason.
+	watchInterval  = time.Second
+	askEngineAfter = 3 * time.Second
+	// giveUpAfter is how long the helper may be silent in a running container. It is long, because a busy machine is no reason to
 	// give up a command.
-	hopeless = 30 * time.Second
-	// overtime is how long after its time limit a command may take to end before its connection is closed. In that time the program
-	// inside ends the process tree.
-	overtime = 8 * time.Second
+	giveUpAfter = 30 * time.Second
+	// endLimit limits how long a command may take to end after its time limit. In that time the helper ends the process tree.
+	// Then the connection is closed.
+	endLimit = 8 * time.Second
 )
 
 // These are codes of a [Result] that the sandbox sets itself.
@@ -37,20 +37,20 @@ const (
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. An exit code is never an error. When ctx ends, the command's whole process tree is
-// ended, and the Result has Interrupted. A Command begins in the tracked directory, with the variables that earlier commands
+// Exec runs a command and returns how it ended. An exit code is never an error. When ctx ends, the command's whole process tree
+// is ended, and the Result has Interrupted. A Command begins in the tracked directory, with the variables that earlier commands
 // exported. It leaves both to the next Command. A command that is killed, or ends by exit, changes neither.
 //
 // The error is a *LostError if the end of the command is unknown. If the command did not begin, the error wraps [ErrGone],
 // [ErrNoEngine] or [ErrClosed].
 func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
-	if err := req.check(); err != nil {
+	if err := req.validate(); err != nil {
 		return Result{}, err
 	}
 	begin := time.Now()
-	asksRoot := s.watchRoot(&req)
-	end, err := s.do(ctx, req, func() mux.Open { return s.openFor(req, mux.OpRun) })
-	end.Code, end.OOM = codeOf(end), end.OOM && end.Signal == int(unix.SIGKILL)
+	asksRoot := s.explainNoRoot(&req)
+	end, err := s.request(ctx, req, func() mux.Open { return s.openMessage(req, mux.OpRun) })
+	end.Code, end.OOM = shellExitCode(end), end.OOM && end.Signal == int(unix.SIGKILL)
 	res := Result{end, time.Since(begin)}
 	switch {
 	case errors.Is(err, ErrLost):
@@ -72,48 +72,48 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// do makes a request and returns how it ended. If the connection is lost, do repeats the request once, but only if the request
-// had no effect or may be repeated.
-func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
-	exit, err := s.enter()
+// request makes a request and returns how it ended. If the connection is lost, it repeats the request once, but only if the
+// request had no effect or may be repeated.
+func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
+	exit, err := s.beginCommand()
 	if err != nil {
 		return end, err
 	}
 	defer exit()
 	for try := 0; ; try++ {
-		l, err := s.ready(ctx)
+		l, err := s.ensureLink(ctx)
 		if err != nil {
 			return end, err
 		}
-		t := &attempt{s: s, l: l, open: open(), req: req, start: time.Now()}
+		t := &attempt{sandbox: s, link: l, open: open(), request: req, start: time.Now()}
 		end, err := t.run(ctx)
 		switch {
 		case err == nil:
 			return end, faultError(end)
-		case try == 0 && ctx.Err() == nil && (!t.sent() || req.Safe && !t.fed):
-			s.drop(l)
+		case try == 0 && ctx.Err() == nil && (!t.sent() || req.Repeatable && !t.inputRead):
+			s.dropLink(l)
 			if t.began() {
-				s.endLeft(ctx, t, s.settled(ctx, l))
+				s.endLeftovers(ctx, t, s.awaitSettled(ctx, l))
 			}
-			s.m.opts.warn("a command is run again after: " + err.Error())
-		case !t.sent(), t.copies() && (l.alive() || t.open.Op != mux.OpStart):
+			s.manager.opts.warn("a command is run again after: " + err.Error())
+		case !t.sent(), t.isTransfer() && (l.alive() || t.open.Op != mux.OpStart):
 			return end, err
 		default:
-			return end, s.lost(ctx, t, err)
+			return end, s.lostError(ctx, t, err)
 		}
 	}
 }
 
-// rootTexts occur in the messages of programs that need root.
-var rootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
+// needsRootTexts occur in the messages of programs that need root.
+var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// watchRoot prints Options.NoRoot if the command fails as if it needed root. It does so once for each sandbox.
-func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
-	line := s.m.opts.NoRoot
-	if line == "" || req.TTY || s.told.Load() {
+// explainNoRoot prints Options.NoRoot if the command fails as if it needed root. It does so once for each sandbox.
+func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
+	line := s.manager.opts.NoRoot
+	if line == "" || req.TTY || s.noRootTold.Load() {
 		return func(int) {}
 	}
-	var out, errs tail
+	var out, errs textTail
 	to := cmp.Or(req.Stderr, req.Stdout, io.Discard)
 	req.Stdout = io.MultiWriter(cmp.Or(req.Stdout, io.Discard), &out)
 	if req.Stderr != nil {
@@ -121,14 +121,14 @@ func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 	}
 	return func(code int) {
 		text := out.String() + errs.String()
-		needs := slices.ContainsFunc(rootTexts, func(t string) bool { return strings.Contains(text, t) })
-		if code != 0 && needs && s.told.CompareAndSwap(false, true) {
+		needs := slices.ContainsFunc(needsRootTexts, func(t string) bool { return strings.Contains(text, t) })
+		if code != 0 && needs && s.noRootTold.CompareAndSwap(false, true) {
 			fmt.Fprintln(to, line)
 		}
 	}
 }
 
-func (r *Request) check() error {
+func (r *Request) validate() error {
 	if (r.Command == "") == (len(r.Argv) == 0) {
 		return &OptionError{Name: "command", Value: r.Command, Want: "either a line for the shell or a list of arguments"}
 	}
@@ -142,36 +142,36 @@ func (r *Request) check() error {
 
 // attempt is one request to the helper: to run a command, or to copy.
 type attempt struct {
-	s    *Sandbox
-	l    *link
-	open mux.Open
-	req  Request // with the streams
+	sandbox *Sandbox
+	link    *link
+	open    mux.Open
+	request Request // with the streams
 
-	start time.Time
-	st    *mux.Channel // nil if the request was not sent
-	fed   bool         // some of its standard input was read
+	start     time.Time
+	channel   *mux.Channel // nil if the request was not sent
+	inputRead bool         // some of its standard input was read
 }
 
 // sent reports whether the helper may have received the request. began reports whether it has certainly started the command.
-func (t *attempt) sent() bool { return t.st != nil }
+func (t *attempt) sent() bool { return t.channel != nil }
 
-func (t *attempt) began() bool { return t.st != nil && t.st.PID() > 0 }
+func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
-// copies reports whether the request copies data instead of running a command. An error of one of its streams ends such a
+// isTransfer reports whether the request copies data instead of running a command. An error of one of its streams ends such a
 // request.
-func (t *attempt) copies() bool { return t.open.Op != mux.OpRun }
+func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
 // run returns how the request ended. It returns an error if the end is unknown or the request was refused.
 func (t *attempt) run(ctx context.Context) (mux.End, error) {
-	st, err := t.l.c.Open(t.open)
+	st, err := t.link.client.Open(t.open)
 	if err != nil {
 		return mux.End{}, err
 	}
-	t.st = st
-	st.Relay(t.req.Resizes)
-	written := st.Outputs(t.req.Stdout, t.req.Stderr, func(error) {})
-	err = t.follow(ctx, st)
-	if wrote := written(); err == nil && t.copies() { // for a command, the caller knows its own writers' errors
+	t.channel = st
+	st.Relay(t.request.Resizes)
+	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
+	err = t.awaitEnd(ctx, st)
+	if wrote := written(); err == nil && t.isTransfer() { // for a command, the caller knows its own writers' errors
 		err = wrote
 	}
 	if err != nil {
@@ -184,14 +184,14 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	return end, nil
 }
 
-// openFor returns a request in the form for the helper.
-func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
+// openMessage returns a request as the message that opens a channel to the helper.
+func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	timeout := req.Timeout
 	if timeout == 0 && op == mux.OpRun {
-		timeout = s.m.opts.Timeout
+		timeout = s.manager.opts.Timeout
 	}
 	o := mux.Open{
-		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, Apart: req.Stderr != nil && !req.TTY,
+		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, SplitErrors: req.Stderr != nil && !req.TTY,
 		TTY: req.TTY, Columns: req.Size.Columns, Rows: req.Size.Rows, Timeout: max(0, timeout.Milliseconds()),
 		Grace: cmp.Or(req.Grace, defaultGrace).Milliseconds(),
 	}
@@ -202,19 +202,19 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 		return o
 	}
 	s.mu.Lock()
-	o.Session, o.Shell, o.Begin = s.m.opts.Session, s.m.opts.Shell, s.dir
-	fresh := s.fresh
-	s.fresh = false
+	o.Session, o.Shell, o.Begin = s.manager.opts.Session, s.manager.opts.Shell, s.dir
+	fresh := s.forwardPending
+	s.forwardPending = false
 	s.mu.Unlock()
-	o.Forward = forwarded(s.m.opts)
-	if fresh { // the session may be older than these values
+	o.Forward = forwardedVariables(s.manager.opts)
+	if fresh { // the session may be older than the forwarded values
 		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
 }
 
-// codeOf returns the exit code that a shell would give for an end.
-func codeOf(end mux.End) int {
+// shellExitCode returns the exit code that a shell would give for an end.
+func shellExitCode(end mux.End) int {
 	switch {
 	case end.TimedOut:
 		return CodeTimedOut
@@ -226,34 +226,34 @@ func codeOf(end mux.End) int {
 	return end.Code
 }
 
-// follow passes input and cancellation to a command until its end is known. It returns an error if the end will never be known.
-func (t *attempt) follow(ctx context.Context, st *mux.Channel) error {
-	timeout := t.req.Timeout
+// awaitEnd passes input and cancellation to a command until its end is known. It returns an error if the end will never be known.
+func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
+	timeout := t.request.Timeout
 	if timeout == 0 {
-		timeout = t.s.m.opts.Timeout
+		timeout = t.sandbox.manager.opts.Timeout
 	}
-	grace := cmp.Or(t.req.Grace, defaultGrace)
+	grace := cmp.Or(t.request.Grace, defaultGrace)
 	var late <-chan time.Time
 	if timeout > 0 {
-		timer := time.NewTimer(timeout + grace + overtime)
+		timer := time.NewTimer(timeout + grace + endLimit)
 		defer timer.Stop()
 		late = timer.C
 	}
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
-	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
+	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(grace.Milliseconds()))) })
 	unread := make(chan error, 1) // error of reading the input of a copy; it ends the copy
 	feed := func() {
-		st.Feed(t.req.Stdin, func(err error) bool {
-			if t.copies() {
+		st.Feed(t.request.Stdin, func(err error) bool {
+			if t.isTransfer() {
 				unread <- err
 				kill()
 			}
-			return !t.copies()
+			return !t.isTransfer()
 		})
 	}
-	if t.copies() && t.req.Stdin != nil {
+	if t.isTransfer() && t.request.Stdin != nil {
 		feed()
 	}
 	said := false
@@ -265,56 +265,56 @@ func (t *attempt) follow(ctx context.Context, st *mux.Channel) error {
 				return err
 			default:
 			}
-			if t.copies() {
+			if t.isTransfer() {
 				return context.Cause(ctx)
 			}
 			return nil
 		case <-begun:
-			if begun = nil; t.req.Stdin != nil {
-				t.fed = true
+			if begun = nil; t.request.Stdin != nil {
+				t.inputRead = true
 				feed()
 			}
 		case <-cancelled:
-			cancelled, late = nil, time.After(grace+overtime)
+			cancelled, late = nil, time.After(grace+endLimit)
 			go kill()
 		case <-late:
-			t.l.close()
+			t.link.close()
 			return errors.New("the helper does not end the command")
 		case <-tick.C:
-			if err := t.watch(ctx, &said); err != nil {
-				t.l.close() // the socket may outlive the helper
+			if err := t.checkHelper(ctx, &said); err != nil {
+				t.link.close() // the socket may outlive the helper
 				return err
 			}
 		}
 	}
 }
 
-// watch asks the engine for the reason if the helper does not answer. It waits for a paused container, whose commands go on when
-// it is unpaused.
-func (t *attempt) watch(ctx context.Context, said *bool) error {
-	c := t.l.c
-	if c.Heard() < watchEvery/2 {
+// checkHelper asks the engine for the reason if the helper does not answer. It waits for a paused container, whose commands go on
+// when it is unpaused.
+func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
+	c := t.link.client
+	if c.Heard() < watchInterval/2 {
 		return nil
 	}
 	guard.Go("asking the helper for a sign", c.Ping)
-	if c.Heard() < silence {
+	if c.Heard() < askEngineAfter {
 		*said = false
 		return nil
 	}
-	now := t.s.m.state(ctx, t.l.id)
+	now := t.sandbox.manager.askState(ctx, t.link.id)
 	first := !*said && now.State != ""
 	*said = *said || first
 	switch {
 	case now.State == "":
 	case now.State == Paused && first:
-		t.s.m.opts.warn(fmt.Sprintf("the container %s is paused, and the command with it: docker unpause %s", short(t.l.id), now.Name))
+		t.sandbox.manager.opts.warn(fmt.Sprintf("the container %s is paused, and the command with it: docker unpause %s", shortID(t.link.id), now.Name))
 	case now.State == Paused:
 	case now.State != Running:
 		return errors.New(describeState(now))
-	case c.Heard() > hopeless:
-		return fmt.Errorf("the helper has not answered for %v", hopeless)
+	case c.Heard() > giveUpAfter:
+		return fmt.Errorf("the helper has not answered for %v", giveUpAfter)
 	case first:
-		other, err := t.s.m.connect(ctx, now)
+		other, err := t.sandbox.manager.connect(ctx, now)
 		if errors.Is(err, errFrozen) {
 			return err
 		}
@@ -326,15 +326,12 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 // transfer makes a request that copies data and runs no command in the foreground.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
 	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
-	return s.do(ctx, req, func() mux.Open { return open })
+	return s.request(ctx, req, func() mux.Open { return open })
 }
 
 // JobOutput copies the kept output of a background command. With follow it goes on until the command ends. Then it returns the
 // command's state.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
-	if err != nil || len(end.Jobs) == 0 {
-		return Job{}, err
-	}
-	return end.Jobs[0], nil
+	return lo.FirstOrEmpty(end.Jobs), err
 }

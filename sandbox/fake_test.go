@@ -308,12 +308,12 @@ func (e *fakeExec) lives() bool {
 
 // run runs one command. If the container has ended meanwhile, it sends no end.
 func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
-	if open.Op == mux.OpJobs || open.Op == mux.OpBury {
+	if open.Op == mux.OpJobs || open.Op == mux.OpKillLeftovers {
 		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})
 		return
 	}
 	_ = e.f.note(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
-	_ = w.Write(mux.KindBegun, channel, mux.Number(7))
+	_ = w.Write(mux.KindBegun, channel, mux.EncodeNumber(7))
 	var out bytes.Buffer
 	code, err := 0, error(nil)
 	if e.f.run != nil {
@@ -331,7 +331,7 @@ func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 func fakeOptions(t *testing.T) Options {
 	t.Helper()
 	o := DefaultOptions()
-	o.Dir, o.Home, o.Orphans, o.DiskMB, o.Apart = t.TempDir(), t.TempDir(), false, 0, true
+	o.Dir, o.Home, o.SweepOrphans, o.DiskMB, o.AttachOnly = t.TempDir(), t.TempDir(), false, 0, true
 	var err error
 	if o.Helper, err = os.Executable(); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags reads flags of docker run into the Spec, up to the first argument that is no flag, and returns the rest: image and
-// command. -e NAME takes the value of this process. Do not use the Spec after an error.
+// ApplyFlags reads flags of docker run into the Spec. It stops at the first argument that is no flag, and returns the rest: image
+// and command. -e NAME takes the value of this process. Do not use the Spec after an error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -40,7 +40,7 @@ func NewFlags() *pflag.FlagSet {
 	return f
 }
 
-// Flags defines the flags of docker run that a sandbox supports. Each sets its field, except for -e, whose words are appended to
+// Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec. Only -e appends its words to
 // env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	f.StringVar(&s.Name, "name", s.Name, "")
@@ -60,23 +60,23 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	f.BoolVar(&s.Privileged, "privileged", s.Privileged, "")
 	f.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "")
 	f.Int64Var(&s.PidsLimit, "pids-limit", s.PidsLimit, "")
-	f.Func("cap-drop", "", into(&s.CapDrop))
-	f.Func("cap-add", "", into(&s.CapAdd))
-	f.Func("security-opt", "", into(&s.SecurityOpt))
-	f.Func("device", "", into(&s.Devices))
-	f.Func("group-add", "", into(&s.Groups))
-	f.Func("dns", "", into(&s.DNS))
-	f.Func("add-host", "", into(&s.Hosts))
-	f.FuncP("publish", "p", "", into(&s.Ports))
-	f.FuncP("env", "e", "", into(env))
-	f.FuncP("memory", "m", "", size(&s.Memory))
-	f.Func("shm-size", "", size(&s.ShmSize))
-	f.FuncP("label", "l", "", pair(&s.Labels))
-	f.Func("storage-opt", "", pair(&s.Storage))
-	f.Func("ulimit", "", pair(&s.Ulimits))
-	f.Func("tmpfs", "", s.mounts(parseTmpfs))
-	f.FuncP("volume", "v", "", s.mounts(func(v string) (Mount, error) { return parseVolume(v) }))
-	f.Func("mount", "", s.mounts(parseMount))
+	f.Func("cap-drop", "", appendTo(&s.CapDrop))
+	f.Func("cap-add", "", appendTo(&s.CapAdd))
+	f.Func("security-opt", "", appendTo(&s.SecurityOpt))
+	f.Func("device", "", appendTo(&s.Devices))
+	f.Func("group-add", "", appendTo(&s.Groups))
+	f.Func("dns", "", appendTo(&s.DNS))
+	f.Func("add-host", "", appendTo(&s.Hosts))
+	f.FuncP("publish", "p", "", appendTo(&s.Ports))
+	f.FuncP("env", "e", "", appendTo(env))
+	f.FuncP("memory", "m", "", parseSize(&s.Memory))
+	f.Func("shm-size", "", parseSize(&s.ShmSize))
+	f.FuncP("label", "l", "", parsePair(&s.Labels))
+	f.Func("storage-opt", "", parsePair(&s.Storage))
+	f.Func("ulimit", "", parsePair(&s.Ulimits))
+	f.Func("tmpfs", "", s.addMount(parseTmpfs))
+	f.FuncP("volume", "v", "", s.addMount(func(v string) (Mount, error) { return parseVolume(v) }))
+	f.Func("mount", "", s.addMount(parseMount))
 	f.Func("entrypoint", "", func(v string) error {
 		s.Entrypoint = []string{v}
 		return nil
@@ -89,26 +89,26 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// into returns a flag's function that appends to a list.
-func into(list *[]string) func(string) error {
+// appendTo returns a flag's function that appends to a list.
+func appendTo(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
 		return nil
 	}
 }
 
-// size returns a flag's function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
-func size(to *int64) func(string) error {
+// parseSize returns a flag's function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
+func parseSize(to *int64) func(string) error {
 	return func(v string) (err error) {
-		if *to, err = bytesOf(v); err != nil || *to < 0 {
+		if *to, err = parseBytes(v); err != nil || *to < 0 {
 			err = errors.New("it must be a size such as 512m")
 		}
 		return err
 	}
 }
 
-// pair returns a flag's function that parses NAME=VALUE.
-func pair(to *map[string]string) func(string) error {
+// parsePair returns a flag's function that parses NAME=VALUE.
+func parsePair(to *map[string]string) func(string) error {
 	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")
 		if name == "" {
@@ -122,8 +122,8 @@ func pair(to *map[string]string) func(string) error {
 	}
 }
 
-// mounts returns a flag's function that adds a mount. It also adds a mount that is partly wrong, for [Spec.LeadsOut].
-func (s *Spec) mounts(parse func(string) (Mount, error)) func(string) error {
+// addMount returns a flag's function that adds a mount. It also adds a mount that is partly wrong, for [Spec.FindEscape].
+func (s *Spec) addMount(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
 		s.Mounts = append(s.Mounts, m)
@@ -140,8 +140,8 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the valid options of the operator's volumes. An agent's volumes have none: with rshared, a mount inside would
-// appear outside.
+// mountOptions are the valid options of the operator's volumes. An agent's volumes may have none of them: with rshared, a mount
+// inside would appear outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is this
@@ -227,9 +227,9 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 // socketDirs are directories with sockets of engines.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// LeadsOut returns the first part of a Spec that gives more than a sandbox, mostly root on the host, and the word that permits it.
-// It is "" if the permitted words cover all such parts. Both the service and the docker personality use this list.
-func (s *Spec) LeadsOut(permitted ...string) (what, word string) {
+// FindEscape returns the first part of a Spec that gives more than a sandbox, mostly root on the host, and the word that permits
+// it. It is "" if the permitted words cover all such parts. Both the service and the docker personality use this list.
+func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {
 			what, word = text, allow

@@ -7,37 +7,33 @@ import (
 	"io"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/sandbox/mux"
 )
 
 // Start starts a background command. The command outlives this process. The sandbox keeps the newest 200,000 bytes of its output.
 // The streams and the terminal of the request are not used.
 func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
-	if err := req.check(); err != nil {
+	if err := req.validate(); err != nil {
 		return Job{}, err
 	}
-	open := s.openFor(req, mux.OpStart)
-	open.Input, open.Apart, open.TTY = false, false, false
+	open := s.openMessage(req, mux.OpStart)
+	open.Input, open.SplitErrors, open.TTY = false, false, false
 	end, err := s.transfer(ctx, open, nil, nil)
 	if err == nil && len(end.Jobs) == 0 {
 		err = fmt.Errorf("cannot start the command: %s", end.Text)
 	}
-	if err != nil {
-		return Job{}, err
-	}
-	return end.Jobs[0], nil
+	return lo.FirstOrEmpty(end.Jobs), err
 }
 
 // Kill ends the whole process tree of a background command by TERM, and by KILL after the grace. A grace of 0 means two seconds.
 func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
-	if err != nil || len(end.Jobs) == 0 {
-		return Job{}, err
-	}
-	if end.Survivors > 0 {
+	if err == nil && end.Survivors > 0 {
 		err = fmt.Errorf("cannot end all of %s: %d of its processes are still there", id, end.Survivors)
 	}
-	return end.Jobs[0], err
+	return lo.FirstOrEmpty(end.Jobs), err
 }
 
 // PutTree unpacks a tar archive below a directory of the sandbox. No entry can leave that directory.

@@ -13,7 +13,7 @@ import (
 
 var errFake = errors.New("the engine says no")
 
-// Rows of section 19.4 of the contract.
+// TestLabels tries the rows of section 19.4 of the contract.
 func TestLabels(t *testing.T) {
 	t.Run("sanitiser", func(t *testing.T) {
 		for in, out := range map[string]string{
@@ -38,7 +38,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// Rows of section 19.5 of the contract.
+// TestReuse tries the rows of section 19.5 of the contract.
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                     []Container
@@ -106,7 +106,7 @@ func TestReuse(t *testing.T) {
 	})
 }
 
-// Rows of section 19.2 of the contract about failed runs.
+// TestFailedRunLeavesNothing tries the rows of section 19.2 of the contract about failed runs.
 func TestFailedRunLeavesNothing(t *testing.T) {
 	for _, at := range []string{"create", "start"} {
 		t.Run(at, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestAdopt(t *testing.T) {
 		t.Error(err)
 	}
 	first, _ := m.Adopt(t.Context(), "box")
-	exit, err := first.enter()
+	exit, err := first.beginCommand()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestAContainerInUse(t *testing.T) {
 	}
 }
 
-// Rows of section 19.7 of the contract.
+// TestReaper tries the rows of section 19.7 of the contract.
 func TestReaper(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
 	old := func(id string) Container {
@@ -292,7 +292,7 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("once per process, of the current profile", func(t *testing.T) {
 		f := newFake()
-		m := fakeManager(t, f, func(o *Options) { o.Orphans, o.Profile = true, "coder" })
+		m := fakeManager(t, f, func(o *Options) { o.SweepOrphans, o.Profile = true, "coder" })
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
@@ -305,14 +305,14 @@ func TestReaper(t *testing.T) {
 		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
 		f.count(t, "list", 1)
-		m.opts.Orphans = true // makes the next Open sweep again
+		m.opts.SweepOrphans = true // makes the next Open sweep again
 		mustOpen(t, m, Key{Task: "x"})
 		f.count(t, "list", 3)
 	})
 	t.Run("a sweep that fails keeps nobody from working", func(t *testing.T) {
 		f := newFake()
 		f.fail["list"] = errFake
-		mustOpen(t, fakeManager(t, f, func(o *Options) { o.Orphans = true }), Key{})
+		mustOpen(t, fakeManager(t, f, func(o *Options) { o.SweepOrphans = true }), Key{})
 	})
 	t.Run("another volume's is left alone", func(t *testing.T) {
 		c := old("a")
@@ -327,7 +327,7 @@ func TestReaper(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		for _, name := range []string{"agents", "other", "gone"} {
-			if _, err := m.store.makeRun(name, nil); err != nil {
+			if _, err := m.store.prepareRun(name, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -336,7 +336,7 @@ func TestReaper(t *testing.T) {
 		if _, _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
 			t.Fatal(err)
 		}
-		for _, dir := range []string{runDir, knownDir} {
+		for _, dir := range []string{runDir, recordsDir} {
 			entries, _ := os.ReadDir(m.opts.State + "/" + dir)
 			if len(entries) != 2 || entries[0].Name() != "agents" || entries[1].Name() != "other" {
 				t.Errorf("%s: %v", dir, entries)
@@ -367,12 +367,12 @@ func TestReaper(t *testing.T) {
 func TestTimes(t *testing.T) {
 	want := time.Date(2026, 7, 21, 10, 20, 30, 123456789, time.UTC)
 	for _, text := range []string{"2026-07-21T10:20:30.123456789Z", "2026-07-21T12:20:30.123456789+02:00"} {
-		if got := timeOf(text); !got.Equal(want) || got.Location() != time.UTC {
+		if got := parseTime(text); !got.Equal(want) || got.Location() != time.UTC {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
 	for _, text := range []string{"", "0001-01-01T00:00:00Z", "yesterday"} {
-		if got := timeOf(text); !got.IsZero() {
+		if got := parseTime(text); !got.IsZero() {
 			t.Errorf("%q: %v", text, got)
 		}
 	}

@@ -28,42 +28,42 @@ const (
 type link struct {
 	mode, reason string
 	id           string // of the container
-	c            *mux.Client
+	client       *mux.Client
 }
 
 // alive reports whether the link can be used.
-func (l *link) alive() bool { return l != nil && l.c.Err() == nil }
+func (l *link) alive() bool { return l != nil && l.client.Err() == nil }
 
 func (l *link) close() {
 	if l != nil {
-		_ = l.c.Close()
+		_ = l.client.Close()
 	}
 }
 
-// signTime is how long the helper may take to answer before the engine is asked for the state of the container.
-const signTime = 250 * time.Millisecond
+// helperAnswerTime is how long the helper may take to answer before the engine is asked for the state of the container.
+const helperAnswerTime = 250 * time.Millisecond
 
-// ready returns a working link. Each command calls it first. It uses a link whose other side answers. Otherwise it asks the engine
-// for the state of the container, and connects to a running one. A paused container is an error, and so is an adopted one that does
-// not run. Any other container is started again, or made again. One caller does that, and the others wait for it.
-func (s *Sandbox) ready(ctx context.Context) (*link, error) {
-	l, err := s.current()
+// ensureLink returns a working link. Each command calls it first. It uses a link whose other side answers. Otherwise it asks the
+// engine for the state of the container, and connects to a running one. A paused container is an error, and so is an adopted one
+// that does not run. Any other container is started again, or made again. One caller does that, and the others wait for it.
+func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
+	l, err := s.currentLink()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.look(ctx, l); err != nil || l.alive() {
+	if err := s.checkAnswer(ctx, l); err != nil || l.alive() {
 		return l, err
 	}
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.repairTurn <- struct{}{}:
+		defer func() { <-s.repairTurn }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if l, err = s.current(); err != nil || l.alive() {
+	if l, err = s.currentLink(); err != nil || l.alive() {
 		return l, err
 	}
-	if l, err = s.mend(ctx); err != nil {
+	if l, err = s.reconnect(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -76,7 +76,7 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (s *Sandbox) current() (*link, error) {
+func (s *Sandbox) currentLink() (*link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -85,17 +85,17 @@ func (s *Sandbox) current() (*link, error) {
 	return s.link, nil
 }
 
-// look asks the helper to answer. Without an answer it returns an error if the container can't answer, for example because it is
-// paused.
-func (s *Sandbox) look(ctx context.Context, l *link) error {
-	if !l.alive() || l.c.Answers(signTime) {
+// checkAnswer asks the helper to answer. Without an answer it returns an error if the container can't answer, for example because
+// it is paused.
+func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
+	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
 	}
-	switch now := s.m.state(ctx, l.id); {
+	switch now := s.manager.askState(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
-	case now.State == "" && l.c.Heard() > probeTime: // for example, the engine waits for a container that it could not freeze
-		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", short(l.id), ErrNoEngine)
+	case now.State == "" && l.client.Heard() > probeTime: // for example, the engine waits for a container that it could not freeze
+		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
 	return nil // the machine is busy; a loss is noticed while the command runs
 }
@@ -103,12 +103,12 @@ func (s *Sandbox) look(ctx context.Context, l *link) error {
 // settleTime is how long the engine may take to notice that a container ends. The helper notices at once.
 const settleTime = 10 * time.Second
 
-// mend connects, and first makes the container run if necessary. It tries again, because a container that is ending still looks like
-// a running one.
-func (s *Sandbox) mend(ctx context.Context) (*link, error) {
+// reconnect connects, and first makes the container run if necessary. It tries again, because a container that is ending still
+// looks like a running one.
+func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		l, err := s.mendOnce(ctx)
+		l, err := s.reconnectOnce(ctx)
 		if err == nil || !errors.Is(err, errEnding) || time.Now().After(limit) {
 			return l, err
 		}
@@ -121,27 +121,27 @@ func (s *Sandbox) mend(ctx context.Context) (*link, error) {
 // errEnding is wrapped by errors that may have another result if the caller tries again a moment later.
 var errEnding = errors.New("the container is just ending")
 
-func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
-	id, name := s.container()
-	if l := s.m.dialDirect(id, name, signTime); l != nil { // if the helper answers, the container runs and the engine need not be asked
+func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
+	id, name := s.idAndName()
+	if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil { // if the helper answers, the container runs and the engine need not be asked
 		return l, nil
 	}
 	c, err := Container{State: Gone}, error(nil)
 	if id != "" {
-		if c, err = s.m.engine.Inspect(ctx, id); errors.Is(err, ErrGone) {
+		if c, err = s.manager.engine.Inspect(ctx, id); errors.Is(err, ErrGone) {
 			c, err = Container{ID: id, State: Gone}, nil
 		}
 	}
 	if err == nil && c.State != Running && c.State != Paused && !s.adopted {
 		if id != "" {
-			s.m.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), short(c.ID)))
+			s.manager.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), shortID(c.ID)))
 		}
-		if err = s.acquire(ctx); err == nil {
-			id, name = s.container()
-			if l := s.m.dialDirect(id, name, signTime); l != nil {
+		if err = s.findOrMake(ctx); err == nil {
+			id, name = s.idAndName()
+			if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil {
 				return l, nil
 			}
-			c, err = s.m.engine.Inspect(ctx, id)
+			c, err = s.manager.engine.Inspect(ctx, id)
 		}
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	if c.State == Paused || c.State != Running && s.adopted {
 		return nil, &StateError{c}
 	}
-	return s.m.connect(ctx, c)
+	return s.manager.connect(ctx, c)
 }
 
 // dialDirect connects to the helper by the socket on the volume. It returns nil without an answer.
@@ -170,7 +170,7 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 		_ = c.Close()
 		return nil
 	}
-	return &link{mode: ExecDirect, id: id, c: c}
+	return &link{mode: ExecDirect, id: id, client: c}
 }
 
 // helloTime is how long the helper may take to answer.
@@ -197,52 +197,52 @@ func (m *Manager) dialSocket(name string) net.Conn {
 
 // connect starts the helper in a running container if necessary, and connects to it in the best possible way.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
-	if m.why != nil {
-		return nil, fmt.Errorf("cannot run commands in the container %s: %w", short(c.ID), m.why)
+	if m.helperError != nil {
+		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
 	}
 	reason := "the helper is not mounted there: the container was made by something else, or the engine can't see this volume"
 	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is below another directory, where no program will listen
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
-		l, err := m.direct(ctx, c)
+		l, err := m.connectDirect(ctx, c)
 		if err == nil || ctx.Err() != nil {
 			return l, err
 		}
 		reason = err.Error()
 	}
-	if m.opts.Apart {
+	if m.opts.AttachOnly {
 		reason = ""
 	}
-	client, err := m.attached(ctx, c)
+	client, err := m.connectAttached(ctx, c)
 	if err == nil {
-		return &link{mode: ExecAttached, reason: reason, id: c.ID, c: client}, nil
+		return &link{mode: ExecAttached, reason: reason, id: c.ID, client: client}, nil
 	}
 	switch {
 	case ctx.Err() != nil, errors.Is(err, ErrNoEngine):
 		return nil, err
 	case errors.Is(err, errFrozen):
-		if now := m.state(ctx, c.ID); now.State == Paused {
+		if now := m.askState(ctx, c.ID); now.State == Paused {
 			err = &StateError{now}
 		}
 		return nil, err
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // a failure to run the helper may mean that the container is ending
-		if now := m.state(ctx, c.ID); now.State != Running {
-			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", short(c.ID), describeState(now), errEnding, ErrGone)
+	for range 10 { // if the helper can't be run, the container may be ending
+		if now := m.askState(ctx, c.ID); now.State != Running {
+			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), err)
+	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", shortID(c.ID), err)
 }
 
 // listenTime is how long the helper may take to listen.
 const listenTime = 5 * time.Second
 
-// direct starts the helper from its mount and connects to its socket. A relay without input ends when the program listens.
-func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
+// connectDirect starts the helper from its mount and connects to its socket. A relay without input ends when the program listens.
+func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
 	}
@@ -252,7 +252,7 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	crash("helper")
+	crashPoint("helper")
 	defer context.AfterFunc(ctx, func() { _ = relay.Close() })()
 	_, _ = io.Copy(io.Discard, relay)
 	_ = relay.Close()
@@ -262,8 +262,8 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
-// attached connects by an exec of the engine. If the helper isn't mounted, it is copied into the container.
-func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client, err error) {
+// connectAttached connects by an exec of the engine. If the helper isn't mounted, it is copied into the container.
+func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux.Client, err error) {
 	err = errors.New("the helper is not mounted there")
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
@@ -276,15 +276,15 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 			return client, err
 		}
 	}
-	if m.opts.Apart { // the engine copies by the names of mounts, and the owner of a mount can change where they lead
+	if m.opts.AttachOnly { // the engine copies by the names of mounts, and the owner of a mount can change where they lead
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
 	if err != nil {
 		return nil, err
 	}
-	client, err = m.attach(ctx, c.ID, "/"+copiedName+hash)
-	if err == nil || !isMissing(err) {
+	client, err = m.attach(ctx, c.ID, "/"+copiedPrefix+hash)
+	if err == nil || !saysMissing(err) {
 		return client, err
 	}
 	path, err := m.copyHelper(ctx, c.ID)
@@ -294,16 +294,16 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 	return m.attach(ctx, c.ID, path)
 }
 
-// isMissing reports whether a runtime has said that the helper does not exist. After any other error the container may be ending,
-// and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container would
-// remove the files there.
-func isMissing(err error) bool {
+// saysMissing reports whether a runtime has said that the helper does not exist. After any other error the container may be
+// ending, and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container
+// would remove the files there.
+func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedName begins the name of the helper after it was copied to the root directory.
-const copiedName = ".hinit-sandbox-"
+// copiedPrefix begins the name of the helper after it was copied to the root directory.
+const copiedPrefix = ".hinit-sandbox-"
 
 // copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
 // container's mounts again, and a running container notices when they are unmounted.
@@ -312,11 +312,11 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	if err != nil {
 		return "", err
 	}
-	file, err := archive.OneFile(copiedName+hash, 0o755, program)
+	file, err := archive.OneFile(copiedPrefix+hash, 0o755, program)
 	if err != nil {
 		return "", err
 	}
-	return "/" + copiedName + hash, m.engine.CopyIn(ctx, id, "/", file)
+	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
 // attach starts the helper in the container as a relay, connects to it, and checks that it answers for this container.
@@ -342,7 +342,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	_ = conn.Close()
 	text := conn.Said()
 	if strings.Contains(text, "paused container") { // runc checks the cgroup, the engine does not
-		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
+		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", shortID(id), errFrozen)
 	}
 	if text != "" {
 		err = fmt.Errorf("%w: %s", err, text)
@@ -350,14 +350,14 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	return nil, err
 }
 
-// tail keeps the end of the text that is written to it.
-type tail []byte
+// textTail keeps the end of the text that is written to it.
+type textTail []byte
 
-func (t *tail) Write(p []byte) (int, error) {
+func (t *textTail) Write(p []byte) (int, error) {
 	const most = 2 << 10
 	*t = append(*t, p[max(0, len(p)-most):]...)
 	*t = (*t)[max(0, len(*t)-most):]
 	return len(p), nil
 }
 
-func (t *tail) String() string { return strings.TrimSpace(string(*t)) }
+func (t *textTail) String() string { return strings.TrimSpace(string(*t)) }

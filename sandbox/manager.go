@@ -21,14 +21,14 @@ type Key struct {
 
 // Manager finds, makes, keeps and sweeps the sandboxes of one volume.
 type Manager struct {
-	engine Engine
-	opts   Options
-	store  *store
-	helper string // path of the helper
-	why    error  // reason for which helper is missing
-	swept  sync.Once
+	engine      Engine
+	opts        Options
+	store       *store
+	helper      string // path of the helper
+	helperError error  // reason for which helper is missing
+	swept       sync.Once
 
-	remembered atomic.Int64 // bytes that were remembered since the last check
+	newBytes atomic.Int64 // bytes that were remembered since the last check
 
 	mu       sync.Mutex
 	open     map[Key]*Sandbox
@@ -37,8 +37,8 @@ type Manager struct {
 	closed   bool
 }
 
-// NewManager returns a manager. It makes the volume's state directory and does not connect to the engine yet. The manager closes the
-// engine.
+// NewManager returns a manager. It makes the volume's state directory and does not connect to the engine yet. The manager closes
+// the engine.
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
@@ -46,13 +46,13 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
 	m := &Manager{
-		engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
+		engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox), noMounts: opts.AttachOnly,
 	}
 	var err error
-	if m.helper, m.why = FindHelper(opts.Helper); m.why != nil && opts.Helper != "" {
-		return nil, m.why
+	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
+		return nil, m.helperError
 	}
-	m.remembered.Store(rememberedCheck) // so that the first value starts a check
+	m.newBytes.Store(rememberedCheckBytes) // so that the first value starts a check
 	m.store, err = openStore(opts.State)
 	return m, err
 }
@@ -65,22 +65,22 @@ func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
-// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. If the
-// options say so, the first call of a manager sweeps orphans before.
+// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. If
+// the options say so, the first call of a manager sweeps orphans before.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
 	m.mu.Lock()
 	s := m.open[key]
 	if s == nil {
-		s = m.handle(key, Labels(key))
+		s = m.newSandbox(key, Labels(key))
 		s.closed = m.closed
 		m.open[key] = s
 	}
 	m.mu.Unlock()
-	_, err := s.current()
+	_, err := s.currentLink()
 	if err == nil && s.ID() == "" {
-		_, err = s.ready(ctx)
+		_, err = s.ensureLink(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
 		return s, nil // the next command returns an error that says that the container is paused
@@ -93,8 +93,8 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	return nil, err
 }
 
-func (m *Manager) handle(key Key, labels map[string]string) *Sandbox {
-	return &Sandbox{m: m, key: key, labels: labels, fresh: true, turn: make(chan struct{}, 1), dir: m.opts.Cwd}
+func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
+	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
 // Lock waits for the lock of the key in labels. A caller must hold it to find, make, start or remove the key's container.
@@ -102,11 +102,11 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 	return m.store.lock(ctx, labels, m.opts.warn)
 }
 
-// adoptedMost limits the names of adopted containers that a Manager keeps.
-const adoptedMost = 1024
+// maxAdopted limits the names of adopted containers that a Manager keeps.
+const maxAdopted = 1024
 
-// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the same
-// sandbox. It is never created or started again. The error is a *StateError for a container that does not run.
+// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the
+// same sandbox. It is never created or started again. The error is a *StateError for a container that does not run.
 func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	m.mu.Lock()
 	s := m.adopted[ref]
@@ -115,9 +115,9 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 		return s, nil
 	}
 	var l *link
-	c, found := m.store.find(ref)
+	c, found := m.store.findByID(ref)
 	if found {
-		l = m.dialDirect(c.ID, c.Name, signTime) // if the helper answers, the container runs
+		l = m.dialDirect(c.ID, c.Name, helperAnswerTime) // if the helper answers, the container runs
 	}
 	if l == nil {
 		var err error
@@ -134,16 +134,16 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 		l.close()
 		return nil, ErrClosed
 	}
-	if len(m.adopted) >= adoptedMost {
+	if len(m.adopted) >= maxAdopted {
 		for name, s := range m.adopted {
-			if _, busy := s.over(); !busy {
-				s.leave(false)
+			if _, busy := s.closedAndBusy(); !busy {
+				s.shutDown(false)
 				delete(m.adopted, name)
 			}
 		}
 	}
 	if s = m.adopted[c.ID]; s == nil {
-		s = m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]}, c.Labels)
+		s = m.newSandbox(Key{c.Labels[LabelTask], c.Labels[LabelProfile]}, c.Labels)
 		s.id, s.name, s.adopted, s.link = c.ID, c.Name, true, l
 		m.adopted[c.ID] = s
 	} else {
@@ -162,7 +162,7 @@ func (m *Manager) Forget(id string) {
 		return
 	}
 	maps.DeleteFunc(m.adopted, func(_ string, other *Sandbox) bool { return other == s })
-	s.leave(false)
+	s.shutDown(false)
 }
 
 // Spec returns the container that Open would create. It makes the directories of the host that the container would mount.
@@ -172,7 +172,7 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 		info, err := m.engine.Info(ctx)
 		limitsDisk = err == nil && info.Driver == "overlay2"
 	}
-	return buildSpec(m.opts, m.Key(key), ownInit(ctx, m.engine, m.opts.Image), limitsDisk)
+	return buildSpec(m.opts, m.Key(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
 // ofAnotherVolume reports whether a container belongs to another volume.
@@ -189,18 +189,19 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.closed = true
-	for _, s := range m.used() {
-		s.leave(true)
+	for _, s := range m.usedSandboxes() {
+		s.shutDown(true)
 	}
 	m.store.dir.Close()
 	return m.engine.Close()
 }
 
-// LastUse returns when the last command in a container ended: now if one runs, zero if none has run since the sandbox was adopted.
+// LastUse returns when the last command in a container ended: now if one runs, zero if none has run since the sandbox was
+// adopted.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.used() {
+	for _, s := range m.usedSandboxes() {
 		if at := s.lastUse(); s.ID() == id && at.After(last) {
 			last = at
 		}
@@ -208,10 +209,10 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// used returns the sandboxes that were opened or adopted. The caller holds the lock.
-func (m *Manager) used() []*Sandbox {
+// usedSandboxes returns the sandboxes that were opened or adopted. The caller holds the lock.
+func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
-// crash marks a point at which tests end the process.
-var crash = func(point string) {}
+// crashPoint marks a point at which tests end the process.
+var crashPoint = func(point string) {}

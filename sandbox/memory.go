@@ -8,16 +8,18 @@ import (
 	"slices"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/fsutil"
 )
 
-// These limits keep an agent from filling the disk: age, number and bytes of the remembered values. After rememberedCheck new
-// bytes the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
+// These limits keep an agent from filling the disk: age, number and bytes of the remembered values. After rememberedCheckBytes
+// new bytes the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
 const (
-	rememberedFor   = 5 * time.Minute
-	rememberedMost  = 2048
-	rememberedBytes = 32 << 20
-	rememberedCheck = 8 << 20
+	rememberedAge        = 5 * time.Minute
+	maxRemembered        = 2048
+	maxRememberedBytes   = 32 << 20
+	rememberedCheckBytes = 8 << 20
 )
 
 func memoryFile(key string) string {
@@ -29,10 +31,10 @@ func memoryFile(key string) string {
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := memoryFile(key)
 	info, err := m.store.dir.Lstat(file)
-	if err != nil || time.Since(info.ModTime()) > rememberedFor {
+	if err != nil || time.Since(info.ModTime()) > rememberedAge {
 		return nil, false
 	}
-	value, err = m.store.dir.ReadFile(file, rememberedCheck)
+	value, err = m.store.dir.ReadFile(file, rememberedCheckBytes)
 	return value, err == nil
 }
 
@@ -42,8 +44,8 @@ func (m *Manager) Remember(key string, value []byte) {
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
 		_ = m.store.dir.Remove(file) // it may not exist
 	}
-	if before := m.remembered.Add(int64(len(value) + 4<<10)); before > rememberedCheck {
-		m.remembered.Store(0)
+	if before := m.newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
+		m.newBytes.Store(0)
 		m.store.sweepMemory()
 	}
 }
@@ -51,16 +53,14 @@ func (m *Manager) Remember(key string, value []byte) {
 // sweepMemory removes values that are too old. If there are too many, it also removes the oldest ones.
 func (v *store) sweepMemory() {
 	entries, _ := v.dir.ReadDir(memoryDir) // files that can't be listed stay
-	var files []fs.FileInfo
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			files = append(files, info)
-		}
-	}
+	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
+		info, err := e.Info()
+		return info, err == nil
+	})
 	slices.SortFunc(files, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
 	size := int64(0)
 	for i, f := range files {
-		if size += f.Size(); i >= rememberedMost || size > rememberedBytes || time.Since(f.ModTime()) > rememberedFor {
+		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
 			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may have been faster
 		}
 	}

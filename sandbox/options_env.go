@@ -26,27 +26,27 @@ type Options struct {
 
 	Credentials []string // files of the profile, by their paths in Home, that commands may read below /root/.hermes
 
-	MountCwd  bool // mount the host's working directory as /workspace
-	HostUser  bool // run as the user of this process
-	PersistFS bool // /root and /workspace are directories of the host
-	Orphans   bool // sweep orphans at the first use
-	CPUs      float64
-	MemoryMB  int64
-	DiskMB    int64
-	Cwd       string        // first directory of commands
-	HostCwd   string        // directory that MountCwd mounts
-	Timeout   time.Duration // for a command without a time limit of its own
-	Lifetime  time.Duration // how long an unused sandbox is kept: the idle window
+	MountCwd     bool // mount the host's working directory as /workspace
+	HostUser     bool // run as the user of this process
+	PersistFS    bool // /root and /workspace are directories of the host
+	SweepOrphans bool // sweep orphans at the first use
+	CPUs         float64
+	MemoryMB     int64
+	DiskMB       int64
+	Cwd          string        // first directory of commands
+	HostCwd      string        // directory that MountCwd mounts
+	Timeout      time.Duration // for a command without a time limit of its own
+	Lifetime     time.Duration // how long an unused sandbox is kept: the idle window
 
-	Home    string // directory of the profile: HERMES_HOME
-	Dir     string // root of the sandboxes' directories; made if missing
-	Apart   bool   // the engine can't or must not mount State, so commands run through an attached exec
-	State   string // private state of this package; "" for .hinit in Dir. A writer of this directory controls what the engine mounts.
-	Profile string
-	Network string // "none", or a name; "" for the engine's default
-	Runtime string // "runc", "runsc", "kata", or another runtime of the engine; "" for its default
-	Shell   string // "" for bash, or sh if the image has no bash
-	Session string // sessions with the same name share directory and variables across processes; "" for a session of the Manager alone
+	Home       string // directory of the profile: HERMES_HOME
+	Dir        string // root of the sandboxes' directories; made if missing
+	AttachOnly bool   // the engine can't or must not mount State, so commands run through an attached exec
+	State      string // private state of this package; "" for .hinit in Dir. A writer of this directory controls what the engine mounts.
+	Profile    string
+	Network    string // "none", or a name; "" for the engine's default
+	Runtime    string // "runc", "runsc", "kata", or another runtime of the engine; "" for its default
+	Shell      string // "" for bash, or sh if the image has no bash
+	Session    string // sessions with the same name share directory and variables across processes; "" for a session of the Manager alone
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
@@ -60,74 +60,75 @@ type Options struct {
 // DefaultOptions returns the options that hold if no variable is set.
 func DefaultOptions() Options {
 	return Options{
-		Image: "nikolaik/python-nodejs:python3.11-nodejs20", PersistFS: true, Orphans: true,
+		Image: "nikolaik/python-nodejs:python3.11-nodejs20", PersistFS: true, SweepOrphans: true,
 		CPUs: 1, MemoryMB: 5120, DiskMB: 51200, Cwd: "/root", Timeout: 180 * time.Second, Lifetime: 300 * time.Second,
 		Profile: "default",
 	}
 }
 
-// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. An invalid
-// value is an *OptionError that names the variable; several are joined. Some invalid values only cause a warning and are dropped.
+// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. An
+// invalid value is an *OptionError that names the variable; several are joined. Some invalid values only cause a warning and are
+// dropped.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
-	e := env{lookup: lookup}
+	e := envReader{lookup: lookup}
 	opts.Image = e.text("TERMINAL_DOCKER_IMAGE", opts.Image)
 	if strings.ContainsFunc(opts.Image, func(r rune) bool { return r <= ' ' }) || strings.HasPrefix(opts.Image, "-") {
-		e.wrong("TERMINAL_DOCKER_IMAGE", opts.Image, "the name of an image, such as debian:12")
+		e.addInvalid("TERMINAL_DOCKER_IMAGE", opts.Image, "the name of an image, such as debian:12")
 	}
-	opts.ForwardEnv = e.names("TERMINAL_DOCKER_FORWARD_ENV")
-	opts.Env = e.object("TERMINAL_DOCKER_ENV")
-	opts.Volumes = e.volumes("TERMINAL_DOCKER_VOLUMES")
-	opts.ExtraArgs = e.list("TERMINAL_DOCKER_EXTRA_ARGS")
+	opts.ForwardEnv = e.variableNames("TERMINAL_DOCKER_FORWARD_ENV")
+	opts.Env = e.jsonVariables("TERMINAL_DOCKER_ENV")
+	opts.Volumes = e.volumeMounts("TERMINAL_DOCKER_VOLUMES")
+	opts.ExtraArgs = e.jsonList("TERMINAL_DOCKER_EXTRA_ARGS")
 	if _, err := (&Spec{}).ApplyFlags(opts.ExtraArgs); err != nil {
-		e.wrong("TERMINAL_DOCKER_EXTRA_ARGS", strings.Join(opts.ExtraArgs, " "), "flags of docker run: "+err.Error())
+		e.addInvalid("TERMINAL_DOCKER_EXTRA_ARGS", strings.Join(opts.ExtraArgs, " "), "flags of docker run: "+err.Error())
 	}
-	opts.MountCwd = e.yes("TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE", false)
-	opts.HostUser = e.yes("TERMINAL_DOCKER_RUN_AS_HOST_USER", false)
-	opts.Orphans = e.yes("TERMINAL_DOCKER_ORPHAN_REAPER", true)
-	opts.PersistFS = e.yes("TERMINAL_CONTAINER_PERSISTENT", true)
+	opts.MountCwd = e.boolean("TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE", false)
+	opts.HostUser = e.boolean("TERMINAL_DOCKER_RUN_AS_HOST_USER", false)
+	opts.SweepOrphans = e.boolean("TERMINAL_DOCKER_ORPHAN_REAPER", true)
+	opts.PersistFS = e.boolean("TERMINAL_CONTAINER_PERSISTENT", true)
 	opts.CPUs = e.number("TERMINAL_CONTAINER_CPU", opts.CPUs)
-	opts.MemoryMB = e.whole("TERMINAL_CONTAINER_MEMORY", opts.MemoryMB, "a number of megabytes, 0 for no limit")
-	opts.DiskMB = e.whole("TERMINAL_CONTAINER_DISK", opts.DiskMB, "a number of megabytes, 0 for no limit")
-	opts.Timeout = time.Duration(e.whole("TERMINAL_TIMEOUT", int64(opts.Timeout/time.Second), "a number of seconds")) * time.Second
-	opts.Lifetime = time.Duration(e.whole("TERMINAL_LIFETIME_SECONDS", int64(opts.Lifetime/time.Second), "a number of seconds")) * time.Second
+	opts.MemoryMB = e.integer("TERMINAL_CONTAINER_MEMORY", opts.MemoryMB, "a number of megabytes, 0 for no limit")
+	opts.DiskMB = e.integer("TERMINAL_CONTAINER_DISK", opts.DiskMB, "a number of megabytes, 0 for no limit")
+	opts.Timeout = time.Duration(e.integer("TERMINAL_TIMEOUT", int64(opts.Timeout/time.Second), "a number of seconds")) * time.Second
+	opts.Lifetime = time.Duration(e.integer("TERMINAL_LIFETIME_SECONDS", int64(opts.Lifetime/time.Second), "a number of seconds")) * time.Second
 	opts.Network = e.text("TERMINAL_DOCKER_NETWORK", "")
 	opts.Runtime = e.text("HINIT_SANDBOX_RUNTIME", "")
-	opts.Credentials = e.list("HINIT_SANDBOX_CREDENTIALS")
+	opts.Credentials = e.jsonList("HINIT_SANDBOX_CREDENTIALS")
 	opts.Shell = e.text("HINIT_SANDBOX_SHELL", "")
 	opts.Helper = e.text("HINIT_SANDBOX_HELPER", "")
 	opts.Docker = e.text("DOCKER_HOST", "")
 	if opts.Docker != "" {
-		if _, err := check(address{host: opts.Docker}, "DOCKER_HOST"); err != nil {
+		if _, err := checkAddress(address{host: opts.Docker}, "DOCKER_HOST"); err != nil {
 			e.errs = append(e.errs, err)
 		}
 	}
-	opts.Home, opts.Profile = e.home()
+	opts.Home, opts.Profile = e.readHome()
 	opts.Dir = e.text("TERMINAL_SANDBOX_DIR", "")
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(opts.Home, "sandboxes")
 	} else if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
-		e.wrong("TERMINAL_SANDBOX_DIR", opts.Dir, "a path")
+		e.addInvalid("TERMINAL_SANDBOX_DIR", opts.Dir, "a path")
 	}
 	if strings.ContainsAny(opts.Dir, ":,") {
-		e.wrong("TERMINAL_SANDBOX_DIR", opts.Dir, "a path without colons and commas, which separate the parts of a mount")
+		e.addInvalid("TERMINAL_SANDBOX_DIR", opts.Dir, "a path without colons and commas, which separate the parts of a mount")
 	}
-	e.cwd(&opts)
+	e.readCwd(&opts)
 	return opts, e.warnings, errors.Join(e.errs...)
 }
 
-// env reads variables and collects their errors.
-type env struct {
+// envReader reads variables and collects their errors.
+type envReader struct {
 	lookup   func(string) (string, bool)
 	warnings []string
 	errs     []error
 }
 
-func (e *env) warn(format string, args ...any) {
+func (e *envReader) warn(format string, args ...any) {
 	e.warnings = append(e.warnings, fmt.Sprintf(format, args...))
 }
 
-func (e *env) wrong(name, value, want string) {
+func (e *envReader) addInvalid(name, value, want string) {
 	if len(value) > 200 {
 		value = value[:200] + "…"
 	}
@@ -135,24 +136,24 @@ func (e *env) wrong(name, value, want string) {
 }
 
 // get returns a variable, and whether it is set and not blank.
-func (e *env) get(name string) (string, bool) {
+func (e *envReader) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
 	return text, set && text != ""
 }
 
-func (e *env) text(name, def string) string {
+func (e *envReader) text(name, def string) string {
 	text, set := e.get(name)
 	if !set {
 		return def
 	}
 	if strings.ContainsAny(text, "\x00\n") {
-		e.wrong(name, text, "one line")
+		e.addInvalid(name, text, "one line")
 	}
 	return text
 }
 
-func (e *env) yes(name string, def bool) bool {
+func (e *envReader) boolean(name string, def bool) bool {
 	text, set := e.lookup(name)
 	if !set {
 		return def
@@ -160,37 +161,37 @@ func (e *env) yes(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// read reads a variable with a parser of the caller. It returns def if the variable is not set or invalid.
-func read[T any](e *env, name, want string, def T, parse func(string) (T, bool)) T {
+// readValue reads a variable with a parser of the caller. It returns def if the variable is not set or invalid.
+func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
 		return def
 	}
 	value, ok := parse(text)
 	if !ok {
-		e.wrong(name, text, want)
+		e.addInvalid(name, text, want)
 		return def
 	}
 	return value
 }
 
-func (e *env) number(name string, def float64) float64 {
-	return read(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
+func (e *envReader) number(name string, def float64) float64 {
+	return readValue(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
 		return n, err == nil && n >= 0 && n <= 1e6 // false for NaN
 	})
 }
 
-func (e *env) whole(name string, def int64, want string) int64 {
-	return read(e, name, want, def, func(text string) (int64, bool) {
+func (e *envReader) integer(name string, def int64, want string) int64 {
+	return readValue(e, name, want, def, func(text string) (int64, bool) {
 		n, err := strconv.ParseInt(text, 10, 32)
 		return n, err == nil && n >= 0
 	})
 }
 
-// decode reads a variable whose value is JSON.
-func (e *env) decode(name, want string, def any) any {
-	return read(e, name, want, def, func(text string) (value any, ok bool) {
+// parseJSON reads a variable whose value is JSON.
+func (e *envReader) parseJSON(name, want string, def any) any {
+	return readValue(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))
 		d.UseNumber()
 		err := d.Decode(&value)
@@ -198,9 +199,9 @@ func (e *env) decode(name, want string, def any) any {
 	})
 }
 
-// texts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is no list.
-func (e *env) texts(name, want string) (out []string, ok bool) {
-	items, ok := e.decode(name, want, []any{}).([]any)
+// jsonTexts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is no list.
+func (e *envReader) jsonTexts(name, want string) (out []string, ok bool) {
+	items, ok := e.parseJSON(name, want, []any{}).([]any)
 	for _, item := range items {
 		if text, is := item.(string); is {
 			out = append(out, text)
@@ -211,21 +212,21 @@ func (e *env) texts(name, want string) (out []string, ok bool) {
 	return out, ok
 }
 
-func (e *env) list(name string) []string {
-	out, ok := e.texts(name, `a JSON array of strings, such as ["--shm-size","1g"]`)
+func (e *envReader) jsonList(name string) []string {
+	out, ok := e.jsonTexts(name, `a JSON array of strings, such as ["--shm-size","1g"]`)
 	if !ok {
 		e.warn("%s is not a JSON array: nothing of it is used", name)
 	}
 	return out
 }
 
-// names reads names of variables, each once.
-func (e *env) names(name string) (out []string) {
+// variableNames reads names of variables, each once.
+func (e *envReader) variableNames(name string) (out []string) {
 	const want = `a JSON array of names of variables, such as ["API_KEY"]`
-	texts, ok := e.texts(name, want)
+	texts, ok := e.jsonTexts(name, want)
 	if !ok {
 		text, _ := e.get(name)
-		e.wrong(name, text, want)
+		e.addInvalid(name, text, want)
 	}
 	for _, text := range texts {
 		switch text = strings.TrimSpace(text); {
@@ -239,10 +240,10 @@ func (e *env) names(name string) (out []string) {
 	return out
 }
 
-// object reads variables from a JSON object. It drops a value that can't be written as text, with a warning.
-func (e *env) object(name string) map[string]string {
+// jsonVariables reads variables from a JSON object. It drops a value that can't be written as text, with a warning.
+func (e *envReader) jsonVariables(name string) map[string]string {
 	out := make(map[string]string)
-	items, ok := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
+	items, ok := e.parseJSON(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
 	if !ok {
 		e.warn("%s: it is not a JSON object: nothing of it is used", name)
 	}
@@ -266,8 +267,8 @@ func (e *env) object(name string) map[string]string {
 	return out
 }
 
-func (e *env) volumes(name string) (out []Mount) {
-	for _, volume := range e.list(name) {
+func (e *envReader) volumeMounts(name string) (out []Mount) {
+	for _, volume := range e.jsonList(name) {
 		switch volume = strings.TrimSpace(volume); {
 		case volume == "":
 		case !strings.Contains(volume, ":"):
@@ -275,7 +276,7 @@ func (e *env) volumes(name string) (out []Mount) {
 		default:
 			m, err := parseVolume(volume, mountOptions...)
 			if err != nil {
-				e.wrong(name, volume, "host:container or host:container:ro: "+err.Error())
+				e.addInvalid(name, volume, "host:container or host:container:ro: "+err.Error())
 			}
 			out = append(out, m)
 		}
@@ -283,13 +284,13 @@ func (e *env) volumes(name string) (out []Mount) {
 	return out
 }
 
-// home returns the profile's directory and name.
-func (e *env) home() (dir, profile string) {
+// readHome returns the profile's directory and name.
+func (e *envReader) readHome() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
 	dir = e.text("HERMES_HOME", def)
 	if !filepath.IsAbs(dir) {
-		e.wrong("HERMES_HOME", dir, "an absolute path")
+		e.addInvalid("HERMES_HOME", dir, "an absolute path")
 	}
 	dir = filepath.Clean(dir)
 	switch {
@@ -304,12 +305,12 @@ func (e *env) home() (dir, profile string) {
 // hostPrefixes begin paths that exist on hosts and in no container.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
-func looksLikeHost(path string) bool {
+func isHostPath(path string) bool {
 	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
-// cwd sets the first directory of commands, and the directory to mount.
-func (e *env) cwd(opts *Options) {
+// readCwd sets the first directory of commands, and the directory to mount.
+func (e *envReader) readCwd(opts *Options) {
 	dir := e.text("TERMINAL_CWD", "")
 	if opts.MountCwd {
 		source := dir
@@ -318,7 +319,7 @@ func (e *env) cwd(opts *Options) {
 		}
 		info, err := os.Stat(source)
 		real := err == nil && info.IsDir() && filepath.IsAbs(source) && !beneath(source, "/workspace") && !beneath(source, "/root")
-		if looksLikeHost(source) || real {
+		if isHostPath(source) || real {
 			opts.HostCwd, opts.Cwd = source, "/workspace"
 			return
 		}
@@ -329,7 +330,7 @@ func (e *env) cwd(opts *Options) {
 		opts.Cwd = "/root"
 	case strings.HasPrefix(dir, "~/"):
 		opts.Cwd = "/root/" + strings.TrimLeft(dir[2:], "/")
-	case !filepath.IsAbs(dir) || looksLikeHost(dir):
+	case !filepath.IsAbs(dir) || isHostPath(dir):
 		e.warn("TERMINAL_CWD=%q is not a path inside the container: commands begin in %s", dir, opts.Cwd)
 	default:
 		opts.Cwd = dir
@@ -341,8 +342,8 @@ func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// dotenvMost limits the size of a file of variables.
-const dotenvMost = 1 << 20
+// maxDotenv limits the size of a file of variables.
+const maxDotenv = 1 << 20
 
 // Dotenv reads a profile's file of variables. A missing file has no variables.
 func Dotenv(path string) (map[string]string, error) {
@@ -351,8 +352,8 @@ func Dotenv(path string) (map[string]string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, nil
 	}
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > dotenvMost) {
-		err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, dotenvMost)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxDotenv) {
+		err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, maxDotenv)
 	}
 	var data []byte
 	if err == nil {

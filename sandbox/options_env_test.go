@@ -14,7 +14,7 @@ func fromMap(env map[string]string) (Options, []string, error) {
 	return FromEnv(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 }
 
-// Rows of section 19.10 of the contract: each key reaches the options.
+// TestEveryVariableIsRead tries the rows of section 19.10 of the contract: each key reaches the options.
 func TestEveryVariableIsRead(t *testing.T) {
 	base := func() string { o, _, _ := fromMap(nil); return dump(o) }()
 	for name, value := range map[string]string{
@@ -36,7 +36,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 func dump(o Options) string {
 	var b strings.Builder
 	for _, part := range []any{
-		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.PersistFS, o.Orphans, o.CPUs, o.MemoryMB, o.DiskMB,
+		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.PersistFS, o.SweepOrphans, o.CPUs, o.MemoryMB, o.DiskMB,
 		o.Cwd, o.HostCwd, o.Timeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.Helper, o.Docker,
 	} {
 		b.WriteString(strings.TrimSpace(sprint(part)) + "|")
@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(warnings, err)
 	}
 	if o.Timeout != 180*time.Second || o.Lifetime != 300*time.Second || o.MemoryMB != 5120 || o.DiskMB != 51200 || !o.PersistFS ||
-		o.Dir != "/opt/data/sandboxes" || o.Profile != "default" || o.Cwd != "/root" || o.Orphans /* "on" is not yes */ {
+		o.Dir != "/opt/data/sandboxes" || o.Profile != "default" || o.Cwd != "/root" || o.SweepOrphans /* "on" is not yes */ {
 		t.Errorf("%+v", o)
 	}
 	for home, profile := range map[string]string{"/opt/data": "default", "/opt/data/profiles/coder": "coder", "/srv/x": "custom"} {
@@ -153,7 +153,7 @@ func TestBadOptions(t *testing.T) {
 	})
 }
 
-// Rows of section 19.3 of the contract about values that are dropped.
+// TestOddOptionsAreDropped tries the rows of section 19.3 of the contract about values that are dropped.
 func TestOddOptionsAreDropped(t *testing.T) {
 	o, warnings, err := fromMap(map[string]string{
 		"TERMINAL_DOCKER_FORWARD_ENV": `["A"," A ","B",7,"","1X","a-b","B"]`,

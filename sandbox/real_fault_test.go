@@ -84,7 +84,7 @@ func TestRealRecovery(t *testing.T) {
 	t.Run("removed under a command that may be run again", func(t *testing.T) {
 		var n atomic.Int32
 		res, err := during(t, s, Request{
-			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Safe: true,
+			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Repeatable: true,
 		}, func() { n.Add(1); dockerCmd(t, "rm", "-f", s.ID()) })
 		if err != nil || res.Code != 0 {
 			t.Errorf("%+v, %v", res, err)
@@ -96,7 +96,7 @@ func TestRealRecovery(t *testing.T) {
 	t.Run("a command that prints the engine's words", func(t *testing.T) {
 		id := s.ID()
 		var out bytes.Buffer
-		res, err := s.Exec(t.Context(), Request{Command: "echo x >> /workspace/words; echo 'Error: No such container; nginx is not running'; exit 1", Stdout: &out, Safe: true})
+		res, err := s.Exec(t.Context(), Request{Command: "echo x >> /workspace/words; echo 'Error: No such container; nginx is not running'; exit 1", Stdout: &out, Repeatable: true})
 		if err != nil || res.Code != 1 || s.ID() != id {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -180,7 +180,7 @@ func TestRealPausedUnderCommand(t *testing.T) {
 
 // sandboxOf returns the handle of a sandbox in which this process has run no command yet.
 func sandboxOf(m *Manager, id string) *Sandbox {
-	s := m.handle(Key{}, nil)
+	s := m.newSandbox(Key{}, nil)
 	s.id, s.adopted = id, true
 	return s
 }
@@ -265,7 +265,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
 		t.Error("it is not removed:", err)
 	}
-	for _, dir := range []string{runDir, knownDir} {
+	for _, dir := range []string{runDir, recordsDir} {
 		if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
 			t.Errorf("%s: %d are left", dir, len(entries))
 		}

@@ -85,7 +85,7 @@ func TestRealRemote(t *testing.T) {
 			t.Errorf("another process, by %q: %v", env, err)
 		}
 	}
-	want(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+short(s.ID()))
+	want(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+shortID(s.ID()))
 
 	engineEnd(t, m, s)
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// TestRealWays runs commands in each way, and Describe reports the way.
+// TestRealWays runs commands over a shared socket and over an attached exec. Describe reports which of the two is in use.
 func TestRealWays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*Options)
@@ -130,7 +130,7 @@ func TestRealAdopt(t *testing.T) {
 // waited for a socket below this HOME.
 func TestRealAnotherHome(t *testing.T) {
 	_, made := real(t, nil)
-	id, _ := made.container()
+	id, _ := made.idAndName()
 	ctx, cancel := context.WithTimeout(t.Context(), listenTime-time.Second)
 	defer cancel()
 	s, err := realManager(t, realOptions(t)).Adopt(ctx, id)
@@ -371,7 +371,7 @@ func TestRealEngineRestarts(t *testing.T) {
 		t.Fatalf("the command under which the engine died: %+v, %v", res, err)
 	}
 	want(t, s, "cat ran", "x")
-	s.drop(s.link)
+	s.dropLink(s.link)
 	want(t, s, "echo no engine is needed", "no engine is needed")
 	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() }) // at its start the engine ends the containers that run
 	if err == nil || !errors.Is(err, ErrLost) {

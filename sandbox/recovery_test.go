@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Rows of section 19.8 of the contract.
+// TestRecovery tries the rows of section 19.8 of the contract.
 func TestRecovery(t *testing.T) {
 	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
@@ -23,7 +23,7 @@ func TestRecovery(t *testing.T) {
 		}
 		s := mustOpen(t, fakeManager(t, f, nil), Key{})
 		var out bytes.Buffer
-		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Safe: safe})
+		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Repeatable: safe})
 		return f, s, out.String(), res, err
 	}
 	for _, text := range []string{
@@ -159,14 +159,14 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 // copy the engine mounted the workspace again, and then removed the files in it.
 func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	for text, copies := range map[string]int{
-		"OCI runtime exec failed: cannot exec in a stopped container": 0,
-		"exec: stat /" + copiedName + "1: no such file or directory":  1,
+		"OCI runtime exec failed: cannot exec in a stopped container":  0,
+		"exec: stat /" + copiedPrefix + "1: no such file or directory": 1,
 	} {
 		f := newFake(Container{ID: "a", State: Running})
 		f.containers[0].Mounts = nil
 		f.fail["exec"] = errors.New(text)
-		m := fakeManager(t, f, func(o *Options) { o.Apart = false })
-		if _, err := m.attached(t.Context(), *f.containers[0]); err == nil {
+		m := fakeManager(t, f, func(o *Options) { o.AttachOnly = false })
+		if _, err := m.connectAttached(t.Context(), *f.containers[0]); err == nil {
 			t.Error("it is attached")
 		}
 		f.count(t, "copyin", copies)
@@ -194,7 +194,7 @@ func TestMadeForAKilledProcess(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
 	labels := Labels(Key{})
-	name := m.nameOf(labels)
+	name := m.containerName(labels)
 	f.fail["create "+name] = ErrTaken
 	time.AfterFunc(100*time.Millisecond, func() {
 		f.mu.Lock()

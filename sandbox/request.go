@@ -25,9 +25,9 @@ type Request struct {
 	Size    Size
 	Resizes <-chan Size // further sizes; may be nil
 
-	Timeout time.Duration // 0 for Options.Timeout, negative for no limit
-	Grace   time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
-	Safe    bool          // running it twice does no harm, so it may be repeated if it was lost while it ran
+	Timeout    time.Duration // 0 for Options.Timeout, negative for no limit
+	Grace      time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
+	Repeatable bool          // running the command twice does no harm, so it is repeated if its connection is lost
 }
 
 // Named returns the names in values of -e that take the caller's value.

@@ -14,30 +14,30 @@ import (
 
 // Sandbox is the handle of this process for one container.
 type Sandbox struct {
-	m       *Manager
-	key     Key
-	labels  map[string]string
-	adopted bool
-	turn    chan struct{} // held while the link is repaired
-	told    atomic.Bool   // Options.NoRoot was printed
+	manager    *Manager
+	key        Key
+	labels     map[string]string
+	adopted    bool
+	repairTurn chan struct{} // held while the link is repaired
+	noRootTold atomic.Bool   // Options.NoRoot was printed
 
-	mu       sync.Mutex
-	id, name string // of the container
-	link     *link
-	dir      string    // directory in which the next command begins
-	fresh    bool      // the values of forwarded variables were not sent since the container was attached
-	running  int       // running commands
-	last     time.Time // when the last command ended
-	closed   bool
+	mu             sync.Mutex
+	id, name       string // of the container
+	link           *link
+	dir            string    // directory in which the next command begins
+	forwardPending bool      // the values of forwarded variables were not sent since the container was attached
+	running        int       // running commands
+	lastEnd        time.Time // when the last command ended
+	closed         bool
 }
 
 // ID returns the present id of the container.
 func (s *Sandbox) ID() string {
-	id, _ := s.container()
+	id, _ := s.idAndName()
 	return id
 }
 
-func (s *Sandbox) container() (id, name string) {
+func (s *Sandbox) idAndName() (id, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.id, s.name
@@ -48,8 +48,8 @@ func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// enter counts a running command until exit is called.
-func (s *Sandbox) enter() (exit func(), err error) {
+// beginCommand counts a running command until exit is called.
+func (s *Sandbox) beginCommand() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -59,7 +59,7 @@ func (s *Sandbox) enter() (exit func(), err error) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.last = time.Now()
+		s.lastEnd = time.Now()
 		if s.running--; s.running == 0 && s.closed {
 			s.link.close()
 		}
@@ -72,11 +72,11 @@ func (s *Sandbox) lastUse() time.Time {
 	if s.running > 0 {
 		return time.Now()
 	}
-	return s.last
+	return s.lastEnd
 }
 
-// leave refuses new commands. The connection ends with the last command. With now it ends at once, with all commands.
-func (s *Sandbox) leave(now bool) {
+// shutDown refuses new commands. The connection ends with the last command. With now it ends at once, with all commands.
+func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed = true; now || s.running == 0 {
@@ -84,8 +84,8 @@ func (s *Sandbox) leave(now bool) {
 	}
 }
 
-// over reports whether the sandbox is closed for new commands, and whether a command runs.
-func (s *Sandbox) over() (closed, busy bool) {
+// closedAndBusy reports whether the sandbox is closed for new commands, and whether a command runs.
+func (s *Sandbox) closedAndBusy() (closed, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed, s.running > 0
@@ -93,27 +93,27 @@ func (s *Sandbox) over() (closed, busy bool) {
 
 // Describe returns the known facts. It asks the engine and the helper.
 func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
-	c, err := s.m.engine.Inspect(ctx, s.ID())
+	c, err := s.manager.engine.Inspect(ctx, s.ID())
 	if err != nil {
 		return Description{}, err
 	}
-	d := s.m.describe(c)
-	s.tell(&d)
+	d := s.manager.describe(c)
+	s.addOwnFacts(&d)
 	if c.State == Running {
-		l, err := s.ready(ctx)
+		l, err := s.ensureLink(ctx)
 		if err != nil {
 			return d, err
 		}
 		d.Exec, d.Reason = l.mode, l.reason
-		end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs}) // commands of all processes; ended ones are kept for half an hour
+		end, err := s.askHelper(ctx, l, mux.Open{Op: mux.OpJobs}) // commands of all processes; ended ones are kept for half an hour
 		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 		return d, err
 	}
 	return d, nil
 }
 
-// tell adds this process's facts to the description of its container. It ignores descriptions of other containers.
-func (s *Sandbox) tell(d *Description) {
+// addOwnFacts adds this process's facts to the description of its container. It ignores descriptions of other containers.
+func (s *Sandbox) addOwnFacts(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id != d.ID {
@@ -130,46 +130,46 @@ func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
-// lost makes the error for a command whose end is unknown, and repairs the sandbox if it can.
-func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
-	s.drop(t.l)
+// lostError makes the error for a command whose end is unknown, and repairs the sandbox if it can.
+func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
+	s.dropLink(t.link)
 	if errors.Is(why, errFrozen) {
-		return &LostError{Began: t.began(), Why: why.Error(), Container: s.m.state(ctx, t.l.id)}
+		return &LostError{Began: t.began(), Why: why.Error(), Container: s.manager.askState(ctx, t.link.id)}
 	}
-	now := s.settled(ctx, t.l)
-	s.endLeft(ctx, t, now)
+	now := s.awaitSettled(ctx, t.link)
+	s.endLeftovers(ctx, t, now)
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeft connects again, and ends the leftovers of a command whose helper has died, because no other process does that. It
+// endLeftovers connects again, and ends the leftovers of a command whose helper has died, because no other process does that. It
 // ignores errors, because the next command meets the same error.
-func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
-	l, err := s.ready(ctx)
-	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // after a restart of the container, the pids belong to other processes
-	if err == nil && same && t.began() && l.id == t.l.id {
-		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.st.PID()})
+func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
+	l, err := s.ensureLink(ctx)
+	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // after a restart of the container, the pids belong to other processes
+	if err == nil && same && t.began() && l.id == t.link.id {
+		_, _ = s.askHelper(ctx, l, mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()})
 	}
 }
 
-// removeTime is how long an ended container is checked again, because it may be in removal.
-const removeTime = 400 * time.Millisecond
+// removalTime is how long an ended container is checked again, because it may be in removal.
+const removalTime = 400 * time.Millisecond
 
-// settled asks the engine for the state of a container whose helper has ended. The engine needs time to notice an end, so
+// awaitSettled asks the engine for the state of a container whose helper has ended. The engine needs time to notice an end, so
 // "running" counts only if the helper can be started again.
-func (s *Sandbox) settled(ctx context.Context, l *link) Container {
+func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		now := s.m.state(ctx, l.id)
+		now := s.manager.askState(ctx, l.id)
 		if now.State == Exited && ended.IsZero() {
 			ended = time.Now()
 		}
 		switch {
-		case now.State == Exited && time.Since(ended) < removeTime: // a removal kills the container first
+		case now.State == Exited && time.Since(ended) < removalTime: // a removal kills the container first
 		case now.State != Running && now.State != Removing, time.Now().After(limit):
 			return now
 		case now.State == Running:
-			if again, err := s.m.connect(ctx, now); err == nil {
+			if again, err := s.manager.connect(ctx, now); err == nil {
 				again.close()
 				return now
 			}
@@ -180,8 +180,8 @@ func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	}
 }
 
-// drop closes a link that doesn't work.
-func (s *Sandbox) drop(l *link) {
+// dropLink closes a link that doesn't work.
+func (s *Sandbox) dropLink(l *link) {
 	s.mu.Lock()
 	if s.link == l {
 		s.link = nil
@@ -190,9 +190,9 @@ func (s *Sandbox) drop(l *link) {
 	l.close()
 }
 
-// ask makes a request without streams, and returns how it ended.
-func (s *Sandbox) ask(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
-	return (&attempt{s: s, l: l, open: open, req: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
+// askHelper makes a request without streams, and returns how it ended.
+func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
+	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }
 
 // faultError returns the error for a fault that the helper has reported.

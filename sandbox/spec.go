@@ -13,26 +13,26 @@ import (
 	"strings"
 )
 
-// inits are the entry points of images with their own init. A second init above it would compete with it.
-var inits = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
+// initPaths are the entry points of images with their own init. Another init as process 1 would compete with it.
+var initPaths = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
 // LabelInit with the value "1" on an image says that its entry point is an init.
 const LabelInit = "hinit-init"
 
-// ownInit reports whether an image has its own init. It is false if the engine doesn't say.
-func ownInit(ctx context.Context, engine Engine, ref string) bool {
+// hasOwnInit reports whether an image has its own init. It is false if the engine doesn't say.
+func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	image, err := engine.Image(ctx, ref)
 	if err != nil {
 		return false
 	}
-	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(inits, image.Entrypoint[0])
+	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0])
 }
 
 // buildSpec returns the container of a key. It makes the host's directories that the container mounts. ownInit says whether the
 // image has its own init. limitsDisk says whether the engine may be able to limit the size of a container's file system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
-		Name: newName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
+		Name: randomName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
 		CapDrop: []string{"ALL"}, CapAdd: slices.Clone(Capabilities), SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
 	}
@@ -49,10 +49,10 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if ownInit {
 		run = "rw,exec,nosuid,size=64m" // s6 executes files that it puts there
 	}
-	s.tmpfs("/tmp", "rw,exec,nosuid,size=512m")
-	s.tmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
-	s.tmpfs("/run", run)
-	if err := s.writable(o, key); err != nil {
+	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
+	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
+	s.addTmpfs("/run", run)
+	if err := s.addWritable(o, key); err != nil {
 		return Spec{}, err
 	}
 	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, o.warn)...)
@@ -73,16 +73,16 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 // noDiskLimit is the warning for a container whose file system has no limit.
 const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
-func (s *Spec) tmpfs(target, options string) {
+func (s *Spec) addTmpfs(target, options string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "tmpfs", Target: target, Options: options})
 }
 
-func (s *Spec) bind(source, target string) {
+func (s *Spec) addBind(source, target string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
 }
 
-// writable adds the volumes, and the directories to which commands may write.
-func (s *Spec) writable(o Options, key Key) error {
+// addWritable adds the volumes, and the directories to which commands may write.
+func (s *Spec) addWritable(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
 	if o.MountCwd && o.HostCwd != "" && !explicit {
@@ -93,7 +93,7 @@ func (s *Spec) writable(o Options, key Key) error {
 		}
 	}
 	if hostCwd != "" {
-		s.bind(hostCwd, "/workspace")
+		s.addBind(hostCwd, "/workspace")
 	}
 	places := []struct{ name, target, size string }{{"home", "/root", "1g"}}
 	if !explicit && hostCwd == "" {
@@ -101,25 +101,25 @@ func (s *Spec) writable(o Options, key Key) error {
 	}
 	for _, at := range places {
 		if !o.PersistFS {
-			s.tmpfs(at.target, "rw,exec,size="+at.size)
+			s.addTmpfs(at.target, "rw,exec,size="+at.size)
 			continue
 		}
 		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a task's name may have a separator of -v
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
 		}
-		s.bind(dir, at.target)
+		s.addBind(dir, at.target)
 	}
 	if !o.PersistFS {
-		s.tmpfs("/home", "rw,exec,size=1g")
+		s.addTmpfs("/home", "rw,exec,size=1g")
 	}
 	s.Mounts = append(s.Mounts, o.Volumes...)
 	return nil
 }
 
-// credentialMounts returns mounts for files of a profile that commands may read. files has their paths in the profile. It leaves
-// out, with a warning, a missing file and a directory: such a mount would prevent the container's start, or put a directory in
-// the place of a file. It also leaves out a link that leads out of the profile.
+// credentialMounts returns mounts for files of a profile that commands may read. files has their paths in the profile. A missing
+// file and a directory are left out with a warning. Such a mount would prevent the container's start, or put a directory in the
+// place of a file. A link that leads out of the profile is left out too.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -151,19 +151,19 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// nameOf returns the name of the container of a key. It is not used to find the container; it prevents the engine from making a
-// second one.
-func (m *Manager) nameOf(labels map[string]string) string {
+// containerName returns the name of the container of a key. The name is not used to find the container. It prevents the engine
+// from making a second one for the same key.
+func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return "hermes-" + hex.EncodeToString(sum[:4])
 }
 
-// newName returns a random name for a container.
-func newName() string { return "hermes-" + randomHex(4) }
+// randomName returns a random name for a container.
+func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwarded returns the values of the forwarded variables: this process's, or else the profile's. It leaves out variables that are
-// empty in both.
-func forwarded(o Options) map[string]string {
+// forwardedVariables returns the values of the forwarded variables: this process's, or else the profile's. It leaves out
+// variables that are empty in both.
+func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
 		return nil // so that the service, as root, reads nothing of its callers
 	}
@@ -193,7 +193,7 @@ const (
 	LabelProfile = "hermes-profile" // sanitised
 
 	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; other volumes do not touch it
-	LabelSource = "hinit-source" // of a volume: the directory that it replaces
+	LabelSource = "hinit-source" // on a volume: the directory that the volume replaces
 	LabelClient = "hinit-client" // process that made the container by docker run for itself, without a docker ps before
 )
 

@@ -36,7 +36,7 @@ func mountAt(s Spec, target string) (found []Mount) {
 	return found
 }
 
-// Rows of section 19.2 of the contract.
+// TestRunArguments tries the rows of section 19.2 of the contract.
 func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
@@ -171,7 +171,7 @@ func TestRunArguments(t *testing.T) {
 	})
 }
 
-// Rows of section 19.2 of the contract about credentials.
+// TestCredentialMounts tries the rows of section 19.2 of the contract about credentials.
 func TestCredentialMounts(t *testing.T) {
 	home := t.TempDir()
 	if err := errors.Join(os.Mkdir(home+"/dir", 0o755), os.WriteFile(home+"/token.json", nil, 0o600)); err != nil {
@@ -203,7 +203,7 @@ func TestCredentialMounts(t *testing.T) {
 	}
 }
 
-// Rows of section 19.2 of the contract about images with their own init.
+// TestOwnInit tries the rows of section 19.2 of the contract about images with their own init.
 func TestOwnInit(t *testing.T) {
 	for name, c := range map[string]struct {
 		image Image
@@ -220,7 +220,7 @@ func TestOwnInit(t *testing.T) {
 	} {
 		f := newFake()
 		f.image, f.fail["image"] = c.image, c.err
-		if got := ownInit(context.Background(), f, "x"); got != c.own {
+		if got := hasOwnInit(context.Background(), f, "x"); got != c.own {
 			t.Errorf("%s: %v", name, got)
 		}
 		s, _ := specOf(t, nil, c.own, false)
@@ -230,7 +230,7 @@ func TestOwnInit(t *testing.T) {
 	}
 }
 
-// Rows of section 19.3 of the contract about forwarded names.
+// TestForwardedEnvironment tries the rows of section 19.3 of the contract about forwarded names.
 func TestForwardedEnvironment(t *testing.T) {
 	home := t.TempDir()
 	if err := os.WriteFile(home+"/.env", []byte("# a comment\nDOT=from file\nexport BOTH=file\nEMPTY='filled'\nQUOTED=\"a b\"\nBLANK=\nPROV_API_KEY=k\n"), 0o600); err != nil {
@@ -238,7 +238,7 @@ func TestForwardedEnvironment(t *testing.T) {
 	}
 	t.Setenv("BOTH", "shell")
 	t.Setenv("EMPTY", "")
-	got := forwarded(Options{Home: home, ForwardEnv: []string{"DOT", "BOTH", "EMPTY", "QUOTED", "BLANK", "NOWHERE", "PROV_API_KEY"}})
+	got := forwardedVariables(Options{Home: home, ForwardEnv: []string{"DOT", "BOTH", "EMPTY", "QUOTED", "BLANK", "NOWHERE", "PROV_API_KEY"}})
 	want := map[string]string{"DOT": "from file", "BOTH": "shell", "EMPTY": "filled", "QUOTED": "a b", "PROV_API_KEY": "k"}
 	for name, value := range want {
 		if got[name] != value {

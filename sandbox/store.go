@@ -31,11 +31,11 @@ type store struct {
 
 // The directories of a volume.
 const (
-	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
-	runDir    = "run"    // one directory for each container, mounted into it, with the socket of the helper
-	knownDir  = "known"  // one file for each container: see known
-	toolsDir  = "tools"  // one directory for each version of the helper
-	memoryDir = "memory" // one file for each value of [Manager.Remember]
+	locksDir   = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
+	runDir     = "run"    // one directory for each container, mounted into it, with the socket of the helper
+	recordsDir = "known"  // one file for each container: its record
+	toolsDir   = "tools"  // one directory for each version of the helper
+	memoryDir  = "memory" // one file for each value of [Manager.Remember]
 )
 
 // openStore opens the state below a directory, which it makes if it is missing.
@@ -45,7 +45,7 @@ func openStore(path string) (*store, error) {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, runDir, knownDir, toolsDir, memoryDir} {
+	for _, name := range []string{locksDir, runDir, recordsDir, toolsDir, memoryDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
@@ -85,13 +85,13 @@ func randomHex(n int) string {
 func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
 	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels, so the number of directories must be limited
-	dir, err := v.sub(name)
+	dir, err := v.openSub(name)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
-		held, err := lockNow(dir)
+		held, err := tryLock(dir)
 		switch {
 		case err == nil:
 			return func() { held.Close() }, nil
@@ -112,8 +112,8 @@ var (
 	errNotLocal = errors.New("not a local file system") // other machines may use the directory without seeing the lock
 )
 
-// lockNow takes the lock of a directory without waiting. The error may wrap errLocked or errNotLocal.
-func lockNow(dir *fsutil.Dir) (held *os.File, err error) {
+// tryLock takes the lock of a directory without waiting. The error may wrap errLocked or errNotLocal.
+func tryLock(dir *fsutil.Dir) (held *os.File, err error) {
 	held, err = dir.Lock(func(at *os.File) error {
 		if !fsutil.LocalFile(at) {
 			return errNotLocal
@@ -132,25 +132,25 @@ func lockNow(dir *fsutil.Dir) (held *os.File, err error) {
 	return held, err
 }
 
-// sub opens a directory of the store. It creates the directory if it is missing.
-func (v *store) sub(name string) (*fsutil.Dir, error) {
+// openSub opens a directory of the store. It creates the directory if it is missing.
+func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	if err := v.dir.Mkdir(name, 0o700); err != nil {
 		return nil, err
 	}
 	return v.dir.Sub(name)
 }
 
-// known is the record of a container. With the record, a command can find the helper of a container without asking the engine.
-type known struct {
+// record is the record of a container. With the record, a command can find the helper of a container without asking the engine.
+type record struct {
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
 }
 
-// makeRun makes the directory and the record of a container before the container is made.
-func (v *store) makeRun(name string, labels map[string]string) (dir string, err error) {
-	data, err := json.Marshal(known{Labels: labels})
+// prepareRun makes the directory and the record of a container before the container is made.
+func (v *store) prepareRun(name string, labels map[string]string) (dir string, err error) {
+	data, err := json.Marshal(record{Labels: labels})
 	if err == nil {
-		err = v.dir.Create(filepath.Join(knownDir, name), data, 0o600)
+		err = v.dir.Create(filepath.Join(recordsDir, name), data, 0o600)
 	}
 	if err != nil {
 		return "", err
@@ -166,46 +166,46 @@ func (v *store) makeRun(name string, labels map[string]string) (dir string, err 
 	return filepath.Join(v.path, rel), nil
 }
 
-// made records the id of a container.
-func (v *store) made(name, id string) error {
-	k := v.known(name)
+// recordID records the id of a container.
+func (v *store) recordID(name, id string) error {
+	k := v.readRecord(name)
 	k.ID = id
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
 	}
-	return v.dir.Replace(filepath.Join(knownDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
+	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// known returns the record of a container by its name.
-func (v *store) known(name string) (k known) {
-	data, _ := v.dir.ReadFile(filepath.Join(knownDir, name), 64<<10)
+// readRecord returns the record of a container by its name.
+func (v *store) readRecord(name string) (k record) {
+	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
 	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
 	return k
 }
 
-// find returns a container by its whole id.
-func (v *store) find(id string) (c Container, found bool) {
-	entries, _ := v.dir.ReadDir(knownDir)
+// findByID returns a container by its whole id.
+func (v *store) findByID(id string) (c Container, found bool) {
+	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
-		if k := v.known(e.Name()); k.ID == id && id != "" {
+		if k := v.readRecord(e.Name()); k.ID == id && id != "" {
 			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
 		}
 	}
 	return Container{}, false
 }
 
-// forget drops the record and the directory of a removed container.
-func (v *store) forget(name string) {
+// removeRecord drops the record and the directory of a removed container.
+func (v *store) removeRecord(name string) {
 	if name != "" && !strings.Contains(name, "/") {
 		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
-		_ = v.dir.Remove(filepath.Join(knownDir, name))
+		_ = v.dir.Remove(filepath.Join(recordsDir, name))
 	}
 }
 
-// sweep drops the records of containers that do not exist any more. It keeps the names in keep.
-func (v *store) sweep(keep map[string]bool, before time.Time) {
-	for _, below := range []string{runDir, knownDir} {
+// sweepRecords drops the records of containers that do not exist any more. It keeps the names in keep.
+func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
+	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
 		if err != nil {
 			return
@@ -247,7 +247,7 @@ func FindHelper(named string) (string, error) {
 // install copies the helper to the volume and returns its directory, which containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
-	dir, err := v.sub(rel)
+	dir, err := v.openSub(rel)
 	if err != nil {
 		return "", err
 	}

@@ -14,7 +14,7 @@ func TestADirectoryIsLockedOnlyOnALocalFileSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer dir.Close()
-		held, err := lockNow(dir)
+		held, err := tryLock(dir)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}
@@ -22,7 +22,7 @@ func TestADirectoryIsLockedOnlyOnALocalFileSystem(t *testing.T) {
 			continue
 		}
 		defer held.Close()
-		if _, err := lockNow(dir); !errors.Is(err, errLocked) {
+		if _, err := tryLock(dir); !errors.Is(err, errLocked) {
 			t.Errorf("%s, twice: %v", path, err)
 		}
 	}

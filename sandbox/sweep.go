@@ -9,7 +9,7 @@ import (
 // Reap says which containers a sweep removes.
 type Reap struct {
 	MaxAge  time.Duration // 0 is twice the idle window, which counts as at least a minute
-	Now     bool          // all that do not run, of any age. A container that has never run is kept for a minute, because another process may be about to start it.
+	AnyAge  bool          // all that do not run, of any age. A container that has never run is kept for a minute, because another process may be about to start it.
 	Profile string        // only of this profile; "" for all profiles of this volume
 	DryRun  bool
 }
@@ -24,9 +24,9 @@ type Reaped struct {
 	Error   string        `json:"error,omitempty"` // error of the removal
 }
 
-// ours reports whether a container is a sandbox of this volume. The volume's label decides. If it is missing because the agent
+// isOurs reports whether a container is a sandbox of this volume. The volume's label decides. If it is missing because the agent
 // itself made the container, the labels of this profile and a task decide.
-func (m *Manager) ours(c Container, profile string) bool {
+func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
 	}
@@ -41,13 +41,13 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	}
 	var out []Description
 	for _, c := range list {
-		if !m.ours(c, m.opts.Profile) {
+		if !m.isOurs(c, m.opts.Profile) {
 			continue
 		}
 		d := m.describe(c)
 		m.mu.Lock()
-		for _, s := range m.used() {
-			s.tell(&d)
+		for _, s := range m.usedSandboxes() {
+			s.addOwnFacts(&d)
 		}
 		m.mu.Unlock()
 		out = append(out, d)
@@ -58,15 +58,16 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 // OrphanAge returns the least age of an orphan: twice the idle window, which counts as at least a minute.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// sweepOnce sweeps before the first use, if the options say so. It ignores errors, because they must not prevent work.
+// sweepOnce sweeps before the first use of the manager, if the options say so. It ignores errors, because a failed sweep must not
+// prevent work.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
-	if m.opts.Orphans {
+	if m.opts.SweepOrphans {
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, Reap{Profile: profile}) })
 	}
 }
 
-// sweepAgain is how long a sweep waits before it checks a container again that it could not judge or remove.
-const sweepAgain = time.Minute
+// recheckTime is how long a sweep waits before it checks a container again that it could not judge or remove.
+const recheckTime = time.Minute
 
 // Sweep removes the unused containers of this volume: ended, created or dead ones that are older than the age. It never touches a
 // container with another volume's label. Of containers without a label it removes only ended ones, because they may belong to
@@ -87,10 +88,10 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	names := make(map[string]bool)
 	for _, c := range list {
 		names[c.Name] = true
-		if !m.ours(c, cmp.Or(what.Profile, m.opts.Profile)) {
+		if !m.isOurs(c, cmp.Or(what.Profile, m.opts.Profile)) {
 			continue
 		}
-		r, due := m.reap(ctx, c, what)
+		r, due := m.reapContainer(ctx, c, what)
 		if r != nil {
 			out = append(out, *r)
 		}
@@ -108,18 +109,18 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	for _, c := range all {
 		names[c.Name] = true
 	}
-	m.store.sweep(names, begin.Add(-what.MaxAge))
+	m.store.sweepRecords(names, begin.Add(-what.MaxAge))
 	return out, next, nil
 }
 
-// reap removes one container if it is unused, and returns a report. It returns nil if the container stays, with the time of its next
-// check. It checks everything again under the lock of its key, so that no command begins in it meanwhile.
-func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
+// reapContainer removes one container if it is unused, and returns a report. It returns nil if the container stays, with the time
+// of its next check. It checks everything again under the lock of its key, so that no command begins in it meanwhile.
+func (m *Manager) reapContainer(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
-	if c.State != Exited && (!own && !what.Now || c.State != Created && c.State != Dead) {
+	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
 	}
-	again := time.Now().Add(sweepAgain)
+	again := time.Now().Add(recheckTime)
 	step, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	unlock, err := m.store.lock(step, c.Labels, m.opts.warn)
@@ -143,7 +144,7 @@ func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, ti
 		r.Why, since = "it was made and never started", now.Created
 	default:
 	}
-	if what.Now {
+	if what.AnyAge {
 		r.Why, since, what.MaxAge = "it does not run", now.Created, 0
 		if now.State == Created {
 			what.MaxAge = time.Minute
@@ -165,6 +166,6 @@ func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, ti
 		m.opts.warn(err.Error())
 		return r, again
 	}
-	m.store.forget(now.Name)
+	m.store.removeRecord(now.Name)
 	return r, time.Time{}
 }

@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
-	rules := &rules{options: config.Options{Path: *path, Plain: *plain}, path: *path}
+	rules := &ruleFile{options: config.Options{Path: *path, Plain: *plain}, path: *path}
 	cfg, err := rules.read()
 	if err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v; the user that they run as has to be able to read the file", err)
@@ -57,22 +57,22 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if *file == "" {
 		*file = filepath.Join(cfg.Home, ".hinit-actions.json")
 	}
-	if err := believable(cfg, *plain, cfg.Path, *file); err != nil {
+	if err := checkTrusted(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
 	rules.size = -1 // makes the runner read the file again, although it was just found valid
 	host, _ := os.Hostname()
 	r := &actions.Runner{
 		Watch: dial.Here(cfg.Control.Socket, os.LookupEnv).Watch,
-		Rules: rules.next, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
+		Rules: rules.readIfChanged, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
-// believable refuses a configuration file that any user except root and this user can change or create, because its commands run
-// as this user. The agent's files are accepted from two callers: the agent's user, and a user other than root who runs a plain
-// supervisor (hinit run).
-func believable(cfg *config.Config, plain bool, paths ...string) error {
+// checkTrusted refuses a configuration file that any user except root and this user can change or create, because its commands
+// run as this user. The agent's files are accepted from two callers: the agent's user, and a user other than root who runs a
+// plain supervisor (hinit run).
+func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {
 		return nil
@@ -90,16 +90,16 @@ func believable(cfg *config.Config, plain bool, paths ...string) error {
 	return nil
 }
 
-// rules reads the configuration again when its file has changed.
-type rules struct {
+// ruleFile reads the configuration again when its file has changed.
+type ruleFile struct {
 	options config.Options
 	path    string
 	size    int64
 	changed time.Time
 }
 
-// next returns the configuration if it has changed since the last call, else nil.
-func (r *rules) next() (*config.Config, error) {
+// readIfChanged returns the configuration if it has changed since the last call, else nil.
+func (r *ruleFile) readIfChanged() (*config.Config, error) {
 	fi, err := os.Stat(r.path)
 	if err == nil && fi.Size() == r.size && fi.ModTime().Equal(r.changed) {
 		return nil, nil
@@ -108,7 +108,7 @@ func (r *rules) next() (*config.Config, error) {
 }
 
 // read reads the configuration. A file that was read, valid or not, is not read again until it changes.
-func (r *rules) read() (*config.Config, error) {
+func (r *ruleFile) read() (*config.Config, error) {
 	for {
 		if fi, err := os.Stat(r.path); err == nil {
 			r.size, r.changed = fi.Size(), fi.ModTime()

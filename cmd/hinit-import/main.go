@@ -29,7 +29,8 @@ or works in another way, a line each: file, line, key and what to do instead. Th
 process-compose.yaml becomes an env_file of each service.`,
 }
 
-// run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not trusted.
+// run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not
+// trusted.
 func run(args []string, out, errs io.Writer) int {
 	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""

@@ -1,5 +1,5 @@
-// Command hinit-isolate isolates itself and becomes the command after "--". PID 1 starts it in the place of a gateway whose profile
-// has isolation. It owns no goroutine.
+// Command hinit-isolate isolates itself and becomes the command after "--". PID 1 starts it in the place of a gateway whose
+// profile has isolation. It owns no goroutine.
 //
 // The settings below keep the Go runtime from reading the limits of the cgroup at each start, see cmd/hinit-shim.
 //

@@ -30,9 +30,10 @@ func main() {
 	os.Exit(cli.System().Main(os.Args[1:]))
 }
 
-// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would follow
-// the agent's links and signal the processes that the agent has written there. If the agent's user does not exist, the process
-// becomes the owner of home, the directory with the board. It stays root if root owns home. It blocks on /etc and on the volume.
+// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would
+// follow the agent's links and signal the processes that the agent has written there. If the agent's user does not exist, the
+// process becomes the owner of home, the directory with the board. It stays root if root owns home. It blocks on /etc and on the
+// volume.
 func becomeAgent(home string) error {
 	if os.Geteuid() != 0 {
 		return nil

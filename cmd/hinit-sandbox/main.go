@@ -10,11 +10,11 @@ import (
 	"hinit/sandbox/program"
 )
 
-func main() { os.Exit(program.Program{Engine: engine}.Run(os.Args)) }
+func main() { os.Exit(program.Program{Engine: openEngine}.Run(os.Args)) }
 
-// engine returns Docker. For another engine it executes the program of that engine, which is installed beside this one and has
-// the same command line.
-func engine(address string) (sandbox.FullEngine, error) {
+// openEngine returns Docker. For another engine it executes the program of that engine, which is installed beside this one and
+// has the same command line.
+func openEngine(address string) (sandbox.FullEngine, error) {
 	switch name := os.Getenv("HINIT_SANDBOX_ENGINE"); name {
 	case "", "docker":
 		return sandbox.Docker(address)

@@ -1,7 +1,7 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
-// events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
-// and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It dispatches to packages tools, applet, agentcli,
-// identity and volume and does nothing else; it owns no goroutine.
+// events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The
+// names of the tools of s6 and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It
+// dispatches to packages tools, applet, agentcli, identity and volume and does nothing else; it owns no goroutine.
 package main
 
 import (

@@ -39,9 +39,9 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 		return c.Fail(cmdline.WrongUsage, "%v", err)
 	}
 	defer sink.Close()
-	h := newHinit(c.Env)
+	h := newSource(c.Env)
 	f := &forward.Forwarder{
-		Hinit: h, LogsAs: h.logsAs, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
+		Hinit: h, LogsAs: h.logReader, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", *state)
@@ -61,9 +61,9 @@ func stateFile(env func(string) (string, bool), home string) string {
 	return filepath.Join(home, ".hinit-forward.json")
 }
 
-// forwarded returns the counters of the forwarder that belongs to this hinit, or nil if none runs.
-func (h *hinit) forwarded(i client.Init) *metrics.Forwarded {
-	as, err := h.logsAs(i)
+// forwardCounters returns the counters of the forwarder that belongs to this hinit, or nil if none runs.
+func (h *source) forwardCounters(i client.Init) *metrics.Forwarded {
+	as, err := h.logReader(i)
 	if err != nil {
 		return nil
 	}

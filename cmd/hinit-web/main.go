@@ -71,13 +71,13 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
-	h := newHinit(c.Env)
+	h := newSource(c.Env)
 	if err := metrics.Write(c.Out, newCollector(ctx, h, *most)); err != nil {
 		return c.Failed("print the metrics", err)
 	}
 	return c.Failed("ask hinit", h.Reach())
 }
 
-func newCollector(ctx context.Context, h *hinit, most int) *metrics.Collector {
-	return &metrics.Collector{Source: h, Proc: h.proc, Sent: h.forwarded, Most: most, Context: func() context.Context { return ctx }}
+func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
+	return &metrics.Collector{Source: h, Proc: h.procPath, Sent: h.forwardCounters, Most: most, Context: func() context.Context { return ctx }}
 }

@@ -20,15 +20,15 @@ import (
 	"hinit/internal/web"
 )
 
-// usualAddress is the default address of the page.
-const usualAddress = "127.0.0.1:9120"
+// defaultAddress is the default address of the page.
+const defaultAddress = "127.0.0.1:9120"
 
-// shortToken is the least length of a token in bytes. A remote attacker could guess a shorter token.
-const shortToken = 16
+// minToken is the least length of a token in bytes. A remote attacker could guess a shorter token.
+const minToken = 16
 
 var serveVerb = verb{cmdline.Verb{
 	Program: "hinit", Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
-	Help: `The page is for reading, at http://` + usualAddress + `/. With a token (HINIT_WEB_TOKEN, or a file) everything needs it, and services can be
+	Help: `The page is for reading, at http://` + defaultAddress + `/. With a token (HINIT_WEB_TOKEN, or a file) everything needs it, and services can be
 started and stopped; with --listen unix:PATH whoever can open the socket controls. An address that other machines reach is refused without a
 token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a service of it; then the variables below count.`,
 }, serve}
@@ -36,7 +36,7 @@ token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a 
 func serve(ctx context.Context, c *cmdline.Call) int {
 	const doing = "serve the page"
 	var listen, hosts cmdline.List
-	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+usualAddress+")")
+	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+defaultAddress+")")
 	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token, besides localhost (HINIT_WEB_HOST)")
 	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")
 	base := c.Flags.String("base-path", c.Variable("HINIT_WEB_BASE_PATH", ""), "`PATH` below which a reverse proxy shows the page (HINIT_WEB_BASE_PATH)")
@@ -46,12 +46,12 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		return code
 	}
 	if listen == nil {
-		_ = listen.Set(c.Variable("HINIT_WEB_LISTEN", usualAddress))
+		_ = listen.Set(c.Variable("HINIT_WEB_LISTEN", defaultAddress))
 	}
 	if hosts == nil {
 		_ = hosts.Set(c.Variable("HINIT_WEB_HOST", ""))
 	}
-	token, err := tokenOf(c, *tokenFile)
+	token, err := readToken(c, *tokenFile)
 	if err != nil {
 		return c.Failed(doing, err)
 	}
@@ -63,7 +63,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 			return c.Fail(cmdline.WrongUsage, "cannot %s: other machines reach %s, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing, address)
 		}
 	}
-	h := newHinit(c.Env)
+	h := newSource(c.Env)
 	if h.isolates() && token == "" && !*open {
 		return c.Fail(cmdline.WrongUsage, "cannot %s: %s", doing, needsToken)
 	}
@@ -73,7 +73,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
-		Hinit: h, Proc: h.proc, LogsAs: h.logsAs, Beside: beside(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+		Hinit: h, Proc: h.procPath, LogsAs: h.logReader, Beside: programsBeside(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
 		return c.Failed(doing, err)
@@ -86,7 +86,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 		defer l.Close()
 		if l.Addr().Network() == "unix" {
-			l = ownersOnly{l, h.isolates}
+			l = isolationListener{l, h.isolates}
 		}
 		listeners = append(listeners, l)
 	}
@@ -101,7 +101,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 const needsToken = "isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated refuses all requests while profiles are isolated. A reload can isolate them after the start of this program.
-func (h *hinit) refuseIsolated(page http.Handler) http.Handler {
+func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.isolates() {
 			http.Error(w, "cannot serve the status page: "+needsToken, http.StatusForbidden)
@@ -111,14 +111,15 @@ func (h *hinit) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// ownersOnly is a Unix socket. While profiles are isolated it closes their connections: they may have the same user as the socket's owner.
-type ownersOnly struct {
+// isolationListener is a Unix socket. While profiles are isolated it closes their connections: they may have the same user as the
+// socket's owner.
+type isolationListener struct {
 	net.Listener
 	isolates func() bool
 }
 
 // Accept waits for a connection of a process that is not isolated.
-func (o ownersOnly) Accept() (net.Conn, error) {
+func (o isolationListener) Accept() (net.Conn, error) {
 	for {
 		c, err := o.Listener.Accept()
 		if err != nil {
@@ -160,8 +161,8 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	return nil
 }
 
-// tokenOf reads the token from its variable or file.
-func tokenOf(c *cmdline.Call, file string) (string, error) {
+// readToken reads the token from its variable or file.
+func readToken(c *cmdline.Call, file string) (string, error) {
 	token := c.Variable("HINIT_WEB_TOKEN", "")
 	if file != "" {
 		text, err := os.ReadFile(file)
@@ -173,8 +174,8 @@ func tokenOf(c *cmdline.Call, file string) (string, error) {
 			return "", fmt.Errorf("there is no token in %q", file)
 		}
 	}
-	if token != "" && len(token) < shortToken {
-		return "", fmt.Errorf("the token has less than %d characters; make one with: head -c 24 /dev/urandom | base64", shortToken)
+	if token != "" && len(token) < minToken {
+		return "", fmt.Errorf("the token has less than %d characters; make one with: head -c 24 /dev/urandom | base64", minToken)
 	}
 	return token, nil
 }

@@ -62,7 +62,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	go func() {
 		for {
-			c, err := ownersOnly{l, func() bool { return true }}.Accept()
+			c, err := isolationListener{l, func() bool { return true }}.Accept()
 			if err != nil {
 				return
 			}
@@ -88,7 +88,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 // A page without a token went on showing the logs of all profiles after a reload had isolated them.
 func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
 	dir := t.TempDir()
-	h := &hinit{Client: dial.New(dir + "/control.sock")}
+	h := &source{Client: dial.New(dir + "/control.sock")}
 	page := h.refuseIsolated(http.NotFoundHandler())
 	code := func() int {
 		w := httptest.NewRecorder()

@@ -20,19 +20,19 @@ import (
 	"hinit/internal/web"
 )
 
-// hinit asks this container's hinit, and reads the other data that this program shows.
-type hinit struct {
+// source asks this container's hinit, and reads the other data that this program shows.
+type source struct {
 	*dial.Client
 	env func(string) (string, bool)
 }
 
-func newHinit(env func(string) (string, bool)) *hinit {
-	return &hinit{cmdline.Here(env), env}
+func newSource(env func(string) (string, bool)) *source {
+	return &source{cmdline.Here(env), env}
 }
 
-// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim. If the list can't be
-// read, it returns true.
-func (h *hinit) isolates() bool {
+// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim. If the list can't
+// be read, it returns true.
+func (h *source) isolates() bool {
 	if h.Reach() != nil && h.Socket() == "" { // no hinit was found yet, so there is nothing to show
 		return false
 	}
@@ -43,36 +43,37 @@ func (h *hinit) isolates() bool {
 	return info.Size() > 0
 }
 
-// proc returns the path of the /proc that shows hinit's processes, or "".
-func (h *hinit) proc(i client.Init) string { return usage.Root(h.Socket(), i.PID) }
+// procPath returns the path of the /proc that shows hinit's processes, or "".
+func (h *source) procPath(i client.Init) string { return usage.Root(h.Socket(), i.PID) }
 
-// logsAs returns the identity with which this program opens hinit's log files.
-func (h *hinit) logsAs(i client.Init) (*fsutil.Actor, error) {
+// logReader returns the identity with which this program opens hinit's log files.
+func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }
 
-// beside returns the programs that read boards and sandboxes. They are installed beside this program, and run as its user. Root gets
-// no boards, because root does not open the agent's files.
-func beside(env func(string) (string, bool)) web.Beside {
+// programsBeside returns the programs that read boards and sandboxes. They are installed beside this program, and run as its
+// user. Root gets no boards, because root does not open the agent's files.
+func programsBeside(env func(string) (string, bool)) web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
 			return nil, fs.ErrNotExist // no sandbox service runs here
 		}
-		return output(ctx, home, "hinit-sandbox", "ls", "--json")
+		return programOutput(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}
 	if os.Geteuid() != 0 {
 		b.Boards = func(ctx context.Context, home string) ([]byte, error) {
-			return output(ctx, home, "hinit-kanban", "stats", "--all")
+			return programOutput(ctx, home, "hinit-kanban", "stats", "--all")
 		}
 	}
 	return b
 }
 
-// mostOutput limits the bytes that are read from a program's output.
-const mostOutput = 8 << 20
+// maxOutput limits the bytes that are read from a program's output.
+const maxOutput = 8 << 20
 
-// output runs a program of hinit for a home and returns its output. The error is [fs.ErrNotExist] if the program is not installed.
-func output(ctx context.Context, home, name string, args ...string) ([]byte, error) {
+// programOutput runs a program of hinit for a home and returns its output. The error is [fs.ErrNotExist] if the program is not
+// installed.
+func programOutput(ctx context.Context, home, name string, args ...string) ([]byte, error) {
 	program, err := cmdline.Beside(name)
 	if err == nil {
 		_, err = os.Stat(program)
@@ -84,7 +85,7 @@ func output(ctx context.Context, home, name string, args ...string) ([]byte, err
 	if home != "" {
 		env = proc.SetEnv(env, map[string]string{"HERMES_HOME": home})
 	}
-	out, errs, x, err := proc.Output(ctx, proc.Spec{Path: program, Argv: append([]string{name}, args...), Env: env}, mostOutput)
+	out, errs, x, err := proc.Output(ctx, proc.Spec{Path: program, Argv: append([]string{name}, args...), Env: env}, maxOutput)
 	switch {
 	case err != nil:
 		return nil, err

@@ -44,13 +44,13 @@ func run(argv []string) int {
 		fmt.Println(reexec.Format) // hinit reexec asks a new binary for this
 		return 0
 	}
-	return tools(argv)
+	return execTools(argv)
 }
 
-// tools replaces the process by hinit-tools. That program has every other command, the tools of s6, and the program that sets
+// execTools replaces the process by hinit-tools. That program has every other command, the tools of s6, and the program that sets
 // limits before a command. It returns only after a failure. It is the fallback for commands for which package entry could not
 // execute hinit-tools.
-func tools(argv []string) int {
+func execTools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")
 	if err == nil {

@@ -72,7 +72,7 @@ host or of another container, and mounts of ` + "`/`" + ` and of an engine's soc
 func dockerTable() string {
 	var b strings.Builder
 	var run map[string]string
-	dockercli.Described(func(line string, flags map[string]string) {
+	dockercli.EachCommand(func(line string, flags map[string]string) {
 		if strings.HasPrefix(line, "docker run ") {
 			run = flags
 		}

@@ -1,5 +1,5 @@
-// Package archive copies files and trees as tar archives, into a sandbox and out of it. Neither side trusts the other, or the owner
-// of the files. Packing and unpacking follow no link out of a directory, even if a link appears during the work.
+// Package archive copies files and trees as tar archives, into a sandbox and out of it. Neither side trusts the other, or the
+// owner of the files. Packing and unpacking follow no link out of a directory, even if a link appears during the work.
 //
 // The package owns no goroutine.
 package archive
@@ -31,7 +31,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	return &out, errors.Join(err, w.Close())
 }
 
-// Pack writes a file or a tree as an archive, in which its name is name. It leaves out sockets, pipes and devices.
+// Pack writes a file or a tree as an archive, under the given name. It leaves out sockets, pipes and devices.
 func Pack(w io.Writer, source, name string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -50,7 +50,7 @@ func Pack(w io.Writer, source, name string) error {
 		return errors.Join(err, fmt.Errorf("%s has changed", source))
 	}
 	archive := tar.NewWriter(w)
-	return errors.Join(Add(archive, tree{root}, start, name), archive.Close())
+	return errors.Join(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
 // Tree is a directory with its content. Its paths lead through no link. If it has a method Readlink, archives keep its links.
@@ -60,22 +60,22 @@ type Tree interface {
 	Open(path string) (*os.File, error)
 }
 
-// tree makes a Tree of an os.Root. It keeps links.
-type tree struct{ *os.Root }
+// rootTree makes a Tree of an os.Root. It keeps links.
+type rootTree struct{ *os.Root }
 
-func (t tree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
+func (t rootTree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
 
-func (t tree) Open(path string) (*os.File, error) {
+func (t rootTree) Open(path string) (*os.File, error) {
 	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Add adds the file or tree at a path of from to an archive, in which its name is name. It leaves out sockets, pipes and devices,
-// and also links unless the tree keeps them. The archive has no owners, and no mode bits that give rights. A file that is removed
-// meanwhile is left out.
-func Add(w *tar.Writer, from Tree, at, name string) error { return add(w, from, at, name, nil) }
+// Add adds the file or tree at the path at of a Tree to an archive, under the given name. It leaves out sockets, pipes and
+// devices, and also links unless the tree keeps them. The archive has no owners, and no mode bits that give rights. A file that
+// is removed meanwhile is left out.
+func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// add is Add for an entry of a directory listing. Without a listing, listed is nil.
-func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
+// addEntry is Add for an entry of a directory listing. Without a listing, listed is nil.
+func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -94,7 +94,7 @@ func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 		err = errors.Join(err, w.WriteHeader(h))
 		for _, e := range entries {
 			if err == nil {
-				err = add(w, from, path.Join(at, e.Name()), path.Join(name, e.Name()), e)
+				err = addEntry(w, from, path.Join(at, e.Name()), path.Join(name, e.Name()), e)
 			}
 		}
 		return err
@@ -113,7 +113,7 @@ func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 		return err
 	}
 	defer f.Close()
-	if opened, err := f.Stat(); err != nil || !same(opened, info) {
+	if opened, err := f.Stat(); err != nil || !sameFile(opened, info) {
 		return errors.Join(err, fmt.Errorf("%s has changed", at))
 	}
 	if err := w.WriteHeader(h); err != nil {
@@ -123,7 +123,7 @@ func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	return err
 }
 
-func same(a, b fs.FileInfo) bool {
+func sameFile(a, b fs.FileInfo) bool {
 	one, isOne := a.Sys().(*syscall.Stat_t)
 	other, isOther := b.Sys().(*syscall.Stat_t)
 	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
@@ -136,14 +136,14 @@ func Unpack(r io.Reader, dir string) error {
 		return err
 	}
 	defer root.Close()
-	return each(r, func(h *tar.Header, data io.Reader) error { return unpackOne(root, path.Clean(h.Name), h, data) })
+	return eachEntry(r, func(h *tar.Header, data io.Reader) error { return unpackEntry(root, path.Clean(h.Name), h, data) })
 }
 
 // UnpackAs unpacks the first entry of an archive and all entries below it. The first entry becomes target.
 func UnpackAs(r io.Reader, target string) error {
 	var root *os.Root
 	single := false
-	err := each(r, func(h *tar.Header, data io.Reader) (err error) {
+	err := eachEntry(r, func(h *tar.Header, data io.Reader) (err error) {
 		_, name, _ := strings.Cut(strings.Trim(path.Clean("/"+h.Name), "/"), "/")
 		if root == nil {
 			single = name == "" && h.Typeflag != tar.TypeDir
@@ -160,7 +160,7 @@ func UnpackAs(r io.Reader, target string) error {
 		default:
 			name = filepath.Base(target)
 		}
-		return unpackOne(root, name, h, data)
+		return unpackEntry(root, name, h, data)
 	})
 	if err == nil {
 		_, err = io.Copy(io.Discard, r) // the sender may append padding
@@ -194,7 +194,7 @@ func openTarget(target string, holds bool) (*os.Root, error) {
 	return root, nil
 }
 
-func each(r io.Reader, do func(*tar.Header, io.Reader) error) error {
+func eachEntry(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -210,8 +210,8 @@ func each(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	}
 }
 
-// unpackOne makes one entry. It replaces an existing file or link of the same name, and follows no link.
-func unpackOne(root *os.Root, name string, h *tar.Header, data io.Reader) error {
+// unpackEntry makes one entry. It replaces an existing file or link of the same name, and follows no link.
+func unpackEntry(root *os.Root, name string, h *tar.Header, data io.Reader) error {
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {
 		if err := root.MkdirAll(name, mode|0o700); err != nil {

@@ -18,8 +18,8 @@ import (
 	"hinit/sandbox"
 )
 
-// Lost is the exit code of a command whose end is unknown: the same as for a killed command.
-const Lost = 137
+// CodeLost is the exit code of a command whose end is unknown: the same as for a killed command.
+const CodeLost = 137
 
 // Call is one command line with its streams.
 type Call struct {
@@ -30,42 +30,42 @@ type Call struct {
 	sandbox.Streams
 }
 
-// verb is one command.
+// verb is one command of hinit sandbox.
 type verb struct {
 	cmdline.Verb
 	hidden  bool   // only the verb "cp" calls it
-	options string // names of the flags in [options.all]
+	options string // names of the flags in [options.defineAll]
 	run     func(*invocation) (int, error)
 }
 
 // options has the flags of all verbs. Each verb defines only some of them.
 type options struct {
-	task, profile, in, dir, job, retry string
-	env                                []string
-	timeout, maxAge                    time.Duration
-	json, tty, background, follow, dry bool
-	volumes                            bool
+	task, profile, container, dir, job, retry string
+	env                                       []string
+	timeout, maxAge                           time.Duration
+	json, tty, background, follow, dryRun     bool
+	volumes                                   bool
 }
 
 // invocation is a verb with its arguments.
 type invocation struct {
-	ctx   context.Context //nolint:containedctx // it lives as long as the call
-	m     *sandbox.Manager
-	call  *Call
-	opt   options
-	words []string
+	ctx     context.Context //nolint:containedctx // it lives as long as the call
+	manager *sandbox.Manager
+	call    *Call
+	options options
+	words   []string
 }
 
-// all defines the flags of all verbs. A name with a dot is another description of the same flag, for verbs that explain it
+// defineAll defines the flags of all verbs. A name with a dot is another description of the same flag, for verbs that explain it
 // differently.
-func (o *options) all(f *flag.FlagSet) {
+func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
 	f.StringVar(&o.profile, "profile.only", "", "only those of this `PROFILE`")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be removed")
 	f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
-	f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
+	f.StringVar(&o.container, "in", "", "a container that exists, by its name or `ID`")
 	f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
 	f.BoolVar(&o.tty, "t", false, "give it a terminal")
 	f.BoolVar(&o.follow, "f", false, "go on as it is written")
@@ -81,10 +81,10 @@ func (o *options) all(f *flag.FlagSet) {
 	})
 }
 
-// define adds the named flags to the flags of a verb.
-func (o *options) define(f *flag.FlagSet, names string) {
+// defineNamed adds the named flags to the flags of a verb.
+func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
-	o.all(all)
+	o.defineAll(all)
 	for key := range strings.FieldsSeq(names) {
 		name, _, _ := strings.Cut(key, ".")
 		f.Var(all.Lookup(key).Value, name, all.Lookup(key).Usage)
@@ -119,8 +119,8 @@ func verbs() []verb {
 			Verb:    cmdline.Verb{Name: "reap", Summary: "remove unused sandboxes: ended long ago, or of an agent that has ended"},
 			options: "profile.only dry-run json max-age", run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
-		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).put},
-		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).get},
+		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).putTree},
+		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).getTree},
 	}
 }
 
@@ -133,7 +133,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	if len(words) == 0 {
 		words = []string{""} // the flags select the sandbox
 	}
-	i := &invocation{ctx: ctx, m: m, call: call, opt: opt, words: words}
+	i := &invocation{ctx: ctx, manager: m, call: call, options: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		fmt.Fprintln(call.Err, show.Text(cmdline.Message(cmp.Or(v.Doing, "run "+v.Command()), err)))
@@ -144,14 +144,14 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	return code
 }
 
-// Wants lists what a command line needs from its caller.
-type Wants struct {
+// Needs lists what a command line needs from its caller.
+type Needs struct {
 	Names           []string // names of variables whose values it needs
 	Stdin, Terminal bool
 }
 
 // Check prints the mistakes of a command line, or its help, without running it. If ok is false, the caller exits with code.
-func Check(args []string, out, errs io.Writer) (w Wants, code int, ok bool) {
+func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
 	return w, code, ok
@@ -162,7 +162,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 	for _, v = range verbs() {
 		if known = append(known, v.Name); v.Name == args[0] {
 			f := cmdline.Flags(v.Name)
-			opt.define(f, v.options)
+			opt.defineNamed(f, v.options)
 			least, most := cmdline.Bounds(v.Args)
 			v.Program, v.Args = "hinit sandbox", strings.TrimSpace("[OPTIONS] "+v.Args)
 			words, code, ok = v.Parse(f, args[1:], least, most, out, errs)
@@ -213,7 +213,7 @@ func codeOf(err error) int {
 
 // print writes a value as JSON, or a table.
 func (i *invocation) print(v any, rows [][]string) error {
-	if i.opt.json {
+	if i.options.json {
 		return json.NewEncoder(i.call.Out).Encode(v)
 	}
 	w := tabwriter.NewWriter(i.call.Out, 0, 0, 3, ' ', 0)

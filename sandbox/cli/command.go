@@ -14,15 +14,15 @@ import (
 
 // key returns the key of the sandbox that the flags select.
 func (i *invocation) key() sandbox.Key {
-	return i.m.Key(sandbox.Key{Task: i.opt.task, Profile: i.opt.profile})
+	return i.manager.Key(sandbox.Key{Task: i.options.task, Profile: i.options.profile})
 }
 
-// open returns the sandbox that the flags select, and makes it if it is missing. With --in the sandbox must exist.
-func (i *invocation) open() (*sandbox.Sandbox, error) {
-	if i.opt.in != "" {
-		return i.adopt(i.opt.in)
+// openSandbox returns the sandbox that the flags select, and makes it if it is missing. With --in the sandbox must exist.
+func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
+	if i.options.container != "" {
+		return i.adopt(i.options.container)
 	}
-	return i.m.Open(i.ctx, i.key())
+	return i.manager.Open(i.ctx, i.key())
 }
 
 // adopt returns a running sandbox by its name.
@@ -31,19 +31,19 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return i.m.Adopt(i.ctx, d.ID)
+	return i.manager.Adopt(i.ctx, d.ID)
 }
 
 // find finds a sandbox by the name or id of its container, or by its task. "" stands for the sandbox that the flags select.
 func (i *invocation) find(name string) (found sandbox.Description, err error) {
-	all, err := i.m.List(i.ctx)
+	all, err := i.manager.List(i.ctx)
 	if err != nil {
 		return found, err
 	}
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the ids that a container had before it was made again
+		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the ids that a container had before it was made again
 			id = c.ID
 		}
 	}
@@ -65,7 +65,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 
 func (i *invocation) request() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.opt.dir, Env: sandbox.Environment(i.opt.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Timeout: i.opt.timeout,
+		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Timeout: i.options.timeout,
 	}
 }
 
@@ -76,24 +76,24 @@ func (i *invocation) exec() (int, error) {
 	} else {
 		req.Argv = i.words
 	}
-	switch i.opt.retry {
+	switch i.options.retry {
 	case "never":
 	case "safe":
-		req.Safe = true
+		req.Repeatable = true
 	default:
-		return cmdline.WrongUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
+		return cmdline.WrongUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.options.retry)
 	}
 	switch {
-	case i.opt.timeout < 0:
+	case i.options.timeout < 0:
 		return cmdline.WrongUsage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
-	case i.opt.json && !i.opt.background:
+	case i.options.json && !i.options.background:
 		return cmdline.WrongUsage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
 	}
-	box, err := i.open()
+	box, err := i.openSandbox()
 	if err != nil {
 		return cmdline.Done, err
 	}
-	if i.opt.background {
+	if i.options.background {
 		req.Stdin = nil
 		job, err := box.Start(i.ctx, req)
 		if err != nil {
@@ -101,21 +101,21 @@ func (i *invocation) exec() (int, error) {
 		}
 		return cmdline.Done, i.print(job, [][]string{{job.ID}})
 	}
-	if i.opt.tty {
-		i.terminal(&req)
+	if i.options.tty {
+		i.useTerminal(&req)
 	}
-	return i.wait(box, req)
+	return i.runAndReport(box, req)
 }
 
-func (i *invocation) terminal(req *sandbox.Request) {
+func (i *invocation) useTerminal(req *sandbox.Request) {
 	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.call.Size, i.call.Resizes, nil
 }
 
-func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
+func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
 	result, err := box.Exec(i.ctx, req)
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
-		return Lost, err
+		return CodeLost, err
 	case err != nil:
 		return cmdline.Done, err
 	case result.TimedOut:
@@ -127,21 +127,21 @@ func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error
 }
 
 func (i *invocation) shell() (int, error) {
-	box, err := i.open()
+	box, err := i.openSandbox()
 	if err != nil {
 		return cmdline.Done, err
 	}
 	req := i.request()
 	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
 	if i.call.TTY {
-		i.terminal(&req)
+		i.useTerminal(&req)
 	}
-	return i.wait(box, req)
+	return i.runAndReport(box, req)
 }
 
 func (i *invocation) list() (int, error) {
-	if i.opt.volumes {
-		found, err := i.m.Engine().Volumes(i.ctx, sandbox.VolumePrefix, nil)
+	if i.options.volumes {
+		found, err := i.manager.Engine().Volumes(i.ctx, sandbox.VolumePrefix, nil)
 		if err != nil {
 			return cmdline.Done, err
 		}
@@ -150,7 +150,7 @@ func (i *invocation) list() (int, error) {
 		})
 		return cmdline.Done, i.print(found, append([][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}, rows...))
 	}
-	all, err := i.m.List(i.ctx)
+	all, err := i.manager.List(i.ctx)
 	if err != nil {
 		return cmdline.Done, err
 	}
@@ -167,14 +167,14 @@ func (i *invocation) show() (int, error) {
 		return cmdline.Done, err
 	}
 	if d.State == sandbox.Running {
-		box, err := i.m.Adopt(i.ctx, d.ID)
+		box, err := i.manager.Adopt(i.ctx, d.ID)
 		if err != nil {
 			return cmdline.Done, err
 		}
 		if d, err = box.Describe(i.ctx); err != nil {
 			return cmdline.Done, err
 		}
-	} else if c, err := i.m.Engine().Inspect(i.ctx, d.ID); err == nil {
+	} else if c, err := i.manager.Engine().Inspect(i.ctx, d.ID); err == nil {
 		d.User = c.User
 	}
 	how := d.Exec
@@ -210,14 +210,14 @@ func (i *invocation) logs() (int, error) {
 	if err != nil {
 		return cmdline.Done, err
 	}
-	if i.opt.job == "" {
-		return cmdline.Done, i.m.Engine().Logs(i.ctx, d.ID, i.opt.follow, i.call.Out, i.call.Err)
+	if i.options.job == "" {
+		return cmdline.Done, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.call.Out, i.call.Err)
 	}
 	box, err := i.adopt(d.ID)
 	if err != nil {
 		return cmdline.Done, err
 	}
-	_, err = box.JobOutput(i.ctx, i.opt.job, i.opt.follow, i.call.Out)
+	_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.call.Out)
 	return cmdline.Done, err
 }
 
@@ -225,7 +225,7 @@ func (i *invocation) logs() (int, error) {
 const stopGrace = 10 * time.Second
 
 func (i *invocation) stop() (int, error) {
-	if i.opt.job != "" {
+	if i.options.job != "" {
 		if len(i.words) > 1 {
 			return cmdline.WrongUsage, errors.New("cannot stop a background command: it is of one sandbox")
 		}
@@ -233,18 +233,18 @@ func (i *invocation) stop() (int, error) {
 		if err != nil {
 			return cmdline.Done, err
 		}
-		_, err = box.Kill(i.ctx, i.opt.job, 0)
+		_, err = box.Kill(i.ctx, i.options.job, 0)
 		return cmdline.Done, err
 	}
-	return i.each(func(id string) error { return i.m.Engine().Stop(i.ctx, id, stopGrace) })
+	return i.forEach(func(id string) error { return i.manager.Engine().Stop(i.ctx, id, stopGrace) })
 }
 
 func (i *invocation) remove() (int, error) {
-	return i.each(func(id string) error { return i.m.Engine().Remove(i.ctx, id) })
+	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// each runs do for every named sandbox, also after a failure.
-func (i *invocation) each(do func(id string) error) (int, error) {
+// forEach runs do for every named sandbox, also after a failure.
+func (i *invocation) forEach(do func(id string) error) (int, error) {
 	code, errs := cmdline.Done, []error(nil)
 	for _, name := range i.words {
 		d, err := i.find(name)
@@ -262,11 +262,11 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 
 // reap prints the removed sandboxes, or the ones that would be removed.
 func (i *invocation) reap(now bool) (int, error) {
-	found, _, err := i.m.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: now, Profile: i.opt.profile, DryRun: i.opt.dry})
+	found, _, err := i.manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
 		return cmdline.Done, err
 	}
-	if len(found) == 0 && !i.opt.json {
+	if len(found) == 0 && !i.options.json {
 		fmt.Fprintln(i.call.Out, "nothing to remove")
 		return cmdline.Done, nil
 	}
@@ -281,16 +281,16 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
-func (i *invocation) put() (int, error) {
-	box, err := i.open()
+func (i *invocation) putTree() (int, error) {
+	box, err := i.openSandbox()
 	if err != nil {
 		return cmdline.Done, err
 	}
 	return cmdline.Done, box.PutTree(i.ctx, i.words[0], i.call.In)
 }
 
-func (i *invocation) get() (int, error) {
-	box, err := i.open()
+func (i *invocation) getTree() (int, error) {
+	box, err := i.openSandbox()
 	if err != nil {
 		return cmdline.Done, err
 	}

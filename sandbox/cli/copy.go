@@ -17,8 +17,8 @@ import (
 // Run runs a command line in the process that has the sandboxes: this process or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are. It never trusts the
-// data of a sandbox: no name leads out of the target, and no link is followed.
+// Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are. It never trusts
+// the data of a sandbox: no name leads out of the target, and no link is followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {

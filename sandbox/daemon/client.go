@@ -22,17 +22,18 @@ var ErrNone = errors.New("there is no service of sandboxes")
 // ErrLost is wrapped by the error of [Conn.Run] if the service ended while the command ran.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long the service may be unreachable. hinit can restart it in this time, which is less than the agent's time limit
-// for docker version.
+// dialTime is how long the service may be unreachable. hinit can restart it in this time, which is less than the agent's time
+// limit for docker version.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
 )
 
 // Conn is a connection to the service, for one request.
-type Conn struct{ c net.Conn }
+type Conn struct{ conn net.Conn }
 
-// Dial connects to the service. It waits while the service restarts. It refuses a socket whose server is neither root nor this user.
+// Dial connects to the service. It waits while the service restarts. It refuses a socket whose server is neither root nor this
+// user.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)
@@ -61,14 +62,14 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Run sends a request and returns its exit code. The command ends when the context ends, or this process. A read of the standard
+// Run sends a request and returns its exit code. The command ends with the context and with this process. A read of the standard
 // input may continue after Run has returned.
 func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
-	defer c.c.Close()
+	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // closing the connection ends everything
-	service, err := mux.NewClient(c.c)
+	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // closing the connection ends everything
+	service, err := mux.NewClient(c.conn)
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}

@@ -128,7 +128,7 @@ func TestServiceGone(t *testing.T) {
 				_, _ = r.Next()
 				f, _ := r.Next()
 				if begun {
-					_ = w.Write(mux.KindBegun, f.Channel, mux.Number(0))
+					_ = w.Write(mux.KindBegun, f.Channel, mux.EncodeNumber(0))
 				}
 				_ = w.Write(mux.KindOutput, f.Channel, []byte("said"))
 				_ = c.Close()
@@ -168,7 +168,7 @@ func TestDial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.c.Close()
+	c.conn.Close()
 }
 
 func TestWhoMayAsk(t *testing.T) {
@@ -259,7 +259,7 @@ func TestASignalThatIsNone(t *testing.T) {
 		}
 		defer c.Close()
 		w := mux.NewWriter(c)
-		if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{}), w.Write(mux.KindPong, 1, mux.Number(n))); err != nil {
+		if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{}), w.Write(mux.KindPong, 1, mux.EncodeNumber(n))); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; err != nil {
@@ -289,7 +289,7 @@ func TestHalfRequests(t *testing.T) {
 	s := &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }}
 	socket := start(t, s)
 	part := make([]byte, mux.MaxData)
-	for range 2 * longRequests / (3 << 20) {
+	for range 2 * maxLongBytes / (3 << 20) {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			t.Fatal(err)
@@ -308,17 +308,17 @@ func TestHalfRequests(t *testing.T) {
 			}
 		}
 		s.mu.Lock()
-		for _, kept := range s.long {
-			if kept > longRequests {
+		for _, kept := range s.longBytes {
+			if kept > maxLongBytes {
 				t.Errorf("it keeps %d bytes of them", kept)
 			}
 		}
 		s.mu.Unlock()
 	}
-	if !s.keep(1, longRequests) || s.keep(1, 1) {
+	if !s.countBytes(1, maxLongBytes) || s.countBytes(1, 1) {
 		t.Error("another user is not answered any more, or has no limit")
 	}
-	s.keep(1, -longRequests)
+	s.countBytes(1, -maxLongBytes)
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
 		t.Errorf("a short one is not answered any more: %v", err)
 	}

@@ -33,7 +33,7 @@ type Request struct {
 	Size   sandbox.Size      `json:"size,omitzero"`
 }
 
-// Streams are the streams of a request, for client and server.
+// Streams are the standard streams of a request, on both sides.
 type Streams = sandbox.Streams
 
 // Handler handles a request and returns the exit code of its command. The context ends when the caller has gone.
@@ -45,26 +45,26 @@ type Server struct {
 	// Allow says why a caller may not use the service, or returns nil. A nil Allow allows all callers.
 	Allow func(Peer) error
 
-	mu      sync.Mutex
-	reading map[uint32][]net.Conn // connections that have not sent their request yet, oldest first
-	long    map[uint32]int        // bytes of each user's long requests
+	mu        sync.Mutex
+	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, oldest first
+	longBytes map[uint32]int        // bytes of each user's long requests
 }
 
-// Requests up to shortRequest bytes are not counted. longRequests limits the bytes of all longer requests of one user.
+// Requests up to shortRequest bytes are not counted. maxLongBytes limits the bytes of all longer requests of one user.
 const (
 	shortRequest = 16 << 10
-	longRequests = 16 << 20
+	maxLongBytes = 16 << 20
 )
 
-// keep counts n bytes of a request. It returns false if its user would exceed the limit.
-func (s *Server) keep(uid uint32, n int) bool {
+// countBytes counts n bytes of a request. It returns false if its user would exceed the limit.
+func (s *Server) countBytes(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > 0 && s.long[uid]+n > longRequests {
+	if n > 0 && s.longBytes[uid]+n > maxLongBytes {
 		return false
 	}
-	if s.long[uid] += n; s.long[uid] == 0 {
-		delete(s.long, uid)
+	if s.longBytes[uid] += n; s.longBytes[uid] == 0 {
+		delete(s.longBytes, uid)
 	}
 	return true
 }
@@ -77,27 +77,27 @@ const requestTime = 5 * time.Second
 
 // Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.reading, s.long = map[uint32][]net.Conn{}, map[uint32]int{}
-	return mux.Each(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
+	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
+	return mux.ServeEach(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
 }
 
-// readingMost limits the connections of one user that have not sent their request. A further one closes the oldest.
-const readingMost = 64
+// maxUnsent limits the connections of one user that have not sent their request. A further one closes the oldest.
+const maxUnsent = 64
 
-// await counts a connection that has not sent its request, until done is called.
-func (s *Server) await(uid uint32, c net.Conn) (done func()) {
+// countUnsent counts a connection that has not sent its request, until done is called.
+func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if all := s.reading[uid]; len(all) >= readingMost {
+	if all := s.unsent[uid]; len(all) >= maxUnsent {
 		_ = all[0].Close() // the goroutine of that connection ends then
-		s.reading[uid] = slices.Delete(all, 0, 1)
+		s.unsent[uid] = slices.Delete(all, 0, 1)
 	}
-	s.reading[uid] = append(s.reading[uid], c)
+	s.unsent[uid] = append(s.unsent[uid], c)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.reading[uid] = slices.DeleteFunc(s.reading[uid], func(other net.Conn) bool { return other == c }); len(s.reading[uid]) == 0 {
-			delete(s.reading, uid)
+		if s.unsent[uid] = slices.DeleteFunc(s.unsent[uid], func(other net.Conn) bool { return other == c }); len(s.unsent[uid]) == 0 {
+			delete(s.unsent, uid)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
-	done := s.await(from.UID, nc)
+	done := s.countUnsent(from.UID, nc)
 	defer done()
 	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // never fails on an open socket
 	c, err := mux.Accept(nc, "")
@@ -117,12 +117,12 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	kept := 0
-	defer func() { s.keep(from.UID, -kept) }()
+	defer func() { s.countBytes(from.UID, -kept) }()
 	keep := func(n int) error {
 		switch {
 		case n <= shortRequest:
 			return nil
-		case !s.keep(from.UID, n):
+		case !s.countBytes(from.UID, n):
 			return errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
 		}
 		kept += n
@@ -134,7 +134,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	defer answering.Wait()
 	begun := false
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
-		streams := served(ch, req, cancel)
+		streams := requestStreams(ch, req, cancel)
 		if begun { // a connection carries only one request
 			cancel()
 			return
@@ -151,14 +151,14 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		answering.Go(func() {
 			defer guard.Catch("a request for a sandbox")
 			defer nc.Close()                                                // ends the reading
-			_ = ch.Send(mux.KindBegun, mux.Number(0))                       // a caller that has gone needs no answer
+			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0))                 // a caller that has gone needs no answer
 			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // a caller that has gone needs no answer
 		})
 	})
 }
 
-// served returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.
-func served(ch *mux.Channel, req Request, gone func()) Streams {
+// requestStreams returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.
+func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }
 	ch.Resize = func(columns, rows uint16) {

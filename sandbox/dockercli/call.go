@@ -14,14 +14,14 @@ import (
 // Call is one command line that the personality handles. Fields that its command doesn't use are zero.
 type Call struct {
 	command command
-	given   given
+	raw     rawFlags
 
 	Words []string // containers or an image, and the command to run there
 	Env   []string // NAME=value, or NAME for the caller's value
-	Stdin bool     // it reads the caller's standard input
+	Stdin bool     // the command reads the caller's standard input
 
-	// These are for docker ps. State prints a second column, after a tab. Full prints whole ids. A label with the value "" may have
-	// any value.
+	// These are for docker ps. State prints a second column, after a tab. Full prints whole ids. A label with the value "" may
+	// have any value.
 	All, State, Full bool
 	Labels           map[string]string
 	Status           []sandbox.State
@@ -31,21 +31,21 @@ type Call struct {
 	Force bool         // for docker rm
 }
 
-// given has flags that are only needed to parse a call.
-type given struct {
+// rawFlags has flags that are only needed to parse a call.
+type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	beyond        map[string]string // flags that lead out of a sandbox and have no field in Spec, with the words that permit them
+	escapes       map[string]string // flags that lead out of a sandbox and have no field in Spec, with the words that permit them
 }
 
-func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.given.format, "format", "f", "", "") }
+func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
 
-// only returns a check that accepts one output format.
-func only(want string) func(*Call) error {
+// requireFormat returns a check that accepts one output format.
+func requireFormat(want string) func(*Call) error {
 	return func(c *Call) error {
-		if c.given.format != want {
-			return &OtherError{Reason: "the format " + strconv.Quote(c.given.format) + " of docker " + c.command.name}
+		if c.raw.format != want {
+			return &UnhandledError{Reason: "the format " + strconv.Quote(c.raw.format) + " of docker " + c.command.name}
 		}
 		return nil
 	}
@@ -53,29 +53,29 @@ func only(want string) func(*Call) error {
 
 func (c *Call) imageInspect() error {
 	if len(c.Words) > 1 {
-		return &OtherError{Reason: "docker image inspect of several images"}
+		return &UnhandledError{Reason: "docker image inspect of several images"}
 	}
-	return only("{{json .Config.Entrypoint}}")(c)
+	return requireFormat("{{json .Config.Entrypoint}}")(c)
 }
 
 func (c *Call) psFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&c.All, "all", "a", false, "")
-	f.BoolVarP(&c.given.quiet, "quiet", "q", false, "")
+	f.BoolVarP(&c.raw.quiet, "quiet", "q", false, "")
 	f.BoolVar(&c.Full, "no-trunc", false, "")
-	f.StringVar(&c.given.format, "format", "", "")
-	f.StringArrayVarP(&c.given.filters, "filter", "f", nil, "")
+	f.StringVar(&c.raw.format, "format", "", "")
+	f.StringArrayVarP(&c.raw.filters, "filter", "f", nil, "")
 }
 
 func (c *Call) ps() error {
 	c.Labels = map[string]string{}
-	switch format := strings.ReplaceAll(c.given.format, `\t`, "\t"); {
+	switch format := strings.ReplaceAll(c.raw.format, `\t`, "\t"); {
 	case format == "{{.ID}}\t{{.State}}":
 		c.State = true
-	case format == "{{.ID}}", format == "" && c.given.quiet:
+	case format == "{{.ID}}", format == "" && c.raw.quiet:
 	default:
-		return &OtherError{Reason: "the format " + strconv.Quote(format) + " of docker ps"}
+		return &UnhandledError{Reason: "the format " + strconv.Quote(format) + " of docker ps"}
 	}
-	for _, filter := range c.given.filters {
+	for _, filter := range c.raw.filters {
 		key, value, _ := strings.Cut(filter, "=")
 		switch key {
 		case "label":
@@ -84,7 +84,7 @@ func (c *Call) ps() error {
 		case "status":
 			c.Status = append(c.Status, sandbox.State(value))
 		default:
-			return &OtherError{Reason: "the filter " + strconv.Quote(filter) + " of docker ps"}
+			return &UnhandledError{Reason: "the filter " + strconv.Quote(filter) + " of docker ps"}
 		}
 	}
 	return nil
@@ -94,7 +94,7 @@ func (c *Call) execFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&c.Stdin, "interactive", "i", false, "")
 	f.StringArrayVarP(&c.Env, "env", "e", nil, "")
 	f.BoolVar(&c.Spec.Privileged, "privileged", false, "")
-	unanswered(f, "d/detach t/tty privileged", "u/user w/workdir")
+	addHiddenFlags(f, "d/detach t/tty privileged", "u/user w/workdir")
 }
 
 func (c *Call) stopFlags(f *pflag.FlagSet) {
@@ -108,20 +108,20 @@ func (c *Call) removeFlags(f *pflag.FlagSet) {
 }
 
 func (c *Call) runFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&c.given.detach, "detach", "d", false, "")
+	f.BoolVarP(&c.raw.detach, "detach", "d", false, "")
 	c.createFlags(f)
 }
 
 func (c *Call) createFlags(f *pflag.FlagSet) {
 	c.Spec.Flags(f, &c.Env)
-	unanswered(f, "disable-content-trust i/interactive no-healthcheck oom-kill-disable P/publish-all q/quiet rm sig-proxy t/tty", "a/attach c/cpu-shares")
-	c.given.beyond = map[string]string{}
+	addHiddenFlags(f, "disable-content-trust i/interactive no-healthcheck oom-kill-disable P/publish-all q/quiet rm sig-proxy t/tty", "a/attach c/cpu-shares")
+	c.raw.escapes = map[string]string{}
 	for name, word := range map[string]string{
 		"device-cgroup-rule": sandbox.AllowPrivileged, "gpus": sandbox.AllowPrivileged, "cgroup-parent": sandbox.AllowHost, "volumes-from": sandbox.AllowHost,
 		"oom-score-adj": sandbox.AllowHost, "use-api-socket": sandbox.AllowSocket,
 	} {
 		f.Func(name, "", func(value string) error {
-			c.given.beyond["--"+name+"="+value] = word
+			c.raw.escapes["--"+name+"="+value] = word
 			return nil
 		})
 		f.Lookup(name).Hidden = true
@@ -129,9 +129,9 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// unanswered defines flags of the docker command that the personality does not handle: bools have no value, and values have one.
-// Each word is SHORT/LONG, or LONG. A value flag without a short name need not be defined, because pflag can skip it.
-func unanswered(f *pflag.FlagSet, bools, values string) {
+// addHiddenFlags defines flags of the docker command that the personality does not handle: bools have no value, and values have
+// one. Each word is SHORT/LONG, or LONG. A value flag without a short name need not be defined, because pflag can skip it.
+func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
 		if !has {
@@ -146,9 +146,10 @@ func unanswered(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// leadsOut returns the part of a call that gives more than a sandbox, and the word that permits it; see [sandbox.Spec.LeadsOut].
-func (c *Call) leadsOut(allow []string) (what, word string) {
-	for what, word := range c.given.beyond {
+// findEscape returns the part of a call that gives more than a sandbox, and the word that permits it; see
+// [sandbox.Spec.FindEscape].
+func (c *Call) findEscape(allow []string) (what, word string) {
+	for what, word := range c.raw.escapes {
 		if !slices.Contains(allow, word) {
 			return what, word
 		}
@@ -158,12 +159,12 @@ func (c *Call) leadsOut(allow []string) (what, word string) {
 			return "the label " + name, ""
 		}
 	}
-	return c.Spec.LeadsOut(allow...)
+	return c.Spec.FindEscape(allow...)
 }
 
 func (c *Call) run() error {
-	if !c.given.detach {
-		return &OtherError{Reason: "docker run without --detach"}
+	if !c.raw.detach {
+		return &UnhandledError{Reason: "docker run without --detach"}
 	}
 	return c.create()
 }
@@ -173,8 +174,8 @@ func (c *Call) create() error {
 	return nil
 }
 
-// each handles a call for every container that it names, also after a failure.
-func each(do func(*Personality, context.Context, *Call, string, Caller) int) answer {
+// forEach makes a handler that calls do for each named container, even after a failure.
+func forEach(do func(*Personality, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Personality, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {
 			code = max(code, do(p, ctx, c, ref, from))

@@ -12,17 +12,17 @@ import (
 	"hinit/sandbox"
 )
 
-// run is docker run -d and docker create. Another caller may have made a container after this caller's docker ps found none. Then
-// run returns the container of the other caller. A caller without a docker ps before always gets its own container.
+// run answers docker run -d and docker create. Another caller may have made a container after this caller's docker ps found none.
+// Then run returns the container of the other caller. A caller without a docker ps before always gets its own container.
 func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	env := sandbox.Environment(c.Env, from.Env)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		spec.Env = append(spec.Env, name+"="+env[name])
 	}
-	var seen probe
+	var seen listing
 	key := agentLabels(spec.Labels)
-	looked := start && key != nil && p.recall(from, "probe", encode(key), &seen)
+	looked := start && key != nil && p.recall(from, "probe", toJSON(key), &seen)
 	if start && key != nil && !looked && from.Process != "" {
 		spec.Labels = maps.Clone(spec.Labels)
 		spec.Labels[sandbox.LabelClient] = from.Process
@@ -40,14 +40,14 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 		})
 		switch {
 		case err != nil:
-			return p.runFailed(c, err, from)
+			return p.failRun(c, err, from)
 		case found:
 			fmt.Fprintln(from.Out, there.ID)
 			return 0
 		}
 	}
 	if err := p.fetch(ctx, spec.Image, from); err != nil {
-		return p.runFailed(c, err, from)
+		return p.failRun(c, err, from)
 	}
 	var id string
 	var err error
@@ -57,7 +57,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 		id, err = p.Engine().Create(ctx, spec)
 	}
 	if err != nil {
-		return p.runFailed(c, err, from)
+		return p.failRun(c, err, from)
 	}
 	fmt.Fprintln(from.Out, id)
 	return 0
@@ -78,11 +78,11 @@ func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error 
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return err
 	}
-	fmt.Fprintf(from.Err, "Unable to find image '%s' locally\n", tagged(ref))
+	fmt.Fprintf(from.Err, "Unable to find image '%s' locally\n", withTag(ref))
 	return p.Engine().Pull(ctx, ref)
 }
 
-func (p *Personality) runFailed(c *Call, err error, from Caller) int {
+func (p *Personality) failRun(c *Call, err error, from Caller) int {
 	text := daemonText(err, c.Spec.Image)
 	if c.command.name == "create" {
 		fmt.Fprintln(from.Err, text)

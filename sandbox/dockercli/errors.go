@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// OtherError means that the personality does not handle a command line. The real docker command may know it.
-type OtherError struct{ Reason string }
+// UnhandledError means that the personality does not handle a command line. The real docker command may know it.
+type UnhandledError struct{ Reason string }
 
-func (e *OtherError) Error() string {
+func (e *UnhandledError) Error() string {
 	return e.Reason + " is none of those that hinit answers in the place of docker"
 }
 
@@ -22,8 +22,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return e.reason }
 
-// RefusedError means that a command line asks for more than a sandbox, mostly for root on the host. Allow is the word that permits
-// it, or "".
+// RefusedError means that a command line asks for more than a sandbox, mostly for root on the host. Allow is the word that
+// permits it, or "".
 type RefusedError struct{ What, Allow string }
 
 func (e *RefusedError) Error() string {
@@ -33,9 +33,9 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. If a service decides (served), the message
-// names no word for HINIT_SANDBOX_ALLOW, because the service ignores that variable.
-func Refuse(out io.Writer, err error, served bool) (code int) {
+// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If a service decides (served), the
+// message names no word for HINIT_SANDBOX_ALLOW, because the service ignores that variable.
+func PrintError(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
 		verb := "docker " + e.command.name

@@ -18,18 +18,18 @@ import (
 // section 14).
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec runs a command. If the agent repeats a command because its output looked like a lost container, exec does not run it again,
-// but repeats the first answer.
+// exec runs a command. If the agent repeats a command because its output looked like a lost container, exec does not run it
+// again, but repeats the first answer.
 func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
 	if err != nil {
-		return p.notBegun(ctx, ref, err, from)
+		return p.failNotBegun(ctx, ref, err, from)
 	}
-	key := encode([][]string{{box.ID()}, c.Env, argv})
-	var before ending
-	var asked probe
-	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", encode(box.Labels()), &asked) && asked.At.After(before.At) {
+	key := toJSON([][]string{{box.ID()}, c.Env, argv})
+	var before commandEnd
+	var asked listing
+	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.forget(from, "ending", key)
 		_, _ = from.Out.Write(before.Output) // a caller that has gone needs no answer
 		return before.Code
@@ -50,13 +50,13 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	case errors.Is(err, sandbox.ErrLost):
 		// Avoid the texts that make the agent run the command again.
 		p.Forget(box.ID())
-		fmt.Fprintf(from.Err, "hinit: %s\n", unlike(err.Error()))
+		fmt.Fprintf(from.Err, "hinit: %s\n", withoutGoneTexts(err.Error()))
 		return exitKilled
 	case err != nil:
-		return p.notBegun(ctx, ref, err, from)
+		return p.failNotBegun(ctx, ref, err, from)
 	}
 	if output, gone := seen.output(); result.Code != 0 && gone {
-		p.remember(from, "ending", key, ending{time.Now(), result.Code, output})
+		p.remember(from, "ending", key, commandEnd{time.Now(), result.Code, output})
 	}
 	return result.Code
 }
@@ -79,8 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// notBegun prints why a command did not run. The engine's present state of the container replaces the first error.
-func (p *Personality) notBegun(ctx context.Context, ref string, why error, from Caller) int {
+// failNotBegun prints why a command did not run. The engine's present state of the container replaces the first error.
+func (p *Personality) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
 		why = err
@@ -96,35 +96,35 @@ func (p *Personality) notBegun(ctx context.Context, ref string, why error, from 
 	return from.fail(code, why, ref)
 }
 
-// unlike removes the texts from a message that make the agent run a command again.
-func unlike(text string) string {
+// withoutGoneTexts removes the texts from a message that make the agent run a command again.
+func withoutGoneTexts(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
 // recorder keeps the end of a command's output on both streams, and whether one of goneTexts was in it.
 type recorder struct {
-	mu    sync.Mutex
-	kept  []byte
-	whole int64 // number of all written bytes
-	gone  bool
+	mu        sync.Mutex
+	kept      []byte
+	written   int64 // number of all written bytes
+	foundGone bool
 }
 
-// recordMost limits how much of a command's output is kept. The agent itself keeps 50,000 characters.
-const recordMost = 256 << 10
+// maxRecorded limits how much of a command's output is kept. The agent itself keeps 50,000 characters.
+const maxRecorded = 256 << 10
 
-// longestText is the length of the longest of goneTexts.
-const longestText = 17
+// longestGoneText is the length of the longest of goneTexts.
+const longestGoneText = 17
 
 // Write never fails.
 func (r *recorder) Write(data []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.whole += int64(len(data))
-	searched := max(0, len(r.kept)-longestText)
+	r.written += int64(len(data))
+	searched := max(0, len(r.kept)-longestGoneText)
 	r.kept = append(r.kept, data...)
-	r.gone = r.gone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*recordMost { // not at each write, to save time
-		r.kept = append(r.kept[:0], r.kept[len(r.kept)-recordMost:]...)
+	r.foundGone = r.foundGone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
+	if len(r.kept) > 2*maxRecorded { // not at each write, to save time
+		r.kept = append(r.kept[:0], r.kept[len(r.kept)-maxRecorded:]...)
 	}
 	return len(data), nil
 }
@@ -133,9 +133,9 @@ func (r *recorder) Write(data []byte) (int, error) {
 func (r *recorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	end = r.kept[max(0, len(r.kept)-recordMost):]
-	if r.whole > int64(len(end)) {
+	end = r.kept[max(0, len(r.kept)-maxRecorded):]
+	if r.written > int64(len(end)) {
 		end = append([]byte("[hinit kept only the end of this output]\n"), end...)
 	}
-	return end, r.gone
+	return end, r.foundGone
 }

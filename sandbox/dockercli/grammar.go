@@ -12,50 +12,51 @@ import (
 	"hinit/sandbox"
 )
 
-// answer handles a call, prints what the docker command would print, and returns its exit code.
-type answer func(*Personality, context.Context, *Call, Caller) int
+// handler handles a call, prints what the docker command would print, and returns its exit code.
+type handler func(*Personality, context.Context, *Call, Caller) int
 
 // command is one command of docker that the personality handles.
 type command struct {
-	name    string // such as "image inspect"
-	args    string // arguments after the flags, for the usage line
-	atLeast int    // least number of arguments
-	leading bool   // the first argument ends the flags: the rest belongs to a command
-	flags   func(*Call, *pflag.FlagSet)
-	read    func(*Call) error // checks a call and completes it; nil if the flags are enough
-	answer  answer
+	name         string // such as "image inspect"
+	args         string // arguments after the flags, for the usage line
+	minArgs      int    // least number of arguments
+	argEndsFlags bool   // the first argument ends the flags: the rest belongs to a command
+	flags        func(*Call, *pflag.FlagSet)
+	complete     func(*Call) error // checks a call and completes it; nil if the flags are enough
+	handle       handler
 }
 
 // commands returns all commands in the order of the reference.
 func commands() []command {
 	return []command{
-		{name: "version", answer: (*Personality).version},
-		{name: "info", flags: (*Call).format, read: only("{{.Driver}}"), answer: (*Personality).info},
-		{name: "image inspect", args: "IMAGE", atLeast: 1, flags: (*Call).format, read: (*Call).imageInspect, answer: (*Personality).imageInspect},
-		{name: "ps", flags: (*Call).psFlags, read: (*Call).ps, answer: (*Personality).list},
-		{name: "run", args: "IMAGE COMMAND...", atLeast: 1, leading: true, flags: (*Call).runFlags, read: (*Call).run, answer: (*Personality).run},
-		{name: "start", args: "CONTAINER...", atLeast: 1, answer: each((*Personality).start)},
-		{name: "exec", args: "CONTAINER COMMAND...", atLeast: 2, leading: true, flags: (*Call).execFlags, answer: (*Personality).exec},
-		{name: "inspect", args: "CONTAINER...", atLeast: 1, flags: (*Call).format, read: only("{{.State.FinishedAt}}"), answer: each((*Personality).inspect)},
-		{name: "create", args: "IMAGE COMMAND...", atLeast: 1, leading: true, flags: (*Call).createFlags, read: (*Call).create, answer: (*Personality).run},
-		{name: "stop", args: "CONTAINER...", atLeast: 1, flags: (*Call).stopFlags, answer: each((*Personality).stop)},
-		{name: "rm", args: "CONTAINER...", atLeast: 1, flags: (*Call).removeFlags, answer: each((*Personality).remove)},
+		{name: "version", handle: (*Personality).version},
+		{name: "info", flags: (*Call).format, complete: requireFormat("{{.Driver}}"), handle: (*Personality).info},
+		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, complete: (*Call).imageInspect, handle: (*Personality).imageInspect},
+		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Personality).list},
+		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Personality).run},
+		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Personality).start)},
+		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Personality).exec},
+		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, complete: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Personality).inspect)},
+		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).createFlags, complete: (*Call).create, handle: (*Personality).run},
+		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Personality).stop)},
+		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Personality).remove)},
 	}
 }
 
-// flagSet returns the flags of a call. Hidden flags are not handled; they are defined so that the other flags can be found.
+// flagSet returns the flags of a call. Hidden flags are not handled. They are defined so that the parser can find the flags
+// behind them.
 func (c *Call) flagSet() *pflag.FlagSet {
 	f := sandbox.NewFlags()
-	f.SetInterspersed(!c.command.leading)
+	f.SetInterspersed(!c.command.argEndsFlags)
 	if c.command.flags != nil {
 		c.command.flags(c, f)
 	}
 	return f
 }
 
-// Described calls f for each command that the personality handles, with its flags by their long names. The value is the short name,
-// or "".
-func Described(f func(line string, flags map[string]string)) {
+// EachCommand calls f for each command that the personality handles, with its flags by their long names. The value is the short
+// name, or "".
+func EachCommand(f func(line string, flags map[string]string)) {
 	for _, c := range commands() {
 		flags := map[string]string{}
 		(&Call{command: c}).flagSet().VisitAll(func(flag *pflag.Flag) {
@@ -67,10 +68,10 @@ func Described(f func(line string, flags map[string]string)) {
 	}
 }
 
-// find returns the command of a line, and the rest of the line.
-func find(args []string) (c command, rest []string, err error) {
+// findCommand returns the command of a line, and the rest of the line.
+func findCommand(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
-		return c, nil, &OtherError{Reason: "docker without a command"}
+		return c, nil, &UnhandledError{Reason: "docker without a command"}
 	}
 	name, rest := args[0], args[1:]
 	if len(rest) > 0 {
@@ -84,7 +85,7 @@ func find(args []string) (c command, rest []string, err error) {
 	all := commands()
 	at := slices.IndexFunc(all, func(c command) bool { return c.name == name })
 	if at < 0 {
-		return c, nil, &OtherError{Reason: "docker " + name}
+		return c, nil, &UnhandledError{Reason: "docker " + name}
 	}
 	return all[at], rest, nil
 }
@@ -94,18 +95,18 @@ func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
 		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
-			if err = (&OtherError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command refuses it too
+			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command refuses it too
 				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}
 		if flag.Hidden && err == nil {
-			err = &OtherError{Reason: "the flag --" + flag.Name + " of docker " + c.command.name}
+			err = &UnhandledError{Reason: "the flag --" + flag.Name + " of docker " + c.command.name}
 		}
 		return nil
 	}
 	wrong := f.ParseAll(args, set)
 	if unknown := (*pflag.NotExistError)(nil); errors.As(wrong, &unknown) || errors.Is(wrong, pflag.ErrHelp) {
-		err = &OtherError{Reason: "docker " + c.command.name + " with an " + wrong.Error()}
+		err = &UnhandledError{Reason: "docker " + c.command.name + " with an " + wrong.Error()}
 		f.ParseErrorsAllowlist.UnknownFlags = true
 		wrong = f.ParseAll(args, set)
 	}
@@ -116,31 +117,31 @@ func (c *Call) parse(args []string) (err error) {
 	return err
 }
 
-// Parse reads the arguments of the docker command, without its own name. The error is an [OtherError] for a call that the
+// Parse reads the arguments of the docker command, without its own name. The error is an [UnhandledError] for a call that the
 // personality does not handle. It is a [RefusedError] for a flag that no sandbox gets unless allow has the word for it. It is a
 // [UsageError] for a call that the docker command refuses too.
 func Parse(args, allow []string) (*Call, error) {
-	command, rest, err := find(args)
+	command, rest, err := findCommand(args)
 	if err != nil {
 		return nil, err
 	}
 	c := &Call{command: command}
 	err = c.parse(rest)
-	if what, word := c.leadsOut(allow); what != "" {
+	if what, word := c.findEscape(allow); what != "" {
 		return nil, &RefusedError{what, word}
 	}
 	if err != nil {
 		return nil, err
 	}
-	if n := command.atLeast; len(c.Words) < n {
+	if n := command.minArgs; len(c.Words) < n {
 		text := "docker: 'docker " + command.name + "' requires at least " + strconv.Itoa(n) + " argument"
 		if n > 1 {
 			text += "s"
 		}
 		return nil, &UsageError{command, text, exitFailed}
 	}
-	if command.read != nil {
-		err = command.read(c)
+	if command.complete != nil {
+		err = command.complete(c)
 	}
 	return c, err
 }

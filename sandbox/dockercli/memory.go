@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// probe is the result of a docker ps by one process.
-type probe struct {
+// listing is the result of a docker ps by one process.
+type listing struct {
 	At      time.Time
 	IDs     []string
 	Running []string // ids of the running containers
 }
 
-// ending is the end of a command that the agent may run again because of its output.
-type ending struct {
+// commandEnd is the end of a command that the agent may run again because of its output.
+type commandEnd struct {
 	At     time.Time
 	Code   int
 	Output []byte
@@ -22,7 +22,7 @@ type ending struct {
 // remember stores a value for a process.
 func (p *Personality) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
-		p.Remember(kind+" "+from.Process+" "+key, []byte(encode(value)))
+		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
 	}
 }
 
@@ -39,8 +39,8 @@ func (p *Personality) forget(from Caller, kind, key string) {
 	p.Remember(kind+" "+from.Process+" "+key, nil)
 }
 
-// encode returns the same text for equal values.
-func encode(v any) string {
+// toJSON returns a value as JSON. Equal values have the same text, so the text can be a part of a key.
+func toJSON(v any) string {
 	text, _ := json.Marshal(v) // never fails for these types
 	return string(text)
 }

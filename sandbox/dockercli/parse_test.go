@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 		if got.command.name != strings.TrimSpace(c.args[0]+map[string]string{"image": " inspect"}[c.args[0]]) {
 			t.Errorf("%q is docker %s", c.args, got.command.name)
 		}
-		got.command, got.given = command{}, given{}
+		got.command, got.raw = command{}, rawFlags{}
 		if !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%q:\n got %+v\nwant %+v", c.args, *got, c.want)
 		}
@@ -76,8 +76,8 @@ func TestParseLeavesTheRest(t *testing.T) {
 		"start -a c", "stop -s KILL c", "rm -l c", "image inspect a b --format {{json_.Config.Entrypoint}}", "run -d -v a/b:/c image",
 	} {
 		_, err := Parse(strings.Fields(line), nil)
-		if other := (*OtherError)(nil); !errors.As(err, &other) {
-			t.Errorf("docker %s: %v is no OtherError", line, err)
+		if other := (*UnhandledError)(nil); !errors.As(err, &other) {
+			t.Errorf("docker %s: %v is no UnhandledError", line, err)
 		}
 	}
 }

@@ -16,7 +16,8 @@ type Personality struct{ *sandbox.Manager }
 
 // Caller describes the process behind a command line.
 type Caller struct {
-	// Process identifies the process that runs docker commands, see [Process]. If it is "", nothing is remembered for the caller.
+	// Process identifies the process that runs docker commands, see [ProcessName]. If it is "", nothing is remembered for the
+	// caller.
 	Process string
 	// Env has the values of the variables that the command line names without a value.
 	Env map[string]string
@@ -34,7 +35,7 @@ const (
 
 // Answer handles a call, prints what the docker command would print, and returns its exit code.
 func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
-	return c.command.answer(p, ctx, c, from)
+	return c.command.handle(p, ctx, c, from)
 }
 
 // fail prints an error as the docker command does, and returns the exit code.
@@ -83,24 +84,24 @@ func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) in
 	image, err := p.Engine().Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
 		fmt.Fprintln(from.Out)
-		fmt.Fprintf(from.Err, "%sNo such image: %s\n", fromDaemon, tagged(c.Words[0]))
+		fmt.Fprintf(from.Err, "%sNo such image: %s\n", fromDaemon, withTag(c.Words[0]))
 		return exitFailed
 	}
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
-	fmt.Fprintln(from.Out, encode(image.Entrypoint))
+	fmt.Fprintln(from.Out, toJSON(image.Entrypoint))
 	return 0
 }
 
-// list is docker ps. Its result is remembered for a docker run that may follow.
+// list answers docker ps. The result is remembered for a docker run that may follow.
 func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
 	slices.SortStableFunc(found, func(a, b sandbox.Container) int { return b.Created.Compare(a.Created) })
-	seen := probe{At: time.Now()}
+	seen := listing{At: time.Now()}
 	for _, container := range found {
 		seen.IDs = append(seen.IDs, container.ID)
 		if container.State == sandbox.Running {
@@ -121,13 +122,13 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 		fmt.Fprintln(from.Out, id)
 	}
 	if len(c.Status) == 0 {
-		p.remember(from, "probe", encode(c.Labels), seen)
+		p.remember(from, "probe", toJSON(c.Labels), seen)
 	}
 	return 0
 }
 
-// done prints the name of a container after a successful operation, or prints the error.
-func (c Caller) done(ref string, err error) int {
+// printDone prints the name of a container after a successful operation, or prints the error.
+func (c Caller) printDone(ref string, err error) int {
 	if err != nil {
 		return c.fail(exitFailed, err, ref)
 	}
@@ -149,7 +150,7 @@ func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Calle
 		p.Forget(container.ID)
 		err = p.Wake(ctx, container) // also wakes a paused container: the docker command can't, and the agent would make a second one
 	}
-	code := from.done(ref, err)
+	code := from.printDone(ref, err)
 	if err != nil {
 		fmt.Fprintf(from.Err, "Error: failed to start containers: %s\n", ref)
 	}
@@ -176,7 +177,7 @@ func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller
 		p.Forget(container.ID)
 		err = p.Engine().Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
-	return from.done(ref, err)
+	return from.printDone(ref, err)
 }
 
 func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Caller) int {
@@ -191,11 +192,11 @@ func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Call
 		p.Forget(container.ID)
 		err = p.Engine().Remove(ctx, container.ID)
 	}
-	return from.done(ref, err)
+	return from.printDone(ref, err)
 }
 
-// tagged returns an image reference with the tag that docker adds.
-func tagged(ref string) string {
+// withTag returns an image reference with the tag that docker adds.
+func withTag(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref
 	}

@@ -7,8 +7,9 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Process returns a name for a process that no later process has: its id and start time. It also returns the parent of the process.
-func Process(pid int) (name string, parent int, err error) {
+// ProcessName returns a name for a process that no later process has: its id and start time. It also returns the parent of the
+// process.
+func ProcessName(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
 		return "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
@@ -16,8 +17,8 @@ func Process(pid int) (name string, parent int, err error) {
 	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
-// Lives reports whether the process with this name is alive. A zombie is not.
-func Lives(name string) bool {
+// IsAlive reports whether the process with this name is alive. A zombie is not.
+func IsAlive(name string) bool {
 	var pid int
 	var start uint64
 	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // without a number there is no process

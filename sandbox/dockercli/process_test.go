@@ -12,14 +12,14 @@ import (
 )
 
 func TestProcess(t *testing.T) {
-	name, parent, err := Process(os.Getpid())
+	name, parent, err := ProcessName(os.Getpid())
 	if err != nil || parent != os.Getppid() {
 		t.Errorf("%s, %d, %v", name, parent, err)
 	}
-	if again, _, _ := Process(os.Getpid()); again != name {
+	if again, _, _ := ProcessName(os.Getpid()); again != name {
 		t.Errorf("%s and %s", name, again)
 	}
-	if _, _, err := Process(1 << 30); err == nil {
+	if _, _, err := ProcessName(1 << 30); err == nil {
 		t.Error("there is no such process")
 	}
 }
@@ -35,12 +35,12 @@ func TestRecorder(t *testing.T) {
 		t.Error("it is in two pieces, and not seen")
 	}
 	for range 5 {
-		_, _ = w.Write(make([]byte, recordMost))
+		_, _ = w.Write(make([]byte, maxRecorded))
 	}
-	if kept, gone := w.output(); !gone || len(kept) > 2*recordMost+100 {
+	if kept, gone := w.output(); !gone || len(kept) > 2*maxRecorded+100 {
 		t.Errorf("after much output: %v, %d bytes kept", gone, len(kept))
 	}
-	if got := unlike("No such container: x is not running"); slices.ContainsFunc(goneTexts, func(t []byte) bool { return strings.Contains(got, string(t)) }) {
+	if got := withoutGoneTexts("No such container: x is not running"); slices.ContainsFunc(goneTexts, func(t []byte) bool { return strings.Contains(got, string(t)) }) {
 		t.Error(got)
 	}
 }
@@ -51,15 +51,15 @@ func TestLives(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	name, _, err := Process(cmd.Process.Pid)
-	if err != nil || !Lives(name) {
+	name, _, err := ProcessName(cmd.Process.Pid)
+	if err != nil || !IsAlive(name) {
 		t.Fatal("it lives", err)
 	}
 	_ = cmd.Process.Kill()
-	testkit.Until(t, "it has ended", func() bool { return !Lives(name) })
+	testkit.Until(t, "it has ended", func() bool { return !IsAlive(name) })
 	_ = cmd.Wait()
 	for _, name := range []string{name, "", "x", "-1.5", "1073741824.1"} {
-		if Lives(name) {
+		if IsAlive(name) {
 			t.Errorf("%q lives", name)
 		}
 	}

@@ -1,10 +1,10 @@
 // Package gate keeps a container from running anything until the service outside has checked its mounts.
 //
-// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the mount
-// elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to which no
-// process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the verdict. After
-// the verdict "go", the first process becomes the command that it was started with. Until then no program of the image or of a mount
-// has run, and no variable had an effect.
+// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the
+// mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to
+// which no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the
+// verdict. After the verdict "go", the first process becomes the command that it was started with. Until then no program of the
+// image or of a mount has run, and no variable had an effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
 package gate
@@ -40,8 +40,8 @@ const address = "@hinit-gate"
 // initName is the process name of an init that has passed the gate.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the states of the gate that the
-// program reports.
+// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the states of the gate
+// that the program reports.
 const (
 	Go      = "go\n"
 	Unpack  = "unpack\n"
@@ -51,17 +51,17 @@ const (
 
 // Wait waits for the verdict and becomes the command. It returns only on failure.
 func Wait(argv []string) error {
-	path, err := wait(argv, true)
+	path, err := awaitCommand(argv, true)
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. With waits it waits
-// for the verdict first.
+// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. With
+// waits it waits for the verdict first.
 func Init(argv []string, waits bool) (code int, err error) {
-	path, err := wait(argv, waits)
+	path, err := awaitCommand(argv, waits)
 	if err != nil {
 		return 126, err
 	}
@@ -97,13 +97,13 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// wait waits for the verdict if waits is set, and finds the command's program.
-func wait(argv []string, waits bool) (path string, err error) {
+// awaitCommand waits for the verdict if waits is set, and finds the command's program.
+func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
 	}
 	if waits {
-		err = opened()
+		err = awaitGo()
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
@@ -114,8 +114,8 @@ func wait(argv []string, waits bool) (path string, err error) {
 	return path, nil
 }
 
-// opened returns when a connection has sent Go.
-func opened() error {
+// awaitGo returns when a connection has sent Go.
+func awaitGo() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return err
@@ -135,9 +135,9 @@ func opened() error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict: [Waiting] or [Opened], or "" while the engine has not started
-// the first process. A process that became the command has another command line, and an init another name. Only a process inside
-// could forge them, and none runs before the verdict.
+// State reports whether the first process still waits for the verdict: [Waiting] or [Opened], or "" while the engine has not
+// started the first process. A process that became the command has another command line, and an init another name. Only a process
+// inside could forge them, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -157,9 +157,10 @@ func state(words []string, name string, err error) string {
 // stateTime is how long Check waits for the first process.
 const stateTime = 5 * time.Second
 
-// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for a
-// missing one, and then an empty line. Then it carries out the lines that it reads. [Unpack] is followed by an archive, which it unpacks below
-// the root. At [Go] it passes the verdict on, and returns when the first process has received it. It answers each line with the same one.
+// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for
+// a missing one, and then an empty line. Then it carries out the lines that it reads. [Unpack] is followed by an archive, which
+// it unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has received it. It answers
+// each line with the same one.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {
@@ -191,7 +192,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		case Unpack:
 			err = archive.Unpack(lines, "/")
 		case Go:
-			err = open()
+			err = sendGo()
 		default:
 			err = errors.New("it was not allowed")
 		}
@@ -202,8 +203,8 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	return err
 }
 
-// open sends the verdict to the first process, and waits until it has received it.
-func open() error {
+// sendGo sends the verdict to the first process, and waits until it has received it.
+func sendGo() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return err

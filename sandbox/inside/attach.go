@@ -20,8 +20,8 @@ import (
 // startTime is how long a new program may take to listen.
 const startTime = 10 * time.Second
 
-// Attach connects input and output with the socket of the serving program. If none serves, it starts self with the arguments serve.
-// It returns when the connection or the input ends.
+// Attach connects input and output with the socket of the serving program. If none serves, it starts self with the arguments
+// serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {
@@ -70,7 +70,7 @@ func startServer(self string, argv []string) error {
 
 func dial() (net.Conn, error) {
 	var reasons []error
-	for _, dir := range places() {
+	for _, dir := range socketDirs() {
 		conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", filepath.Join(dir, mux.Socket))
 		if err == nil {
 			return conn, nil

@@ -15,41 +15,41 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// After the end of a command its output is still read while a leftover process holds it. Reading ends when the output is silent for
-// linger, and after lingerMost at the latest. Later output is dropped; the writer does not notice.
+// After the end of a command its output is still read while a leftover process holds it. Reading ends when the output is silent
+// for linger, and after maxLinger at the latest. Later output is dropped; the writer does not notice.
 const (
-	linger     = 100 * time.Millisecond
-	lingerMost = 2 * time.Second // contract sandbox.md §13.3
+	linger    = 100 * time.Millisecond
+	maxLinger = 2 * time.Second // contract sandbox.md §13.3
 )
 
-// foreground runs a command with the client's streams.
-func (ch *channel) foreground() mux.End {
+// runForeground runs a command with the client's streams.
+func (ch *channel) runForeground() mux.End {
 	spec, finish, fault := ch.server.prepare(ch)
 	if fault != nil {
 		return *fault
 	}
 	s, err := ch.streams(&spec)
 	if err != nil {
-		return notBegun(err)
+		return notBegunEnd(err)
 	}
 	ended := make(chan *run, 1)
-	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), false, func(r *run) { ended <- r })
+	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), false, func(r *run) { ended <- r })
 	s.closeChild()
 	if err != nil {
 		s.closeOwn()
-		return notBegun(err)
+		return notBegunEnd(err)
 	}
 	ch.began(r)
-	_ = ch.Send(mux.KindBegun, mux.Number(uint32(pid))) // a client that has gone needs no message
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // a client that has gone needs no message
 	s.copy(ch)
 	<-ended
 	s.drain()
-	end := endOf(r)
+	end := runEnd(r)
 	finish(r, &end)
 	return end
 }
 
-func notBegun(err error) mux.End {
+func notBegunEnd(err error) mux.End {
 	end := mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
 	if spawn := (*proc.SpawnError)(nil); errors.As(err, &spawn) {
 		end.Code = spawn.ShellCode()
@@ -57,7 +57,7 @@ func notBegun(err error) mux.End {
 	return end
 }
 
-func endOf(r *run) mux.End {
+func runEnd(r *run) mux.End {
 	return mux.End{
 		Code: r.exit.Code, Signal: r.exit.Signal, TimedOut: r.timedOut, Interrupted: r.interrupted, OOM: r.oom, Survivors: r.survivors,
 	}
@@ -65,32 +65,32 @@ func endOf(r *run) mux.End {
 
 // streams has the descriptors of a command.
 type streams struct {
-	child []*os.File // for the command; closed here after its start
-	stdin *os.File   // this process's end, nil without an input
-	outs  []out
-	tty   *os.File       // this process's end of the command's terminal; nil without a terminal
-	left  sync.WaitGroup // outputs that have not ended
-	over  chan struct{}  // closed when the command has ended
+	child      []*os.File // for the command; closed here after its start
+	stdin      *os.File   // this process's end, nil without an input
+	outputs    []output
+	tty        *os.File       // this process's end of the command's terminal; nil without a terminal
+	unfinished sync.WaitGroup // outputs that have not ended
+	ended      chan struct{}  // closed when the command has ended
 }
 
-type out struct {
+type output struct {
 	file *os.File
 	to   *mux.Stream
 }
 
-// streams makes the descriptors and puts the command's ends into the spec.
+// streams makes the pipes or the terminal of a command, and puts the command's ends into the spec.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
-	s := &streams{over: make(chan struct{})}
-	if ch.open.TTY {
+	s := &streams{ended: make(chan struct{})}
+	if ch.request.TTY {
 		master, slave, err := pty.Open()
 		if err != nil {
 			return nil, err
 		}
-		if ch.open.Columns > 0 && ch.open.Rows > 0 {
-			pty.Resize(master, ch.open.Columns, ch.open.Rows)
+		if ch.request.Columns > 0 && ch.request.Rows > 0 {
+			pty.Resize(master, ch.request.Columns, ch.request.Rows)
 		}
 		s.child, s.tty, s.stdin = []*os.File{slave}, master, master
-		s.outs = []out{{master, ch.Output}}
+		s.outputs = []output{{master, ch.Output}}
 		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
 		ch.tty = master
@@ -99,7 +99,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	}
 	spec.Files = make([]*os.File, 3)
 	outlets := []*mux.Stream{1: ch.Output, 2: ch.Errors}
-	for at, wanted := range []bool{ch.open.Input, true, ch.open.Apart} {
+	for at, wanted := range []bool{ch.request.Input, true, ch.request.SplitErrors} {
 		if !wanted {
 			continue
 		}
@@ -113,10 +113,10 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		if at == 0 {
 			s.stdin = own
 		} else {
-			s.outs = append(s.outs, out{own, outlets[at]})
+			s.outputs = append(s.outputs, output{own, outlets[at]})
 		}
 	}
-	if !ch.open.Apart {
+	if !ch.request.SplitErrors {
 		spec.Files[2] = spec.Files[1]
 	}
 	return s, nil
@@ -149,7 +149,7 @@ func (s *streams) closeOwn() {
 	if s.stdin != nil {
 		_ = s.stdin.Close()
 	}
-	for _, o := range s.outs {
+	for _, o := range s.outputs {
 		_ = o.file.Close()
 	}
 }
@@ -164,17 +164,17 @@ func (s *streams) copy(ch *channel) {
 				return
 			}
 			select {
-			case <-s.over:
+			case <-s.ended:
 			default:
 				_, _ = s.tty.Write([]byte{4}) // Ctrl-D, as a person would type it
 			}
 		})
 	}
-	for _, o := range s.outs {
-		s.left.Add(1)
+	for _, o := range s.outputs {
+		s.unfinished.Add(1)
 		guard.Go("reading from a command", func() {
-			o.forward(s.over)
-			s.left.Done()
+			o.forward(s.ended)
+			s.unfinished.Done()
 			o.discard()
 		})
 	}
@@ -182,7 +182,7 @@ func (s *streams) copy(ch *channel) {
 
 // forward sends the command's output until all its writers have ended. Leftover processes can delay the end until they are silent
 // or their time is over. Output that was in the pipe when the command ended is always sent.
-func (o out) forward(over <-chan struct{}) {
+func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when the time of leftover processes is over
 	owed := 0
@@ -196,7 +196,7 @@ func (o out) forward(over <-chan struct{}) {
 		case <-over:
 			now := time.Now()
 			if until.IsZero() {
-				until, owed = now.Add(lingerMost), waiting(o.file)
+				until, owed = now.Add(maxLinger), bufferedBytes(o.file)
 			}
 			if owed <= 0 && now.After(until) {
 				return
@@ -210,8 +210,8 @@ func (o out) forward(over <-chan struct{}) {
 	}
 }
 
-// waiting returns the number of bytes in a pipe or a terminal.
-func waiting(f *os.File) (n int) {
+// bufferedBytes returns the number of bytes in a pipe or a terminal.
+func bufferedBytes(f *os.File) (n int) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	}
@@ -219,7 +219,7 @@ func waiting(f *os.File) (n int) {
 }
 
 // discard reads on while a process may write, so that a leftover process does not end by a broken pipe.
-func (o out) discard() {
+func (o output) discard() {
 	for {
 		_ = o.file.SetReadDeadline(time.Time{})
 		if _, err := io.Copy(io.Discard, o.file); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -231,12 +231,12 @@ func (o out) discard() {
 
 // drain waits for the output of a command that has ended.
 func (s *streams) drain() {
-	close(s.over)
-	for _, o := range s.outs {
+	close(s.ended)
+	for _, o := range s.outputs {
 		_ = o.file.SetReadDeadline(time.Now().Add(linger))
 	}
 	if s.stdin != nil && s.tty == nil {
 		_ = s.stdin.Close()
 	}
-	s.left.Wait()
+	s.unfinished.Wait()
 }

@@ -17,8 +17,8 @@ import (
 // channel is one request of a client. Its own goroutine serves it; the goroutine of the connection passes frames to it.
 type channel struct {
 	*mux.Channel
-	server *server
-	open   mux.Open
+	server  *server
+	request mux.Open
 
 	mu    sync.Mutex
 	run   *run            // nil while no command runs
@@ -28,8 +28,8 @@ type channel struct {
 	end   context.CancelFunc
 }
 
-func (s *server) begin(served *mux.Channel, open mux.Open) {
-	ch := &channel{Channel: served, server: s, open: open}
+func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
+	ch := &channel{Channel: served, server: s, request: open}
 	ch.ctx, ch.end = context.WithCancel(context.Background())
 	ch.Resize, ch.Kill = ch.resize, ch.cancel
 	guard.Go("serving a command", func() {
@@ -50,7 +50,7 @@ func (ch *channel) resize(columns, rows uint16) {
 // cancel ends the channel's run, and prevents another one.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
-		grace = milliseconds(ch.open.Grace)
+		grace = milliseconds(ch.request.Grace)
 	}
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -58,9 +58,9 @@ func (ch *channel) cancel(grace time.Duration) {
 	ch.grace = grace
 	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
-		ch.server.loop.end(ch.run, grace, nil)
+		ch.server.loop.endTree(ch.run, grace, nil)
 	}
-	if ch.open.Op != mux.OpRun {
+	if ch.request.Op != mux.OpRun {
 		ch.Output.End(nil)
 	}
 }
@@ -71,23 +71,23 @@ func (ch *channel) began(r *run) {
 	defer ch.mu.Unlock()
 	ch.run = r
 	if ch.ctx.Err() != nil {
-		ch.server.loop.end(r, ch.grace, nil)
+		ch.server.loop.endTree(r, ch.grace, nil)
 	}
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-func bad(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
+func badOpen(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
 
 // serve carries out the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
-	if ch.open.Timeout < 0 || ch.open.Grace < 0 {
-		return *bad("a negative time")
+	if ch.request.Timeout < 0 || ch.request.Grace < 0 {
+		return *badOpen("a negative time")
 	}
-	switch ch.open.Op {
+	switch ch.request.Op {
 	case mux.OpRun:
-		return ch.foreground()
+		return ch.runForeground()
 	case mux.OpStart:
 		return s.jobs.start(ch)
 	case mux.OpJobs:
@@ -96,16 +96,16 @@ func (ch *channel) serve() mux.End {
 		return s.jobs.output(ch)
 	case mux.OpKill:
 		return s.jobs.kill(ch)
-	case mux.OpBury:
-		s.loop.do(func() { s.loop.table.KillSession(ch.open.PID, s.began) })
+	case mux.OpKillLeftovers:
+		s.loop.call(func() { s.loop.table.KillSession(ch.request.PID, s.began) })
 		return mux.End{}
 	case mux.OpPutTree:
-		return fileEnd(archive.Unpack(ch.Input, ch.open.Path))
+		return fileEnd(archive.Unpack(ch.Input, ch.request.Path))
 	case mux.OpGetTree: // names in the archive begin with the last element of the path
-		top := filepath.Clean(ch.open.Path)
+		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}
-	return *bad("unknown operation " + string(ch.open.Op))
+	return *badOpen("unknown operation " + string(ch.request.Op))
 }
 
 func fileEnd(err error) mux.End {

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// jobOutput limits the kept output of a background command. maxJobs limits the number of commands. Ended commands are kept
-	// for jobKept.
-	jobOutput = 200_000
-	maxJobs   = 64
-	jobKept   = 30 * time.Minute
+	// maxJobOutput limits the kept output of a background command. maxJobs limits the number of commands. Ended commands are kept
+	// for jobKeepTime.
+	maxJobOutput = 200_000
+	maxJobs      = 64
+	jobKeepTime  = 30 * time.Minute
 )
 
 // jobs has the background commands of all clients.
 type jobs struct {
-	s  *server
-	mu sync.Mutex
-	n  int
-	in []*job // in the order of their start
+	server  *server
+	mu      sync.Mutex
+	started int
+	jobs    []*job // in the order of their start
 }
 
 // job is a background command. jobs.mu guards its fields, except for the ring.
@@ -35,19 +35,20 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops commands that ended long ago. If there are too many, it also drops the oldest ended ones. The caller holds the lock.
+// sweep drops commands that ended long ago. If there are too many, it also drops the oldest ended ones. The caller holds the
+// lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
-		j.s.loop.forget(j.in[at].run)
-		j.in = slices.Delete(j.in, at, at+1)
+		j.server.loop.forget(j.jobs[at].run)
+		j.jobs = slices.Delete(j.jobs, at, at+1)
 	}
-	for at, b := range slices.Backward(j.in) {
-		if !b.Running && time.Since(b.Ended) > jobKept {
+	for at, b := range slices.Backward(j.jobs) {
+		if !b.Running && time.Since(b.Ended) > jobKeepTime {
 			drop(at)
 		}
 	}
-	for len(j.in) >= maxJobs {
-		at := slices.IndexFunc(j.in, func(b *job) bool { return !b.Running })
+	for len(j.jobs) >= maxJobs {
+		at := slices.IndexFunc(j.jobs, func(b *job) bool { return !b.Running })
 		if at < 0 {
 			return
 		}
@@ -56,36 +57,36 @@ func (j *jobs) sweep() {
 }
 
 func (j *jobs) start(ch *channel) mux.End {
-	spec, _, fault := j.s.prepare(ch)
+	spec, _, fault := j.server.prepare(ch)
 	if fault != nil {
 		return *fault
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.sweep()
-	if len(j.in) >= maxJobs {
+	if len(j.jobs) >= maxJobs {
 		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", maxJobs)}
 	}
 	own, child, err := pipe(false)
 	if err != nil {
-		return notBegun(err)
+		return notBegunEnd(err)
 	}
 	b := &job{out: &ring{grown: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
-	r, pid, err := j.s.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), true, func(r *run) {
+	r, pid, err := j.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), true, func(r *run) {
 		guard.Go("noting the end of a background command", func() { j.ended(b, r) })
 	})
 	child.Close()
 	if err != nil {
 		own.Close()
-		return notBegun(err)
+		return notBegunEnd(err)
 	}
-	j.n++
+	j.started++
 	b.run = r
 	b.Job = mux.Job{
-		ID: fmt.Sprintf("%d-%d", pid, j.n), Command: textOf(ch.open), PID: pid, Started: time.Now(), Running: true,
+		ID: fmt.Sprintf("%d-%d", pid, j.started), Command: commandText(ch.request), PID: pid, Started: time.Now(), Running: true,
 	}
-	j.in = append(j.in, b)
+	j.jobs = append(j.jobs, b)
 	guard.Go("reading from a background command", func() {
 		_, _ = own.WriteTo(b.out)
 		b.out.close()
@@ -94,7 +95,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	return mux.End{Jobs: []mux.Job{b.Job}}
 }
 
-func textOf(open mux.Open) string {
+func commandText(open mux.Open) string {
 	text := open.Command
 	if text == "" {
 		text = strings.Join(open.Argv, " ")
@@ -117,13 +118,13 @@ func (j *jobs) ended(b *job, r *run) {
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if at := slices.IndexFunc(j.in, func(b *job) bool { return b.ID == id }); at >= 0 {
-		return j.in[at]
+	if at := slices.IndexFunc(j.jobs, func(b *job) bool { return b.ID == id }); at >= 0 {
+		return j.jobs[at]
 	}
 	return nil
 }
 
-func (b *job) now() mux.Job {
+func (b *job) snapshot() mux.Job {
 	now := b.Job
 	now.Output, now.Dropped = b.out.size()
 	return now
@@ -134,19 +135,21 @@ func (j *jobs) list() []mux.Job {
 	defer j.mu.Unlock()
 	j.sweep()
 	var all []mux.Job
-	for _, b := range j.in {
-		all = append(all, b.now())
+	for _, b := range j.jobs {
+		all = append(all, b.snapshot())
 	}
 	return all
 }
 
-func noJob(id string) mux.End { return mux.End{Fault: mux.NoJob, Text: "no background command " + id} }
+func noJobEnd(id string) mux.End {
+	return mux.End{Fault: mux.NoJob, Text: "no background command " + id}
+}
 
 // output sends the kept output of a background command; with Follow, also new output until the command ends.
 func (j *jobs) output(ch *channel) mux.End {
-	b := j.find(ch.open.Job)
+	b := j.find(ch.request.Job)
 	if b == nil {
-		return noJob(ch.open.Job)
+		return noJobEnd(ch.request.Job)
 	}
 	for at := int64(0); ; {
 		data, next, grown := b.out.read(at)
@@ -157,7 +160,7 @@ func (j *jobs) output(ch *channel) mux.End {
 		if len(data) > 0 {
 			continue
 		}
-		if grown == nil || !ch.open.Follow {
+		if grown == nil || !ch.request.Follow {
 			break
 		}
 		select {
@@ -166,7 +169,7 @@ func (j *jobs) output(ch *channel) mux.End {
 			return mux.End{}
 		}
 	}
-	if ch.open.Follow { // the command may go on without output
+	if ch.request.Follow { // the command may go on without output
 		select {
 		case <-b.done:
 		case <-ch.ctx.Done():
@@ -174,17 +177,17 @@ func (j *jobs) output(ch *channel) mux.End {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return mux.End{Jobs: []mux.Job{b.now()}}
+	return mux.End{Jobs: []mux.Job{b.snapshot()}}
 }
 
 // kill ends a background command's process tree, also the rest of the tree after the command has ended.
 func (j *jobs) kill(ch *channel) mux.End {
-	b := j.find(ch.open.Job)
+	b := j.find(ch.request.Job)
 	if b == nil {
-		return noJob(ch.open.Job)
+		return noJobEnd(ch.request.Job)
 	}
 	gone := make(chan int, 1)
-	j.s.loop.end(b.run, milliseconds(ch.open.Grace), func(r *run) { gone <- r.survivors })
+	j.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.survivors })
 	survivors := <-gone
 	select { // another goroutine records its end
 	case <-b.done:
@@ -192,7 +195,7 @@ func (j *jobs) kill(ch *channel) mux.End {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.now()}}
+	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.snapshot()}}
 }
 
 // ring keeps the newest bytes that are written to it.
@@ -208,7 +211,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - jobOutput; over > jobOutput/4 { // not at each write, to save time
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // not at each write, to save time
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -234,8 +237,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the kept bytes from an offset on, at most one frame, and the next offset. grown is closed when there are more bytes,
-// and nil when there will be none.
+// read returns the kept bytes from an offset on, at most one frame, and the next offset. grown is closed when there are more
+// bytes, and nil when there will be none.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,37 +14,37 @@ import (
 
 // loop owns the table of processes. Only its goroutine touches a run.
 type loop struct {
-	table *proc.Table
-	calls chan func()
-	runs  map[uint64]*run
-	next  uint64
-	kills func() uint64 // returns how often the kernel has killed for lack of memory in this container; 0 if unknown
+	table    *proc.Table
+	calls    chan func()
+	runs     map[uint64]*run
+	next     uint64
+	oomKills func() uint64 // returns how often the kernel has killed for lack of memory in this container; 0 if unknown
 }
 
 // run is a started process with its process tree.
 type run struct {
-	id       uint64
-	main     bool // the main process is not reaped yet
-	exit     proc.Exit
-	deadline time.Time // zero for none
-	grace    time.Duration
+	id        uint64
+	mainAlive bool // the main process is not reaped yet
+	exit      proc.Exit
+	deadline  time.Time // zero for none
+	grace     time.Duration
 
-	ending                time.Time // when KILL is due; zero unless the run has to end
-	giveUp                time.Time // when processes that survive KILL are given up
+	killAt                time.Time // when KILL is due; zero unless the run has to end
+	giveUpAt              time.Time // when processes that survive KILL are given up
 	timedOut, interrupted bool
 	survivors             int
 	killsBefore           uint64
 	oom                   bool
-	keep                  bool         // its tree can be ended after the main process has ended
-	done                  func(*run)   // called when its main process has ended, or its whole tree if the tree had to end
-	gone                  []func(*run) // called when the run is forgotten
+	kept                  bool         // its tree can be ended after the main process has ended
+	onDone                func(*run)   // called when its main process has ended, or its whole tree if the tree had to end
+	onForget              []func(*run) // called when the run is forgotten
 }
 
 const (
-	// endless is how long to wait for processes that survive KILL: they hang in the kernel, or belong to another user.
-	endless = 3 * time.Second
-	// lookAgain is how often a tree that has to end is checked, in addition to the checks after the end of each process.
-	lookAgain = 10 * time.Millisecond
+	// survivorTime is how long to wait for processes that survive KILL: they hang in the kernel, or belong to another user.
+	survivorTime = 3 * time.Second
+	// treeCheckInterval is how often a tree that has to end is checked, in addition to the checks after the end of each process.
+	treeCheckInterval = 10 * time.Millisecond
 	// oomBias makes the kernel kill commands before this program when memory runs out.
 	oomBias = 200
 )
@@ -59,7 +59,7 @@ func newLoop() (*loop, error) {
 	if kills == nil {
 		kills = func() uint64 { return 0 }
 	}
-	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), kills: kills}, nil
+	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), oomKills: kills}, nil
 }
 
 // serve runs the loop for the life of the process.
@@ -83,13 +83,13 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. The loop calls done once, when the run has ended: its main process, or its whole tree if the tree had to
-// end. done must not block.
+// spawn starts a process. The loop calls done once, when the run has ended: its main process, or its whole tree if the tree had
+// to end. done must not block.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
-	l.do(func() {
+	l.call(func() {
 		l.next++
 		spec.ID, spec.OOM, spec.Bound = l.next, oomBias, !keep
-		r = &run{id: l.next, main: true, grace: grace, keep: keep, done: done, killsBefore: l.kills()}
+		r = &run{id: l.next, mainAlive: true, grace: grace, kept: keep, onDone: done, killsBefore: l.oomKills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return
 		}
@@ -101,27 +101,28 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// do runs f in the loop and waits until f has returned.
-func (l *loop) do(f func()) {
+// call runs f in the loop and waits until f has returned.
+func (l *loop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
 }
 
-// end starts to end a run's tree, and does not wait. The loop calls gone, unless it is nil, when the tree has ended or is given up.
-func (l *loop) end(r *run, grace time.Duration, gone func(*run)) {
+// endTree begins to end a run's process tree, and does not wait. If gone is not nil, the loop calls it when the tree has ended or
+// is given up.
+func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
 		case l.runs[r.id] != nil && gone != nil:
-			r.gone = append(r.gone, gone)
+			r.onForget = append(r.onForget, gone)
 		case gone != nil:
 			gone(r)
 		}
-		l.endNow(r, grace, &r.interrupted)
+		l.endTreeNow(r, grace, &r.interrupted)
 	}
 }
 
-func (l *loop) endNow(r *run, grace time.Duration, why *bool) {
+func (l *loop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	if l.runs[r.id] == nil {
 		return
 	}
@@ -129,28 +130,28 @@ func (l *loop) endNow(r *run, grace time.Duration, why *bool) {
 	if !r.timedOut && !r.interrupted {
 		*why = true
 	}
-	if r.ending.IsZero() {
-		r.ending = due
+	if r.killAt.IsZero() {
+		r.killAt = due
 		l.table.SignalTree(r.id, int(unix.SIGTERM))
 		l.table.SignalTree(r.id, int(unix.SIGCONT)) // a stopped process can't end
-	} else if due.Before(r.ending) {
-		r.ending = due
+	} else if due.Before(r.killAt) {
+		r.killAt = due
 	}
 }
 
 func (l *loop) reap() {
 	trees := false
 	for _, r := range l.runs {
-		trees = trees || !r.ending.IsZero() || r.keep
+		trees = trees || !r.killAt.IsZero() || r.kept
 	}
 	l.table.Reap(trees, func(x proc.Exit) {
 		r := l.runs[x.ID]
 		if r == nil {
 			return
 		}
-		r.main, r.exit = false, x
-		r.oom = l.kills() > r.killsBefore
-		if r.ending.IsZero() {
+		r.mainAlive, r.exit = false, x
+		r.oom = l.oomKills() > r.killsBefore
+		if r.killAt.IsZero() {
 			l.finish(r)
 		}
 	})
@@ -161,44 +162,44 @@ func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	var gone map[uint64]bool
 	for _, r := range l.runs {
-		if r.ending.IsZero() {
-			if r.deadline.IsZero() || !r.main {
+		if r.killAt.IsZero() {
+			if r.deadline.IsZero() || !r.mainAlive {
 				continue
 			}
 			if left := r.deadline.Sub(now); left > 0 {
 				next = min(next, left)
 				continue
 			}
-			l.endNow(r, r.grace, &r.timedOut)
+			l.endTreeNow(r, r.grace, &r.timedOut)
 		}
 		if gone == nil {
-			gone = l.gone()
+			gone = l.emptyRuns()
 		}
 		switch {
 		case gone[r.id]:
 			l.finish(r)
 			continue
-		case now.Before(r.ending):
-		case l.table.SignalTree(r.id, int(unix.SIGKILL)) == 0 && !r.main:
+		case now.Before(r.killAt):
+		case l.table.SignalTree(r.id, int(unix.SIGKILL)) == 0 && !r.mainAlive:
 			l.finish(r)
 			continue
-		case r.giveUp.IsZero():
-			r.giveUp = now.Add(endless)
-		case now.After(r.giveUp):
+		case r.giveUpAt.IsZero():
+			r.giveUpAt = now.Add(survivorTime)
+		case now.After(r.giveUpAt):
 			r.survivors = l.table.SignalTree(r.id, 0)
 			l.finish(r)
 			continue
 		}
-		next = min(next, lookAgain)
+		next = min(next, treeCheckInterval)
 	}
 	return next
 }
 
-// gone returns the runs that have to end and have no process left.
-func (l *loop) gone() map[uint64]bool {
+// emptyRuns returns the runs that have to end and have no process left.
+func (l *loop) emptyRuns() map[uint64]bool {
 	var ids []uint64
 	for _, r := range l.runs {
-		if !r.ending.IsZero() && !r.main {
+		if !r.killAt.IsZero() && !r.mainAlive {
 			ids = append(ids, r.id)
 		}
 	}
@@ -212,16 +213,16 @@ func (l *loop) gone() map[uint64]bool {
 }
 
 func (l *loop) finish(r *run) {
-	if done := r.done; done != nil {
-		r.done = nil
+	if done := r.onDone; done != nil {
+		r.onDone = nil
 		done(r)
 	}
-	if r.keep && r.ending.IsZero() {
+	if r.kept && r.killAt.IsZero() {
 		return
 	}
 	delete(l.runs, r.id)
 	l.table.Forget(r.id)
-	for _, tell := range r.gone {
+	for _, tell := range r.onForget {
 		tell(r)
 	}
 }
@@ -229,8 +230,8 @@ func (l *loop) finish(r *run) {
 // forget drops a kept run.
 func (l *loop) forget(r *run) {
 	l.calls <- func() {
-		r.keep = false
-		if !r.main {
+		r.kept = false
+		if !r.mainAlive {
 			l.finish(r)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// scratch are directories that may hold the state of sessions, and the socket if none is mounted.
-var scratch = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
+// scratchDirs are directories that may hold the state of sessions, and the socket if none is mounted.
+var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
 // ErrServed is returned by Serve if another process already serves.
 var ErrServed = errors.New("the container has this program already")
@@ -44,16 +44,16 @@ func Serve(id string) error {
 		return err
 	}
 	s := &server{id: id, loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
-	s.jobs, s.sessions = &jobs{s: s}, newSessions(s)
+	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
-	return mux.Each(context.Background(), listener, s.serve)
+	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// places returns the directories that may hold the socket, the best first. The first one is a mount; the others are made if they
-// are missing.
-func places() []string {
+// socketDirs returns the directories that may hold the socket, the best first. The first one is a mount; the others are made if
+// they are missing.
+func socketDirs() []string {
 	dirs := []string{mux.RunDir}
-	for _, dir := range scratch {
+	for _, dir := range scratchDirs {
 		dirs = append(dirs, filepath.Join(dir, fmt.Sprintf(".hinit-%d", os.Geteuid())))
 	}
 	return dirs
@@ -61,15 +61,15 @@ func places() []string {
 
 // listen makes the socket in the first directory that allows it. It holds the lock beside the socket for the life of the process.
 func listen() (listener *net.UnixListener, err error) {
-	err = inFirst(places(), func(dir string) (err error) {
+	err = tryDirs(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
 		return err
 	})
 	return listener, err
 }
 
-// inFirst calls do for each directory until do succeeds.
-func inFirst(dirs []string, do func(dir string) error) error {
+// tryDirs calls do for one directory after the other, until do succeeds.
+func tryDirs(dirs []string, do func(dir string) error) error {
 	var reasons []error
 	for _, dir := range dirs {
 		err := error(nil)
@@ -115,8 +115,8 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	return l, err
 }
 
-// allowed reports whether a client may run commands as this user. The kernel reports no pid for a process outside of the container's
-// PID namespace. Such a client has used a directory that only its user on the host can open.
+// allowed reports whether a client may run commands as this user. The kernel reports no pid for a process outside of the
+// container's PID namespace. Such a client has used a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
@@ -135,5 +135,5 @@ func (s *server) serve(nc net.Conn) {
 	_ = nc.SetReadDeadline(time.Time{})
 	s.clients.Add(1)
 	defer s.clients.Add(-1)
-	mux.Serve(c, nil, s.begin)
+	mux.Serve(c, nil, s.acceptRequest)
 }

@@ -26,7 +26,7 @@ var served = sync.OnceValue(func() *server {
 		panic(err)
 	}
 	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
-	s.jobs, s.sessions = &jobs{s: s}, newSessions(s)
+	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
 	return s
 })
@@ -149,7 +149,7 @@ func TestHostileClients(t *testing.T) {
 		}),
 		"a signal that is none": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
-			_ = w.Write(mux.KindPong, 1, mux.Number(65))
+			_ = w.Write(mux.KindPong, 1, mux.EncodeNumber(65))
 		}),
 		"a frame of the other side": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
@@ -255,7 +255,7 @@ func TestRing(t *testing.T) {
 		fmt.Fprintf(r, "%06d\n", i)
 	}
 	written, dropped := r.size()
-	if written != 700_000 || dropped < 400_000 || written-dropped < jobOutput {
+	if written != 700_000 || dropped < 400_000 || written-dropped < maxJobOutput {
 		t.Error(written, dropped)
 	}
 	data, next, _ := r.read(0)

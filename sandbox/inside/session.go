@@ -22,15 +22,15 @@ import (
 // sessions keeps variables and the working directory of each shell session for later commands. This state is in files, so it
 // outlives this process. It ends with the container's /tmp.
 type sessions struct {
-	s     *server
-	place func() (dir string, err error) // makes the directory of all sessions once
-	n     atomic.Uint64
-	begin sync.Mutex // held while a session begins
+	server    *server
+	stateDir  func() (dir string, err error) // makes the directory of all sessions once
+	commands  atomic.Uint64
+	beginning sync.Mutex // held while a session begins
 }
 
 func newSessions(s *server) *sessions {
-	return &sessions{s: s, place: sync.OnceValues(func() (top string, err error) {
-		err = inFirst(places()[1:], func(dir string) error {
+	return &sessions{server: s, stateDir: sync.OnceValues(func() (top string, err error) {
+		err = tryDirs(socketDirs()[1:], func(dir string) error {
 			top = dir
 			return nil
 		})
@@ -41,40 +41,40 @@ func newSessions(s *server) *sessions {
 // snapshotTime limits the time of login scripts.
 const snapshotTime = 30 * time.Second
 
-// validName reports whether a session's name is valid, so that it can't be a path.
-func validName(name string) bool {
+// validSession reports whether a session's name is valid, so that it can't be a path.
+func validSession(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
 // prepare returns the process to start for a request, and a function to call when the process has ended.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
-	open := ch.open
+	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
 	if open.TTY && proc.Getenv(spec.Env, "TERM") == "" {
 		spec.Env = proc.SetEnv(spec.Env, map[string]string{"TERM": "xterm"})
 	}
 	if open.Command == "" {
 		if len(open.Argv) == 0 {
-			return spec, nil, bad("no command")
+			return spec, nil, badOpen("no command")
 		}
 		spec.Env = proc.SetEnv(spec.Env, open.Env)
 		return spec, func(*run, *mux.End) {}, nil
 	}
 	for name := range open.Env {
 		if !mux.ValidName(name) {
-			return spec, nil, bad(fmt.Sprintf("%q is no name of a variable", name))
+			return spec, nil, badOpen(fmt.Sprintf("%q is no name of a variable", name))
 		}
 	}
 	return s.sessions.prepare(ch, spec)
 }
 
 func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, *mux.End), *mux.End) {
-	open := ch.open
-	if !validName(open.Session) {
-		return spec, nil, bad(fmt.Sprintf("%q is no name of a session", open.Session))
+	open := ch.request
+	if !validSession(open.Session) {
+		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
 	shell := ss.shell(open.Shell)
-	dir, err := ss.ready(ch, shell)
+	dir, err := ss.beginSession(ch, shell)
 	spec.Dir = ""
 	if err != nil { // without a session, each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
@@ -83,13 +83,13 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 		return spec, func(*run, *mux.End) {}, nil
 	}
 	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
-	own := fmt.Sprintf(".%d.%d", os.Getpid(), ss.n.Add(1))
+	own := fmt.Sprintf(".%d.%d", os.Getpid(), ss.commands.Add(1))
 	c := mux.Script{
-		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, pathIn(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
+		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(_ *run, end *mux.End) {
-		if end.Dir = pathIn(c.Where); end.Dir != "" {
+		if end.Dir = readPath(c.Where); end.Dir != "" {
 			_ = os.Rename(c.Exports, exports)
 			_ = os.Rename(c.Where, where)
 			return
@@ -101,14 +101,14 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 
 // shell returns the shell of a request.
 func (ss *sessions) shell(name string) string {
-	if _, err := proc.LookPath("bash", ss.s.env); name == "" && err == nil {
+	if _, err := proc.LookPath("bash", ss.server.env); name == "" && err == nil {
 		return "bash"
 	}
 	return cmp.Or(name, "sh")
 }
 
-// pathIn returns the path that a shell has written to a file, or "".
-func pathIn(file string) string {
+// readPath returns the path that a shell has written to a file, or "".
+func readPath(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {
 		return ""
@@ -116,10 +116,10 @@ func pathIn(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// ready returns the directory of a session. If the session is new, a login shell first writes its state there.
-func (ss *sessions) ready(ch *channel, shell string) (string, error) {
-	open := ch.open
-	top, err := ss.place()
+// beginSession returns the directory of a session. If the session is new, a login shell first writes its state there.
+func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
+	open := ch.request
+	top, err := ss.stateDir()
 	if err != nil {
 		return "", err
 	}
@@ -129,8 +129,8 @@ func (ss *sessions) ready(ch *channel, shell string) (string, error) {
 	if begun() {
 		return dir, nil
 	}
-	ss.begin.Lock()
-	defer ss.begin.Unlock()
+	ss.beginning.Lock()
+	defer ss.beginning.Unlock()
 	if begun() {
 		return dir, nil
 	}
@@ -140,17 +140,17 @@ func (ss *sessions) ready(ch *channel, shell string) (string, error) {
 	temp := base + ".new"
 	spec := proc.Spec{
 		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile)},
-		Env: proc.SetEnv(ss.s.env, open.Forward),
+		Env: proc.SetEnv(ss.server.env, open.Forward),
 	}
 	ended := make(chan *run, 1)
-	r, _, err := ss.s.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
+	r, _, err := ss.server.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
 	if err != nil {
 		return "", err
 	}
 	select {
 	case r = <-ended:
 	case <-ch.ctx.Done():
-		ss.s.loop.end(r, 0, nil)
+		ss.server.loop.endTree(r, 0, nil)
 		<-ended
 		return "", errors.New("cancelled")
 	}

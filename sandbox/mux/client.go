@@ -13,8 +13,8 @@ import (
 // Client is the side of a connection that makes requests.
 type Client struct {
 	conn
-	other Hello
-	done  chan struct{}
+	peerHello Hello
+	done      chan struct{}
 
 	// The mutex of conn guards these.
 	next uint32
@@ -26,16 +26,16 @@ type Client struct {
 func NewClient(rw io.ReadWriteCloser) (*Client, error) {
 	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
 	var err error
-	if c.other, err = c.greet(""); err != nil {
+	if c.peerHello, err = c.exchangeHellos(""); err != nil {
 		return nil, err
 	}
-	c.heard.Store(time.Now().UnixNano())
-	guard.Go("reading from a sandbox", func() { c.fail(c.read(c.take)) })
+	c.lastFrame.Store(time.Now().UnixNano())
+	guard.Go("reading from a sandbox", func() { c.fail(c.readFrames(c.handleFrame)) })
 	return c, nil
 }
 
 // Hello returns the hello of the other side.
-func (c *Client) Hello() Hello { return c.other }
+func (c *Client) Hello() Hello { return c.peerHello }
 
 // Err returns why the connection has ended, or nil while it works.
 func (c *Client) Err() error {
@@ -45,7 +45,9 @@ func (c *Client) Err() error {
 }
 
 // Heard returns the time since the last frame.
-func (c *Client) Heard() time.Duration { return time.Duration(time.Now().UnixNano() - c.heard.Load()) }
+func (c *Client) Heard() time.Duration {
+	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
+}
 
 // Ping makes the other side send a frame. It blocks as Write does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
@@ -86,8 +88,8 @@ func (c *Client) fail(err error) {
 	_ = c.rw.Close()
 }
 
-// take handles the frames of the other side that belong to no stream.
-func (c *Client) take(f Frame, ch *Channel) error {
+// handleFrame handles the frames of the other side that belong to no stream.
+func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	switch {
 	case f.Kind == KindPong:
 		c.mu.Lock()
@@ -97,7 +99,7 @@ func (c *Client) take(f Frame, ch *Channel) error {
 		return nil
 	case ch == nil:
 		return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
-	case f.Kind == KindBegun && !closed(ch.begun):
+	case f.Kind == KindBegun && !isClosed(ch.begun):
 		pid, err := ParseNumber(f.Data)
 		ch.pid = int(pid)
 		close(ch.begun)
@@ -107,7 +109,7 @@ func (c *Client) take(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.remove(ch) { // otherwise fail has finished it
+		if c.removeChannel(ch) { // otherwise fail has finished it
 			ch.finish(end, nil)
 		}
 		return nil
@@ -151,13 +153,13 @@ func (ch *Channel) Done() <-chan struct{} { return ch.done }
 
 // PID returns the process id inside the container, or 0 before Begun.
 func (ch *Channel) PID() int {
-	if closed(ch.begun) {
+	if isClosed(ch.begun) {
 		return ch.pid
 	}
 	return 0
 }
 
-func closed(c chan struct{}) bool {
+func isClosed(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -199,7 +201,7 @@ func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 				if !more {
 					return
 				}
-				_ = ch.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader of the connection reports errors
+				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader of the connection reports errors
 			case <-ch.done:
 				return
 			}

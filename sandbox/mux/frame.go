@@ -14,8 +14,8 @@ import (
 const Version = 4
 
 const (
-	// MaxData limits the data in one frame of a stream. maxOpen limits a request: the kernel accepts no longer command line. maxEnd
-	// limits the end of a channel.
+	// MaxData limits the data in one frame of a stream. maxOpen limits a request: the kernel accepts no longer command line.
+	// maxEnd limits the end of a channel.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
@@ -47,7 +47,7 @@ const (
 	KindEnd                      // i: End; the channel ends
 	KindPing                     // c: answered by a Pong
 	KindPong                     // i: the answer to a Ping
-	kinds
+	kindsEnd
 )
 
 // ErrProtocol is wrapped by errors that mean that the other side breaks the protocol.
@@ -60,8 +60,8 @@ type Frame struct {
 	Data    []byte
 }
 
-// most returns the largest size of a frame's data.
-func most(kind Kind) int {
+// maxSize returns the largest size of a frame's data.
+func maxSize(kind Kind) int {
 	switch kind {
 	case KindOpen:
 		return maxOpen
@@ -90,7 +90,7 @@ func (r *Reader) Next() (Frame, error) {
 	}
 	f := Frame{Kind: Kind(header[0]), Channel: binary.BigEndian.Uint32(header[1:])}
 	size := binary.BigEndian.Uint32(header[5:])
-	if f.Kind == 0 || f.Kind >= kinds || size > uint32(most(f.Kind)) {
+	if f.Kind == 0 || f.Kind >= kindsEnd || size > uint32(maxSize(f.Kind)) {
 		return Frame{}, fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrProtocol, f.Kind, size)
 	}
 	if f.Kind == KindOpen && r.keep != nil {
@@ -131,11 +131,11 @@ type Writer struct {
 // NewWriter returns a writer.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the whole frame,
-// and all later writes fail too.
+// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the whole
+// frame, and all later writes fail too.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
-	if len(data) > most(kind) {
-		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), most(kind))
+	if len(data) > maxSize(kind) {
+		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), maxSize(kind))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,10 +162,10 @@ func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	return w.Write(kind, channel, data)
 }
 
-// Number encodes the data of a frame that is one number.
-func Number(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+// EncodeNumber encodes the data of a frame that has one number.
+func EncodeNumber(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// ParseNumber decodes the data of a frame that is one number.
+// ParseNumber decodes the data of a frame that has one number.
 func ParseNumber(data []byte) (uint32, error) {
 	if len(data) != 4 {
 		return 0, fmt.Errorf("%w: %d bytes where a number belongs", ErrProtocol, len(data))

@@ -20,14 +20,14 @@ type Op string
 
 // The operations.
 const (
-	OpRun     Op = "run"     // a command in the foreground; it ends with the connection
-	OpStart   Op = "start"   // a command in the background; the channel ends when it has begun, with Jobs
-	OpJobs    Op = "jobs"    // lists the background commands
-	OpOutput  Op = "output"  // output of a background command, as KindOutput
-	OpKill    Op = "kill"    // ends a background command; the channel ends when no process of it is left
-	OpBury    Op = "bury"    // kills leftover processes of the command of a helper that has died
-	OpPutTree Op = "puttree" // makes files from KindInput, a tar archive
-	OpGetTree Op = "gettree" // sends files as KindOutput, a tar archive
+	OpRun           Op = "run"     // a command in the foreground; it ends with the connection
+	OpStart         Op = "start"   // a command in the background; the channel ends when it has begun, with Jobs
+	OpJobs          Op = "jobs"    // lists the background commands
+	OpOutput        Op = "output"  // output of a background command, as KindOutput
+	OpKill          Op = "kill"    // ends a background command; the channel ends when no process of it is left
+	OpKillLeftovers Op = "bury"    // kills leftover processes of the command of a helper that has died
+	OpPutTree       Op = "puttree" // makes files from KindInput, a tar archive
+	OpGetTree       Op = "gettree" // sends files as KindOutput, a tar archive
 )
 
 // Open is the request that begins a channel.
@@ -43,17 +43,17 @@ type Open struct {
 	Forward map[string]string `json:"forward,omitempty"` // further variables at the beginning of a session
 	Dir     string            `json:"dir,omitempty"`
 
-	Input   bool   `json:"input,omitempty"` // standard input follows
-	Apart   bool   `json:"apart,omitempty"` // standard error is a separate stream
-	TTY     bool   `json:"tty,omitempty"`
-	Columns uint16 `json:"columns,omitempty"`
-	Rows    uint16 `json:"rows,omitempty"`
-	Timeout int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
-	Grace   int64  `json:"grace,omitempty"`   // milliseconds
-	Job     string `json:"job,omitempty"`
-	Follow  bool   `json:"follow,omitempty"`
-	Path    string `json:"path,omitempty"`
-	PID     int    `json:"pid,omitempty"` // process id of the command whose leftovers OpBury kills
+	Input       bool   `json:"input,omitempty"` // standard input follows
+	SplitErrors bool   `json:"apart,omitempty"` // standard error is a separate stream
+	TTY         bool   `json:"tty,omitempty"`
+	Columns     uint16 `json:"columns,omitempty"`
+	Rows        uint16 `json:"rows,omitempty"`
+	Timeout     int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
+	Grace       int64  `json:"grace,omitempty"`   // milliseconds
+	Job         string `json:"job,omitempty"`
+	Follow      bool   `json:"follow,omitempty"`
+	Path        string `json:"path,omitempty"`
+	PID         int    `json:"pid,omitempty"` // process id of the command whose leftovers OpKillLeftovers kills
 }
 
 // TerminalSize is the size of a terminal.

@@ -80,7 +80,7 @@ func TestCommand(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
 	go func() {
-		_ = p.w.Write(KindBegun, s.id, Number(7))
+		_ = p.w.Write(KindBegun, s.id, EncodeNumber(7))
 		_ = p.w.Write(KindOutput, s.id, []byte("out"))
 		_ = p.w.Write(KindErrors, s.id, []byte("err"))
 		_ = p.w.WriteJSON(KindEnd, s.id, End{Code: 3, Text: strings.Repeat("x", 3*MaxData/2)})
@@ -138,8 +138,8 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 		},
 		"a channel that isn't open": func(w *Writer, s *Channel) { _ = w.Write(KindOutput, s.id+9, nil) },
 		"begins twice": func(w *Writer, s *Channel) {
-			_ = w.Write(KindBegun, s.id, Number(1))
-			_ = w.Write(KindBegun, s.id, Number(1))
+			_ = w.Write(KindBegun, s.id, EncodeNumber(1))
+			_ = w.Write(KindBegun, s.id, EncodeNumber(1))
 		},
 		"room beyond the window":  func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput)}) },
 		"room for what isn't":     func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindOutput)}) },
@@ -223,7 +223,7 @@ func TestManyChannels(t *testing.T) {
 			if f.Kind == KindOpen {
 				id := f.Channel
 				go func() {
-					_ = p.w.Write(KindOutput, id, Number(id))
+					_ = p.w.Write(KindOutput, id, EncodeNumber(id))
 					_ = p.w.WriteJSON(KindEnd, id, End{})
 				}()
 			}
@@ -287,7 +287,7 @@ func FuzzReader(f *testing.F) {
 			if err != nil {
 				break
 			}
-			if len(frame.Data) > most(frame.Kind) {
+			if len(frame.Data) > maxSize(frame.Kind) {
 				t.Fatal("a frame is too long")
 			}
 			read += headerSize + len(frame.Data)
@@ -312,7 +312,7 @@ func FuzzClient(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.fail(c.read(c.take))
+		c.fail(c.readFrames(c.handleFrame))
 		<-s.Done()
 		if n, _ := io.Copy(io.Discard, io.MultiReader(s.Output, s.Errors)); n > 2*Window {
 			t.Fatal("it holds too much")
@@ -412,7 +412,7 @@ func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
 	_ = c.Close()
-	if err := c.take(Frame{Kind: KindEnd, Channel: s.id, Data: []byte("{}")}, s); err != nil {
+	if err := c.handleFrame(Frame{Kind: KindEnd, Channel: s.id, Data: []byte("{}")}, s); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.End(); !errors.Is(err, io.ErrClosedPipe) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Snapshot is the script with which a login shell begins a session. Its arguments are the first directory, the base file to write,
-// and the file for the first directory. Login scripts may have changed the directory.
+// Snapshot is the script with which a login shell begins a session. Its arguments are the first directory, the base file to
+// write, and the file for the first directory. Login scripts may have changed the directory.
 //
 //go:embed snapshot.sh
 var Snapshot string
@@ -40,8 +40,8 @@ func (s Script) Argv(shell string) []string {
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables with the names that the script expects. The script renames them after it has restored
-// the session's variables, which would replace them otherwise. A value never appears on a command line.
+// Environ returns the command's own variables with the names that the script expects. The script renames them after it has
+// restored the session's variables, which would replace them otherwise. A value never appears on a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

@@ -14,17 +14,17 @@ type Conn struct{ conn }
 // Accept exchanges hellos with a client, until the deadline of the connection. id is the identity of this side.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc)}
-	_, err := c.greet(id)
+	_, err := c.exchangeHellos(id)
 	return c, err
 }
 
 // Serve handles frames of the client until the client sends no more, or sends an invalid frame. Then it kills the remaining
-// requests. It calls accept for each request. accept sets the functions of the Channel, starts the work, and does not wait for it.
-// keep gets the size of a request before the request is read. If keep returns an error, the client gets the error and the connection
-// ends. nil accepts all.
+// requests. It calls accept for each request. accept sets the functions of the Channel, starts the work, and does not wait for
+// it. keep gets the size of a request before the request is read. If keep returns an error, the client gets the error and the
+// connection ends. nil accepts all.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.r.keep = keep
-	_ = c.read(func(f Frame, ch *Channel) error { // a client that breaks the protocol gets no answer
+	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that breaks the protocol gets no answer
 		switch {
 		case f.Kind == KindPing:
 			return c.w.Write(KindPong, 0, nil)
@@ -36,7 +36,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 				ch.Refuse(err)
 				return err
 			}
-			if !c.add(ch) {
+			if !c.addChannel(ch) {
 				return ErrProtocol
 			}
 			accept(ch, open)
@@ -70,7 +70,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 // Finish ends the channel.
 func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
-	ch.c.remove(ch)
+	ch.conn.removeChannel(ch)
 	data, err := json.Marshal(end)
 	if err != nil {
 		return err

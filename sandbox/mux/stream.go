@@ -7,28 +7,28 @@ import (
 	"sync"
 )
 
-// Stream is one direction of a channel: one side writes frames, and the other side reads them. The reader confirms each frame when it
-// has consumed it. At most [unconfirmed] frames are under way.
+// Stream is one direction of a channel: one side writes frames, and the other side reads them. The reader confirms each frame
+// when it has consumed it. At most [unconfirmed] frames are under way.
 type Stream struct {
 	ch    *Channel
 	kind  Kind
 	reads bool // this side reads
 
-	room   chan struct{} // one element for each frame that may be written
-	closed chan struct{} // closed when nothing reads any more
+	credits chan struct{} // one element for each frame that may be written
+	closed  chan struct{} // closed when nothing reads any more
 
-	mu     sync.Mutex
-	frames chan []byte // received frames that were not consumed yet; closed at the end
-	frame  []byte      // frame that is read at present
-	at     int         // number of its bytes that were read
-	ended  bool
-	err    error // result of Read after the last byte
+	mu        sync.Mutex
+	frames    chan []byte // received frames that were not consumed yet; closed at the end
+	frame     []byte      // frame that is read at present
+	frameRead int         // number of its bytes that were read
+	ended     bool
+	err       error // result of Read after the last byte
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
-	s := &Stream{ch: ch, kind: kind, reads: reads, room: make(chan struct{}, unconfirmed), closed: make(chan struct{}), frames: make(chan []byte, unconfirmed)}
+	s := &Stream{ch: ch, kind: kind, reads: reads, credits: make(chan struct{}, unconfirmed), closed: make(chan struct{}), frames: make(chan []byte, unconfirmed)}
 	for range unconfirmed {
-		s.room <- struct{}{}
+		s.credits <- struct{}{}
 	}
 	return s
 }
@@ -40,7 +40,7 @@ var errNoReader = errors.New("nothing reads it any more")
 func (s *Stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		select {
-		case <-s.room:
+		case <-s.credits:
 		case <-s.closed:
 			return n, errNoReader
 		}
@@ -53,18 +53,18 @@ func (s *Stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// confirmed allows another frame. It fails if none is under way.
-func (s *Stream) confirmed() error {
+// addCredit allows another frame. It fails if none is under way.
+func (s *Stream) addCredit() error {
 	select {
-	case s.room <- struct{}{}:
+	case s.credits <- struct{}{}:
 		return nil
 	default:
 		return fmt.Errorf("%w: it confirms a frame that was not sent", ErrProtocol)
 	}
 }
 
-// put adds a received frame. It fails if the sender did not wait for room.
-func (s *Stream) put(data []byte) error {
+// receive adds a received frame. It fails if the sender did not wait for room.
+func (s *Stream) receive(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -81,8 +81,8 @@ func (s *Stream) put(data []byte) error {
 	}
 }
 
-// End ends the stream on this side: nothing more is written or received. err is the result of [Stream.Read] after the last byte. The
-// first call counts.
+// End ends the stream on this side: nothing more is written or received. err is the result of [Stream.Read] after the last byte.
+// The first call counts.
 func (s *Stream) End(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,31 +93,31 @@ func (s *Stream) End(err error) {
 	}
 }
 
-// consumed lets the other side send another frame.
-func (s *Stream) consumed(frame []byte) {
+// confirm lets the other side send another frame.
+func (s *Stream) confirm(frame []byte) {
 	release(frame)
 	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that has gone needs no confirmation
 }
 
 // Read implements io.Reader.
 func (s *Stream) Read(p []byte) (n int, err error) {
-	if s.at == len(s.frame) {
+	if s.frameRead == len(s.frame) {
 		frame, more := <-s.frames
 		if !more {
 			return 0, s.err
 		}
-		s.frame, s.at = frame, 0
+		s.frame, s.frameRead = frame, 0
 	}
-	n = copy(p, s.frame[s.at:])
-	if s.at += n; s.at == len(s.frame) {
-		s.consumed(s.frame)
-		s.frame, s.at = nil, 0
+	n = copy(p, s.frame[s.frameRead:])
+	if s.frameRead += n; s.frameRead == len(s.frame) {
+		s.confirm(s.frame)
+		s.frame, s.frameRead = nil, 0
 	}
 	return n, nil
 }
 
-// Deliver writes the received frames to w until the stream ends. After an error it calls failed and drops the rest, so that no command
-// waits for a reader that has gone. A nil w drops everything.
+// Deliver writes the received frames to w until the stream ends. After an error it calls failed and drops the rest, so that no
+// command waits for a reader that has gone. A nil w drops everything.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {
@@ -125,7 +125,7 @@ func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 				failed(err)
 			}
 		}
-		s.consumed(frame)
+		s.confirm(frame)
 	}
 	return err
 }

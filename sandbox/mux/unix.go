@@ -15,9 +15,9 @@ import (
 	"hinit/internal/pause"
 )
 
-// Each serves every connection of a listener in its own goroutine, until the context ends. If the process has too many descriptors,
-// it waits.
-func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+// ServeEach serves every connection of a listener in its own goroutine, until the context ends. If the process has too many
+// descriptors, it waits.
+func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends Accept
 	var all sync.WaitGroup
 	defer all.Wait()

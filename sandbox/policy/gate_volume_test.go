@@ -45,7 +45,7 @@ func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
 	engine := &volumes{}
 	fill := func(want int) {
 		t.Helper()
-		if _, err := (&Gate{Program: program}).fill(t.Context(), engine, "image"); err != nil || engine.copies != want {
+		if _, err := (&Gate{Program: program}).fillVolume(t.Context(), engine, "image"); err != nil || engine.copies != want {
 			t.Errorf("copied %d times, want %d; %v", engine.copies, want, err)
 		}
 	}

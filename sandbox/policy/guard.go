@@ -21,10 +21,10 @@ type Owner struct {
 	UID     uint32 // user id; for an operator, the agent's user id
 	Profile string // value of the profile's label
 	Volume  string // value of the volume's label, because two installations may have the same users and profiles
-	// All is set for an operator, who owns every container that the service made.
-	All bool
-	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below State
-	// becomes a mount of the same name below Dir.
+	// Operator is set for root, who owns every container that the service made.
+	Operator bool
+	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below
+	// State becomes a mount of the same name below Dir.
 	State, Dir string
 	// Actor makes changes to files with the owner's rights, such as a directory to mount. If containers can't have their own
 	// root, their commands run as this user. It may be nil.
@@ -56,14 +56,14 @@ func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Eng
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
 	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
-		mine := v.Labels[sandbox.LabelVolume] == g.owner.Volume && v.Labels[LabelOwner] == strconv.FormatUint(uint64(g.owner.UID), 10) && (g.owner.All || g.owner.has(v.Labels[sandbox.LabelProfile]))
+		mine := v.Labels[sandbox.LabelVolume] == g.owner.Volume && v.Labels[LabelOwner] == strconv.FormatUint(uint64(g.owner.UID), 10) && (g.owner.Operator || g.owner.hasProfile(v.Labels[sandbox.LabelProfile]))
 		return !mine || !strings.HasPrefix(v.Name, prefix)
 	}), err
 }
 
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
-	if err := g.policy.image(ref); err != nil {
+	if err := g.policy.checkImage(ref); err != nil {
 		return sandbox.Image{}, err
 	}
 	return g.Engine.Image(ctx, ref)
@@ -71,7 +71,7 @@ func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) 
 
 // Pull implements sandbox.Engine.
 func (g *Guarded) Pull(ctx context.Context, ref string) error {
-	if err := g.policy.image(ref); err != nil {
+	if err := g.policy.checkImage(ref); err != nil {
 		return err
 	}
 	return g.Engine.Pull(ctx, ref)
@@ -79,7 +79,7 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 
 // labels returns the labels of the owner's containers.
 func (g *Guarded) labels() map[string]string {
-	if g.owner.All {
+	if g.owner.Operator {
 		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
 	}
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
@@ -96,11 +96,11 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 			return false
 		}
 	}
-	return c.ID != g.places.self && !replaced(c) && (g.owner.All || g.owner.has(c.Labels[sandbox.LabelProfile]))
+	return c.ID != g.places.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
-// has reports whether a profile is the owner's. Versions of the agent use two names for the volume's own profile.
-func (o Owner) has(profile string) bool {
+// hasProfile reports whether a profile is the owner's. Versions of the agent use two names for the volume's own profile.
+func (o Owner) hasProfile(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
 
@@ -122,7 +122,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	c, err := g.Engine.Inspect(ctx, id)
 	if errors.Is(err, sandbox.ErrGone) && len(id) >= 12 {
-		if again, listErr := g.Engine.List(ctx, map[string]string{labelWas + id[:12]: ""}); listErr == nil && len(again) > 0 {
+		if again, listErr := g.Engine.List(ctx, map[string]string{labelOldID + id[:12]: ""}); listErr == nil && len(again) > 0 {
 			c, err = g.Engine.Inspect(ctx, again[0].ID)
 		}
 	}
@@ -135,8 +135,8 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// on calls do for a container of the owner, with its full id.
-func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) error {
+// withOwned calls do for a container of the owner, with its full id.
+func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
 		return err
@@ -146,25 +146,26 @@ func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) e
 
 // Create implements sandbox.Engine.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
-	if err := g.room(ctx); err != nil {
+	if err := g.checkCount(ctx); err != nil {
 		return "", err
 	}
-	return g.make(ctx, spec, nil)
+	return g.createContainer(ctx, spec, nil)
 }
 
-// specMost limits the size of a container's description. The description is a label, and every list of containers has all labels.
-const specMost = 16 << 10
+// maxSpecBytes limits the size of a container's description. The description is a label, and every list of containers has all
+// labels.
+const maxSpecBytes = 16 << 10
 
-// make makes a container with further labels.
-func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
+// createContainer makes a container with further labels.
+func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
 		return "", &RefusedError{"a number that is none", ""}
 	}
-	if len(asked) > specMost {
-		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", specMost)}
+	if len(asked) > maxSpecBytes {
+		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", maxSpecBytes)}
 	}
-	root, err := g.gate.Ask(ctx, g.Engine, g.policy)
+	root, err := g.gate.AskRoot(ctx, g.Engine, g.policy)
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +175,7 @@ func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]s
 	if err := g.policy.Check(&spec); err != nil {
 		return "", err
 	}
-	if profile, has := spec.Labels[sandbox.LabelProfile]; has && !g.owner.All && !g.owner.has(profile) {
+	if profile, has := spec.Labels[sandbox.LabelProfile]; has && !g.owner.Operator && !g.owner.hasProfile(profile) {
 		return "", &RefusedError{"a container of the profile " + strconv.Quote(profile), "this is " + strconv.Quote(g.owner.Profile)}
 	}
 	spec.Labels[LabelOwner] = strconv.FormatUint(uint64(g.owner.UID), 10)
@@ -186,47 +187,47 @@ func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]s
 	spec.Labels[LabelRoot], spec.Labels[labelSpec] = string(root), string(asked)
 	switch root {
 	case RootPrivate:
-		if err := g.private(ctx, &spec); err != nil {
+		if err := g.makePrivate(ctx, &spec); err != nil {
 			return "", err
 		}
 	case RootCaller:
-		g.asCaller(&spec)
+		g.runAsCaller(&spec)
 	case RootIsolated:
 	}
-	bound, err := g.resolve(&spec)
+	bound, err := g.resolveMounts(&spec)
 	if err != nil {
 		return "", err
 	}
-	if err := g.gate.install(ctx, g.Engine, &spec, bound || spec.Labels[labelCopies] != ""); err != nil {
+	if err := g.gate.addGate(ctx, g.Engine, &spec, bound || spec.Labels[labelCopies] != ""); err != nil {
 		return "", err
 	}
 	return g.Engine.Create(ctx, spec)
 }
 
-// room returns an error if the owner has too many containers.
-func (g *Guarded) room(ctx context.Context) error {
-	if g.policy.Most == 0 || g.owner.All {
+// checkCount returns an error if the owner has too many containers.
+func (g *Guarded) checkCount(ctx context.Context) error {
+	if g.policy.MaxContainers == 0 || g.owner.Operator {
 		return nil
 	}
 	there, err := g.Engine.List(ctx, g.labels())
-	if err == nil && len(there) >= g.policy.Most {
+	if err == nil && len(there) >= g.policy.MaxContainers {
 		err = &RefusedError{fmt.Sprintf("a container besides the %d that there are", len(there)), "remove one with: hinit sandbox rm"}
 	}
 	return err
 }
 
-// Start implements sandbox.Engine. If a container mounts directories of the owner, the guard compares the mounts with the files at
-// the same paths, and follows no link. A container with a difference is killed before it passes its gate.
+// Start implements sandbox.Engine. If a container mounts directories of the owner, the guard compares the mounts with the files
+// at the same paths, and follows no link. A container with a difference is killed before it passes its gate.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
 		return err
 	}
-	if _, err := g.gate.Ask(ctx, g.Engine, g.policy); err != nil || !g.owns(c) {
+	if _, err := g.gate.AskRoot(ctx, g.Engine, g.policy); err != nil || !g.owns(c) {
 		return errors.Join(err, fmt.Errorf("cannot start container %s: %w", id, sandbox.ErrGone))
 	}
-	if c.State != sandbox.Running && remakes(c) {
-		release, err := g.gate.hold(ctx, c.ID)
+	if c.State != sandbox.Running && mustRemake(c) {
+		release, err := g.gate.lockContainer(ctx, c.ID)
 		if err != nil {
 			return err
 		}
@@ -242,63 +243,63 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 
 // startNow starts a container, and lets it pass its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
-	release, err := g.gate.hold(ctx, id)
+	release, err := g.gate.lockContainer(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.enter(ctx, id) // another caller has already started it
+		return g.ensurePassed(ctx, id) // another caller has already started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		g.gate.forget()
+		g.gate.forgetVolume()
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {
 		var waits bool
-		if waits, err = g.pass(ctx, c); err == nil && !waits && gateOf(c) != "" {
+		if waits, err = g.passGate(ctx, c); err == nil && !waits && gateProgram(c) != "" {
 			err = errors.New("cannot open the gate of a sandbox: it was open at the start")
 		}
 	}
-	return g.orStop(ctx, id, err)
+	return g.stopOnError(ctx, id, err)
 }
 
-// orStop kills a container whose gate can't be opened.
-func (g *Guarded) orStop(ctx context.Context, id string, err error) error {
+// stopOnError kills a container whose gate can't be opened.
+func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
 	}
 	return err
 }
 
-// enter lets a running container pass its gate, if this service does not know yet that it has passed. Until then its mounts may
-// be wrong. The caller holds the container's lock.
-func (g *Guarded) enter(ctx context.Context, id string) error {
+// ensurePassed lets a running container pass its gate, if this service does not know yet that it has passed. Until then its
+// mounts may be wrong. The caller holds the container's lock.
+func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
 		return err
 	}
-	waits, err := g.pass(ctx, c)
+	waits, err := g.passGate(ctx, c)
 	if waits {
-		return g.orStop(ctx, id, err)
+		return g.stopOnError(ctx, id, err)
 	}
 	return err
 }
 
 // Unpause implements sandbox.Engine.
 func (g *Guarded) Unpause(ctx context.Context, id string) error {
-	return g.on(ctx, id, func(id string) error { return g.Engine.Unpause(ctx, id) })
+	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Unpause(ctx, id) })
 }
 
 // Stop implements sandbox.Engine.
 func (g *Guarded) Stop(ctx context.Context, id string, grace time.Duration) error {
-	return g.on(ctx, id, func(id string) error { return g.Engine.Stop(ctx, id, grace) })
+	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Stop(ctx, id, grace) })
 }
 
 // Remove implements sandbox.Engine.
 func (g *Guarded) Remove(ctx context.Context, id string) error {
-	err := g.on(ctx, id, func(id string) error { return g.Engine.Remove(ctx, id) })
+	err := g.withOwned(ctx, id, func(id string) error { return g.Engine.Remove(ctx, id) })
 	if errors.Is(err, sandbox.ErrGone) {
 		return nil
 	}
@@ -311,22 +312,22 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	release, err := g.gate.hold(ctx, c.ID) // held to the end, so that no start comes between
+	release, err := g.gate.lockContainer(ctx, c.ID) // held to the end, so that no start comes between
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := g.enter(ctx, c.ID); err != nil {
+	if err := g.ensurePassed(ctx, c.ID); err != nil {
 		return nil, err
 	}
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of its mounts again, by name.
-// Then the owner of a mount could lead another mount anywhere on the host.
+// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of its mounts again, by
+// name. Then the owner of a mount could lead another mount anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
 // Logs implements sandbox.Engine.
 func (g *Guarded) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
-	return g.on(ctx, id, func(id string) error { return g.Engine.Logs(ctx, id, follow, stdout, stderr) })
+	return g.withOwned(ctx, id, func(id string) error { return g.Engine.Logs(ctx, id, follow, stdout, stderr) })
 }

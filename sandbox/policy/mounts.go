@@ -30,24 +30,24 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// resolve checks the source of every bind, makes missing sources with the owner's rights, and replaces each source by the engine's
-// path. It reports whether there is a bind.
-func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
+// resolveMounts checks the source of every bind, makes missing sources with the owner's rights, and replaces each source by the
+// engine's path. It reports whether there is a bind.
+func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
 		if m.Type == "bind" {
 			bound = true
-			source, _, err := g.source(m)
+			source, _, err := g.resolveSource(m)
 			if err != nil {
 				return false, err
 			}
 			outside, ok := g.places.Outside(source)
 			if !ok {
-				return false, g.refused(m, errors.New("the engine does not have it: it is on no volume of this container"))
+				return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
 			}
 			readOnly, covered := g.places.Within(source)
 			if covered {
-				return false, g.refused(m, errors.New("something else is mounted below it"))
+				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
 			m.CreateHostParent = false // otherwise the engine would make it as root, even behind a link
@@ -58,18 +58,18 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 	return bound, nil
 }
 
-func (g *Guarded) refused(m sandbox.Mount, why error) error {
+func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// source returns the source of a bind as a path of this process.
-func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
+// resolveSource returns the source of a bind as a path of this process.
+func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
 	}
-	dir, rel, err := g.policy.open(m.Source, g.owner.Actor)
+	dir, rel, err := g.policy.openRoot(m.Source, g.owner.Actor)
 	if err != nil {
-		return "", nil, g.refused(m, err)
+		return "", nil, g.refusedMount(m, err)
 	}
 	defer dir.Close()
 	info, err := dir.Lstat(rel)
@@ -85,18 +85,18 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 		err = errors.New("it is neither a directory nor a regular file")
 	}
 	if err != nil {
-		return "", nil, g.refused(m, err)
+		return "", nil, g.refusedMount(m, err)
 	}
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// identity returns the device and inode number of the file at a path of the engine. It follows no link.
-func (g *Guarded) identity(outside string) (string, error) {
+// fileIdentity returns the device and inode number of the file at a path of the engine. It follows no link.
+func (g *Guarded) fileIdentity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
 	if !ok {
 		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
 	}
-	_, info, err := g.source(sandbox.Mount{Source: inside})
+	_, info, err := g.resolveSource(sandbox.Mount{Source: inside})
 	if err != nil {
 		return "", err
 	}
@@ -110,26 +110,26 @@ func (g *Guarded) identity(outside string) (string, error) {
 // gateTime limits how long a container may wait at its gate, without the time for copies.
 const gateTime = 20 * time.Second
 
-// question is a connection to the program at a container's gate.
-type question struct {
+// gateConn is a connection to the program at a container's gate.
+type gateConn struct {
 	sandbox.Attachment
 	lines *bufio.Reader
-	end   func()
+	close func()
 }
 
-// ask connects to the program at a container's gate. The connection ends when the container ends, or at the time limit.
-func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string) (*question, error) {
+// askGate connects to the program at a container's gate. The connection ends when the container ends, or at the time limit.
+func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
 	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
 		limit, user = limit+copyTime, "0:0" // the program at the gate unpacks the files as root
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateOf(c)}, words...), User: user, Stdin: true})
+	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Stdin: true})
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
-	q := &question{Attachment: exec, end: cancel}
+	q := &gateConn{Attachment: exec, close: cancel}
 	q.lines = bufio.NewReader(q)
 	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reading and writing
 	guard.Go("watching a container at its gate", func() {
@@ -142,9 +142,9 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 	return q, nil
 }
 
-// hear reads a line. If it is not the line want, hear returns an error with the program's own text. An empty want accepts any
-// line.
-func (q *question) hear(want string) (string, error) {
+// readLine reads a line. If it is not the line want, readLine returns an error with the program's own text. An empty want accepts
+// any line.
+func (q *gateConn) readLine(want string) (string, error) {
 	text, err := q.lines.ReadSlice('\n') // an endless line is an error
 	line := string(text)
 	if err == nil && want != "" && line != want {
@@ -156,12 +156,12 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass lets a container pass its gate, and reports whether the container waited there. The program at the gate reports the
+// passGate lets a container pass its gate, and reports whether the container waited there. The program at the gate reports the
 // identity of the file at each target, and this process compares it with the source. Then it sends the copied files and opens the
 // gate. It follows no link. Any other answer is an error, because an engine writes its own errors to the same output.
-func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, err error) {
-	if gateOf(c) == "" {
-		g.gate.opened(c.ID, c.Started)
+func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
+	if gateProgram(c) == "" {
+		g.gate.recordPassed(c.ID, c.Started)
 		return false, nil
 	}
 	words, sources := []string{"check"}, []string(nil)
@@ -170,33 +170,33 @@ func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, er
 			words, sources = append(words, m.Target), append(sources, m.Source)
 		}
 	}
-	q, err := g.ask(ctx, c, words...)
+	q, err := g.askGate(ctx, c, words...)
 	if err != nil {
 		return false, err
 	}
-	defer q.end()
-	said, err := q.hear("")
+	defer q.close()
+	said, err := q.readLine("")
 	switch waits = said == gate.Waiting; {
 	case err != nil:
 	case waits:
-		err = g.check(c, q, words[1:], sources)
+		err = g.checkMounts(c, q, words[1:], sources)
 	case said != gate.Opened:
 		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
 	}
 	if err == nil {
-		g.gate.opened(c.ID, c.Started)
+		g.gate.recordPassed(c.ID, c.Started)
 	}
 	return waits, err
 }
 
-// check compares each target of a container at its gate with its source, and opens the gate.
-func (g *Guarded) check(c sandbox.Container, q *question, targets, sources []string) error {
+// checkMounts compares each target of a container at its gate with its source, and opens the gate.
+func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
 	for i, source := range sources {
-		want, err := g.identity(source)
+		want, err := g.fileIdentity(source)
 		if err != nil {
 			return err
 		}
-		line, err := q.hear("")
+		line, err := q.readLine("")
 		if err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (g *Guarded) check(c sandbox.Container, q *question, targets, sources []str
 			return &RefusedError{"what is mounted at " + targets[i] + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
 		}
 	}
-	if _, err := q.hear("\n"); err != nil {
+	if _, err := q.readLine("\n"); err != nil {
 		return err
 	}
 	if err := g.copyIn(c, q); err != nil {
@@ -217,7 +217,7 @@ func (g *Guarded) check(c sandbox.Container, q *question, targets, sources []str
 	if _, err := io.WriteString(q, gate.Go); err != nil {
 		return err
 	}
-	_, err := q.hear(gate.Go)
+	_, err := q.readLine(gate.Go)
 	return err
 }
 
@@ -226,38 +226,38 @@ func (g *Guarded) check(c sandbox.Container, q *question, targets, sources []str
 type Gate struct {
 	Program string // path of a static hinit-sandbox-helper
 
-	filling sync.Mutex
-	listing sync.Mutex
+	fillLock sync.Mutex
+	listLock sync.Mutex
 
 	mu         sync.Mutex
 	volume     string // name of the volume, once it has the program
 	root       Root
-	containers map[string]*gated // by their ids
+	containers map[string]*gateRecord // by their ids
 }
 
-// gated is the record of a container.
-type gated struct {
-	turn  chan struct{} // holds one element while the container is locked
-	users int           // number of holders of the lock and of waiters
-	past  time.Time     // time of its last start, if it has passed its gate since
+// gateRecord is the record of a container.
+type gateRecord struct {
+	turn        chan struct{} // holds one element while the container is locked
+	users       int           // number of holders of the lock and of waiters
+	passedStart time.Time     // time of its last start, if it has passed its gate since
 }
 
-// known returns the record of a container. The caller holds the lock.
-func (g *Gate) known(id string) *gated {
+// record returns the record of a container. The caller holds the lock.
+func (g *Gate) record(id string) *gateRecord {
 	if len(g.containers) > 4096 { // after many containers, drop unused records; such a container is asked again
-		maps.DeleteFunc(g.containers, func(_ string, c *gated) bool { return c.users == 0 })
+		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users == 0 })
 	}
 	if g.containers == nil {
-		g.containers = map[string]*gated{}
+		g.containers = map[string]*gateRecord{}
 	}
 	if g.containers[id] == nil {
-		g.containers[id] = &gated{turn: make(chan struct{}, 1)}
+		g.containers[id] = &gateRecord{turn: make(chan struct{}, 1)}
 	}
 	return g.containers[id]
 }
 
-// Ask asks the engine which user root inside its containers is.
-func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
+// AskRoot asks the engine which user root inside its containers is.
+func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
 		return "", err
@@ -270,25 +270,26 @@ func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, 
 
 // list lists containers for one caller at a time, because an answer has all labels of each container.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
-	g.listing.Lock()
-	defer g.listing.Unlock()
+	g.listLock.Lock()
+	defer g.listLock.Unlock()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	return engine.List(ctx, labels)
 }
 
-// Root returns the engine's last answer to Ask.
+// Root returns the engine's last answer to AskRoot.
 func (g *Gate) Root() Root {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.root
 }
 
-// hold locks a container, so that no command runs in it while it passes its gate. The wait is short even if the engine hangs.
-func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) {
+// lockContainer locks a container, so that no command runs in it while it passes its gate. The wait is short even if the engine
+// hangs.
+func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
-	c := g.known(id)
+	c := g.record(id)
 	c.users++
 	g.mu.Unlock()
 	leave := func() {
@@ -307,24 +308,24 @@ func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) 
 	}
 }
 
-// opened records that a container has passed its gate.
-func (g *Gate) opened(id string, started time.Time) {
+// recordPassed records that a container has passed its gate.
+func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.known(id).past = started
+	g.record(id).passedStart = started
 }
 
 // passed reports whether a container has passed its gate since its last start.
 func (g *Gate) passed(c sandbox.Container) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	past := g.known(c.ID).past
+	past := g.record(c.ID).passedStart
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// install gives a container the program. If the container has directories or files of its owner, it must wait at its gate.
-func (g *Gate) install(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
-	volume, err := g.fill(ctx, engine, spec.Image)
+// addGate gives a container the program. If the container has directories or files of its owner, it must wait at its gate.
+func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
+	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
 		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
 	}
@@ -352,8 +353,8 @@ func (g *Gate) install(ctx context.Context, engine sandbox.FullEngine, spec *san
 	return nil
 }
 
-// gateOf returns the program at whose gate a container waits at each start, or "".
-func gateOf(c sandbox.Container) string {
+// gateProgram returns the program at whose gate a container waits at each start, or "".
+func gateProgram(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
 	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
 		return ""
@@ -361,9 +362,9 @@ func gateOf(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// forget makes the next container fill the volume again. A user may have removed the volume, and the engine may have made an
-// empty one.
-func (g *Gate) forget() {
+// forgetVolume makes the next container fill the volume again. A user may have removed the volume, and the engine may have made
+// an empty one.
+func (g *Gate) forgetVolume() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.volume = ""
@@ -379,13 +380,14 @@ func (g *Gate) Volume() string {
 	return g.volume
 }
 
-// fill copies the program to the volume, through a container that is never started. It does so once for each version of the program.
-func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
+// fillVolume copies the program to the volume, through a container that is never started. It does so once for each version of the
+// program.
+func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
 		return cluster.Gate(), nil
 	}
-	g.filling.Lock()
-	defer g.filling.Unlock()
+	g.fillLock.Lock()
+	defer g.fillLock.Unlock()
 	if name := g.Volume(); name != "" {
 		if there, err := engine.Volumes(ctx, name, nil); err == nil && len(there) > 0 {
 			return name, nil
@@ -404,7 +406,7 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string
 	if err != nil {
 		return "", err
 	}
-	if !holds(ctx, engine, id, program) {
+	if !hasProgram(ctx, engine, id, program) {
 		var file *bytes.Buffer
 		if file, err = archive.OneFile(gate.Name, 0o555, program); err == nil {
 			err = engine.CopyIn(ctx, id, gate.Dir+"fill", file)
@@ -420,9 +422,9 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string
 	return volume, nil
 }
 
-// holds reports whether the volume already has the program. Another service of this engine may have copied it. The engine replaces a
-// file by removing it first, and a container that starts at that moment would not find its program.
-func holds(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
+// hasProgram reports whether the volume already has the program. Another service of this engine may have copied it. The engine
+// replaces a file by removing it first, and a container that starts at that moment would not find its program.
+func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {
 		return false

@@ -13,8 +13,8 @@ import (
 	"hinit/sandbox"
 )
 
-// Places translates between the paths of this process and the engine's paths. They differ if this process is itself in a container
-// with the engine's socket mounted. The engine takes the source of a mount for a path of its own machine.
+// Places translates between the paths of this process and the engine's paths. They differ if this process is itself in a
+// container with the engine's socket mounted. The engine takes the source of a mount for a path of its own machine.
 type Places struct {
 	self   string // id of this process's container, "" without one
 	mounts []sandbox.Mount
@@ -59,12 +59,12 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// Outside returns the engine's path for a path of this process. ok is false if the engine does not have it.
+// Outside translates a path of this process to the engine's path. ok is false if the engine does not have the file.
 func (p Places) Outside(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
 
-// Inside returns the path of this process for a path of the engine.
+// Inside translates a path of the engine to a path of this process.
 func (p Places) Inside(outside string) (inside string, ok bool) {
 	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
 }
@@ -82,8 +82,8 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 	return "", false
 }
 
-// Within reports whether this process may only read the path, and whether another mount is below the path. A mount of the path would
-// lack the other mount and show the files under it.
+// Within reports whether this process may only read the path, and whether another mount is below the path. A mount of the path
+// would lack the other mount and show the files under it.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -104,8 +104,8 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Translated is an engine for a process that may itself be in a container. It replaces the source of each bind by the engine's path.
-// A path that the engine does not have stays as it is.
+// Translated is an engine for a process that may itself be in a container. It replaces the source of each bind by the engine's
+// path. A path that the engine does not have stays as it is.
 type Translated struct{ sandbox.Engine }
 
 // Create implements sandbox.Engine.

@@ -1,7 +1,8 @@
 // Package policy limits the sandboxes of a caller and keeps callers apart.
 //
-// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and knows
-// only containers with the caller's labels. All code above uses it like the engine itself, so no check can be forgotten there.
+// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and
+// knows only containers with the caller's labels. All code above uses it like the engine itself, so no check can be forgotten
+// there.
 //
 // The package owns no goroutine.
 package policy
@@ -24,24 +25,24 @@ const LabelOwner = "hinit-owner"
 
 // Policy has the limits of sandboxes. The zero value allows no image and no mount.
 type Policy struct {
-	Images   []string // patterns of path.Match; one without a tag allows each tag
-	Roots    []string // directories that may contain the source of a mount
-	Networks []string // allowed networks, besides none and the engine's default
-	Runtimes []string // allowed runtimes, besides the engine's default
-	Memory   int64    // most bytes of one container, 0 for no limit
-	CPUs     float64  // most processors of one container, 0 for no limit
-	Most     int      // most containers of one caller, 0 for no limit
-	Private  bool     // sandboxes may have root inside, and share no file with their caller
+	Images        []string // patterns of path.Match; one without a tag allows each tag
+	Roots         []string // directories that may contain the source of a mount
+	Networks      []string // allowed networks, besides none and the engine's default
+	Runtimes      []string // allowed runtimes, besides the engine's default
+	Memory        int64    // most bytes of one container, 0 for no limit
+	CPUs          float64  // most processors of one container, 0 for no limit
+	MaxContainers int      // most containers of one caller, 0 for no limit
+	Private       bool     // sandboxes may have root inside, and share no file with their caller
 }
 
 // RefusedError means that the policy does not allow something.
-type RefusedError struct{ What, Next string }
+type RefusedError struct{ What, Advice string }
 
 // Error implements error.
 func (e *RefusedError) Error() string {
 	text := "cannot make the sandbox: " + e.What + " is not allowed"
-	if e.Next != "" {
-		text += "; " + e.Next
+	if e.Advice != "" {
+		text += "; " + e.Advice
 	}
 	return text
 }
@@ -54,10 +55,10 @@ const maxPids = 256
 
 // Check checks a Spec, except for its binds, which need the file system. It hardens the Spec as section 5.1 of the contract says.
 func (p Policy) Check(s *sandbox.Spec) error {
-	if what, _ := s.LeadsOut(); what != "" {
+	if what, _ := s.FindEscape(); what != "" {
 		return &RefusedError{what, ""}
 	}
-	if err := p.image(s.Image); err != nil {
+	if err := p.checkImage(s.Image); err != nil {
 		return err
 	}
 	const namespace = "a namespace of the host or of another container"
@@ -76,7 +77,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
-		{!ofKernel(s.Dir), "the working directory " + s.Dir, ""},
+		{!isKernelPath(s.Dir), "the working directory " + s.Dir, ""},
 	} {
 		if !rule.kept {
 			return &RefusedError{rule.what, rule.next}
@@ -121,24 +122,24 @@ func (p Policy) harden(s *sandbox.Spec) {
 	if p.Memory > 0 && (s.Memory == 0 || s.Memory > p.Memory) {
 		s.Memory = p.Memory
 	}
-	if p.CPUs > 0 && (s.CPUs < leastCPUs || s.CPUs > p.CPUs) {
+	if p.CPUs > 0 && (s.CPUs < minCPUs || s.CPUs > p.CPUs) {
 		s.CPUs = p.CPUs
 	}
 }
 
-// leastCPUs is the smallest limit that an engine can set. It ignores a smaller one.
-const leastCPUs = 0.01
+// minCPUs is the smallest limit that an engine can set. It ignores a smaller one.
+const minCPUs = 0.01
 
 // ulimits are the limits that a caller may set. Others would raise a process above the host's limits.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// isID reports whether an engine takes a name for the beginning of an id.
+// isID reports whether an engine would take a name for the beginning of a container's id.
 func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// ofKernel reports whether a path is in a file system of the kernel.
-func ofKernel(p string) bool {
+// isKernelPath reports whether a path is in a file system of the kernel.
+func isKernelPath(p string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
 	return first == "proc" || first == "sys" || first == "dev"
 }
@@ -148,13 +149,13 @@ func checkTarget(target string) error {
 	t := path.Clean(target)
 	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
 	switch {
-	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), ofKernel(t), first == "/sbin":
+	case t == "/", strings.HasPrefix(first, strings.TrimSuffix(gate.Dir, "-")), isKernelPath(t), first == "/sbin":
 		return &RefusedError{"a mount at " + target, ""}
 	}
 	return nil
 }
 
-func (p Policy) image(ref string) error {
+func (p Policy) checkImage(ref string) error {
 	if p.AllowsImage(ref) {
 		return nil
 	}
@@ -181,8 +182,8 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// open opens the allowed directory above a path, with the rights of as, and returns the rest of the path.
-func (p Policy) open(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
+// openRoot opens the allowed directory above a path, with the rights of as, and returns the rest of the path.
+func (p Policy) openRoot(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")
 	}

@@ -148,7 +148,7 @@ func TestEscapes(t *testing.T) {
 		"a storage option":           func(s *sandbox.Spec) { s.Storage = map[string]string{"overlay2.override": "1"} },
 		"another's owner label":      func(s *sandbox.Spec) { s.Labels[LabelOwner] = "0" },
 		"another profile's label":    func(s *sandbox.Spec) { s.Labels[sandbox.LabelProfile] = "writer" },
-		"labels without end":         func(s *sandbox.Spec) { s.Labels["x"] = strings.Repeat("x", specMost) },
+		"labels without end":         func(s *sandbox.Spec) { s.Labels["x"] = strings.Repeat("x", maxSpecBytes) },
 		"a volume of somebody else": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "database", Target: "/d"})
 		},
@@ -314,7 +314,7 @@ func TestOnlyItsOwn(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{"a": container("a", "1000", "coder"), "b": container("b", "1000", "writer")}}
-	g := Guard(e, Policy{Images: []string{"*"}, Most: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
+	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
 	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
@@ -409,14 +409,14 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
 		image := sandbox.Container{Started: time.Now(), Mounts: []sandbox.Mount{{Type: "bind", Target: "/data"}, {Type: "volume", Target: target}}}
-		if remakes(image) == want {
+		if mustRemake(image) == want {
 			t.Errorf("another start with a volume of the image's at %s: made again %v", target, !want)
 		}
-		if remakes(c) {
+		if mustRemake(c) {
 			t.Errorf("the first start with %s makes it again", target)
 		}
 		c.Started = time.Now()
-		if remakes(c) == want {
+		if mustRemake(c) == want {
 			t.Errorf("another start with %s: made again %v", target, !want)
 		}
 	}
@@ -476,14 +476,14 @@ func TestWhichRoot(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := allUsers(file); got != want {
+		if got := hasAllUsers(file); got != want {
 			t.Errorf("with the map %q: %v", text, got)
 		}
 	}
 	if got := (Policy{}).RootOf(sandbox.Info{}); got != RootCaller {
 		t.Errorf("an engine that maps no users: %v", got)
 	}
-	if got := (Policy{Private: true}).RootOf(sandbox.Info{Users: "rootless"}); got != RootPrivate {
+	if got := (Policy{Private: true}).RootOf(sandbox.Info{UserMapping: "rootless"}); got != RootPrivate {
 		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)
 	}
 }
@@ -498,7 +498,7 @@ func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 		}
 		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, Places{}, &Gate{root: root})
 		for path, want := range map[string]os.FileMode{filepath.Join(top, "made", "workspace"): want, there: 0o700} {
-			_, info, err := g.source(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
+			_, info, err := g.resolveSource(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
 			if err != nil || info.Mode().Perm() != want {
 				t.Errorf("%s, %s: mode %v, %v", root, path, info.Mode(), err)
 			}

@@ -41,7 +41,7 @@ const (
 	LabelRoot   = "hinit-root"   // Root of a container
 	labelCopies = "hinit-copies" // files that are copied into a container at each start
 	labelSpec   = "hinit-spec"   // description from which a start makes a container again, if necessary
-	labelWas    = "hinit-was-"   // begins a label that ends with the first digits of an earlier id of the container
+	labelOldID  = "hinit-was-"   // begins a label that ends with the first digits of an earlier id of the container
 )
 
 // String describes the meaning of a Root.
@@ -65,20 +65,20 @@ func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
 		return RootPrivate
-	case info.Users != "" && allUsers("/proc/self/uid_map"):
+	case info.UserMapping != "" && hasAllUsers("/proc/self/uid_map"):
 		return RootIsolated
 	}
 	return RootCaller
 }
 
-// allUsers reports whether a process has all users of the machine, unmapped.
-func allUsers(uidMap string) bool {
+// hasAllUsers reports whether a process has all users of the machine, unmapped.
+func hasAllUsers(uidMap string) bool {
 	text, err := os.ReadFile(uidMap)
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// asCaller changes a spec so that all commands of the container run as its owner.
-func (g *Guarded) asCaller(spec *sandbox.Spec) {
+// runAsCaller changes a spec so that all commands of the container run as its owner.
+func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	id := g.owner.identity()
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
@@ -99,9 +99,9 @@ func (o Owner) identity() fsutil.Identity {
 	return fsutil.Identity{UID: 65534, GID: 65534}
 }
 
-// private removes all directories of the owner from a container. Volumes replace the writable ones, and the others are copied into
-// the container at each start.
-func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
+// makePrivate removes all directories of the owner from a container. Volumes replace the writable ones, and the others are copied
+// into the container at each start.
+func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
 	for _, m := range spec.Mounts {
@@ -109,7 +109,7 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 			mounts = append(mounts, m)
 			continue
 		}
-		source, info, err := g.source(m)
+		source, info, err := g.resolveSource(m)
 		if err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 		if !info.IsDir() {
 			return &RefusedError{"a mount of the file " + m.Source + " that can be written", "mount a directory, or make it read-only"}
 		}
-		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= volumesMost {
+		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
 		place, ok := g.places.Outside(source) // every container of the image has the same paths inside, so the name is made of the path outside
@@ -146,9 +146,9 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// Gone reports whether the directory that a private volume replaces was removed. Then the volume is removed too.
-func (p Policy) Gone(v sandbox.Volume) bool {
-	dir, rel, err := p.open(v.Labels[sandbox.LabelSource], fsutil.Self())
+// SourceGone reports whether the directory that a private volume replaces was removed. Then the volume is removed too.
+func (p Policy) SourceGone(v sandbox.Volume) bool {
+	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
 		return false
 	}
@@ -161,18 +161,19 @@ func (p Policy) Gone(v sandbox.Volume) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// volumesMost limits the private volumes of one user.
-const volumesMost = 512
+// maxVolumes limits the private volumes of one user.
+const maxVolumes = 512
 
-// copyMost limits the bytes of the owner's files that are copied into a container at a start.
-const copyMost = 1 << 30
+// maxCopyBytes limits the bytes of the owner's files that are copied into a container at a start.
+const maxCopyBytes = 1 << 30
 
 // copyTime limits the time for copying into a container.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only mounts to the program at a container's gate, which unpacks them. The engine would mount the
-// container's volumes a second time, by names that another container of the owner can change. It would also write below a tmpfs.
-func (g *Guarded) copyIn(c sandbox.Container, q *question) error {
+// copyIn sends the owner's read-only mounts to the program at a container's gate, which unpacks them. The engine can't copy them:
+// it would mount the container's volumes again, by names that another container of the owner can change. It would also write
+// below a tmpfs.
+func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
 		return nil
@@ -180,7 +181,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *question) error {
 		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
 	}
 	_, err := io.WriteString(q, gate.Unpack)
-	packing := tar.NewWriter(&limited{q, copyMost})
+	packing := tar.NewWriter(&limitedWriter{q, maxCopyBytes})
 	for target, source := range copies {
 		if err == nil {
 			err = g.packSource(packing, source, strings.TrimPrefix(target, "/"))
@@ -190,7 +191,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *question) error {
 		err = packing.Close()
 	}
 	if err == nil {
-		_, err = q.hear(gate.Unpack)
+		_, err = q.readLine(gate.Unpack)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy into the container %.12s: %w", c.ID, err)
@@ -200,7 +201,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *question) error {
 
 // packSource packs the files at a path of this process, with the owner's rights and without links.
 func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
-	dir, rel, err := g.policy.open(source, g.owner.Actor)
+	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {
 		return err
 	}
@@ -208,31 +209,31 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limited is a writer that refuses more than a number of bytes.
-type limited struct {
+// limitedWriter is a writer that refuses more than a number of bytes.
+type limitedWriter struct {
 	io.Writer
 	left int64
 }
 
-func (l *limited) Write(data []byte) (int, error) {
+func (l *limitedWriter) Write(data []byte) (int, error) {
 	if l.left -= int64(len(data)); l.left < 0 {
-		return 0, &RefusedError{fmt.Sprintf("to copy more than %d MiB into a sandbox", copyMost>>20), "mount less of it read-only"}
+		return 0, &RefusedError{fmt.Sprintf("to copy more than %d MiB into a sandbox", maxCopyBytes>>20), "mount less of it read-only"}
 	}
 	return l.Writer.Write(data)
 }
 
-// remakes reports whether a container must be made again instead of started again. The owner of a container that has run knows
+// mustRemake reports whether a container must be made again instead of started again. The owner of a container that has run knows
 // the name of its gate, and could use a link to lead a mount over the gate. A mount directly below the root can't be led
 // elsewhere.
-func remakes(c sandbox.Container) bool {
+func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
 		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty; an image's volume may not be
 	})
 }
 
-// wasMost limits the earlier ids that a container keeps.
-const wasMost = 16
+// maxOldIDs limits the earlier ids that a container keeps.
+const maxOldIDs = 16
 
 // remake makes a container again, with another name of its gate, and removes the old one. The old id leads to the new container.
 func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, err error) {
@@ -249,13 +250,13 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 		}
 	}()
 	spec.Name = c.Name
-	was := map[string]string{labelWas + c.ID[:12]: ""}
+	was := map[string]string{labelOldID + c.ID[:12]: ""}
 	for name := range c.Labels {
-		if strings.HasPrefix(name, labelWas) && len(was) < wasMost {
+		if strings.HasPrefix(name, labelOldID) && len(was) < maxOldIDs {
 			was[name] = ""
 		}
 	}
-	if id, err = g.make(ctx, spec, was); err != nil {
+	if id, err = g.createContainer(ctx, spec, was); err != nil {
 		return "", err
 	}
 	if err = g.startNow(ctx, id); err != nil {
@@ -265,22 +266,23 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	return id, nil
 }
 
-// replacedMark is in the name of a container that was made again, until the container is removed. No caller can choose such a name.
+// replacedMark is in the name of a container that was made again, until the container is removed. No caller can choose such a
+// name.
 const replacedMark = "-replaced-"
 
-func replaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
+func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
 
 // RemoveReplaced removes a container that was made again and could not be removed then. It does nothing to other containers.
 func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sandbox.Container) error {
-	if !replaced(c) {
+	if !isReplaced(c) {
 		return nil
 	}
-	release, err := g.hold(ctx, c.ID) // another caller may be making it again, and give its name back after a failure
+	release, err := g.lockContainer(ctx, c.ID) // another caller may be making it again, and give its name back after a failure
 	if err != nil {
 		return err
 	}
 	defer release()
-	if c, err := engine.Inspect(ctx, c.ID); err != nil || !replaced(c) {
+	if c, err := engine.Inspect(ctx, c.ID); err != nil || !isReplaced(c) {
 		return nil //nolint:nilerr // it was removed
 	}
 	return engine.Remove(ctx, c.ID)

@@ -21,7 +21,7 @@ import (
 // the gateway's. Else the caller states its home, and with it its profile. All profiles have one user, so this prevents mistakes,
 // not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the default profile. A profile
 // without a directory is an error.
-func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
+func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
 	for at := pid; at > 1 && len(gateways) > 0; {
@@ -31,7 +31,7 @@ func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, pro
 			}
 			return filepath.Join(profiles, profile), profile, nil
 		}
-		_, parent, err := dockercli.Process(at)
+		_, parent, err := dockercli.ProcessName(at)
 		if err != nil {
 			break
 		}
@@ -55,11 +55,11 @@ func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, pro
 	return home, filepath.Base(home), nil
 }
 
-// gatewaysFor is how long the service reuses hinit's list of gateways. An agent sends many commands in a row.
-const gatewaysFor = 2 * time.Second
+// gatewaysKeepTime is how long the service reuses hinit's list of gateways. An agent sends many commands in a row.
+const gatewaysKeepTime = 2 * time.Second
 
-// gatewaysOf returns a function that asks hinit, if it runs here, for the profile of each gateway process.
-func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
+// newGatewayLookup returns a function that asks hinit, if it runs here, for the profile of each gateway process.
+func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	cl := cmdline.Here(lookup)
 	var mu sync.Mutex
 	var known map[int]string
@@ -67,7 +67,7 @@ func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[in
 	return func(ctx context.Context) map[int]string {
 		mu.Lock()
 		defer mu.Unlock()
-		if time.Since(at) < gatewaysFor {
+		if time.Since(at) < gatewaysKeepTime {
 			return known
 		}
 		known, at = nil, time.Now()

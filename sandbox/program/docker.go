@@ -18,21 +18,21 @@ import (
 
 // asDocker handles a command line of docker and returns the exit code.
 func (p Program) asDocker(args []string) int {
-	call, err := dockercli.Parse(args, allowed())
-	if other := (*dockercli.OtherError)(nil); errors.As(err, &other) {
+	call, err := dockercli.Parse(args, permittedWords())
+	if other := (*dockercli.UnhandledError)(nil); errors.As(err, &other) {
 		return realDocker(args, err)
 	}
 	if err != nil {
 		_, none := os.Stat(dial.SandboxSocket(os.LookupEnv))
-		return dockercli.Refuse(os.Stderr, err, none == nil)
+		return dockercli.PrintError(os.Stderr, err, none == nil)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes
-	req := daemon.Request{Docker: true, Args: args, Env: values(sandbox.Named(call.Env)), Stdin: call.Stdin}
+	req := daemon.Request{Docker: true, Args: args, Env: environmentOf(sandbox.Named(call.Env)), Stdin: call.Stdin}
 	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
 
-// allowed returns the words of HINIT_SANDBOX_ALLOW.
-func allowed() []string {
+// permittedWords returns the words of HINIT_SANDBOX_ALLOW.
+func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 

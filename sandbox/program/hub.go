@@ -23,22 +23,22 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// hub keeps a tenant for each user and profile. It handles each request with the tenant of the caller.
-type hub struct {
-	engine   sandbox.FullEngine
-	opts     sandbox.Options // options of the operator
-	set      settings
-	places   policy.Places
-	gate     *policy.Gate
-	agent    *account.User // nil if the agent's user does not exist
-	say      func(string, ...any)
-	gateways func(ctx context.Context) map[int]string // returns the profile of each gateway process
-	began    time.Time
-	changed  chan struct{} // signals that a container may have become unused
-	resting  *time.Timer   // calls rest after the last request
-	release  tuning.Releaser
+// service keeps a tenant for each user and profile. It handles each request with the tenant of the caller.
+type service struct {
+	engine       sandbox.FullEngine
+	opts         sandbox.Options // options of the operator
+	settings     settings
+	places       policy.Places
+	gate         *policy.Gate
+	agent        *account.User // nil if the agent's user does not exist
+	log          func(string, ...any)
+	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process
+	began        time.Time
+	changed      chan struct{} // signals that a container may have become unused
+	releaseTimer *time.Timer   // calls rest after the last request
+	release      tuning.Releaser
 
-	all *sandbox.Manager // manages the sandboxes of all tenants
+	sweeper *sandbox.Manager // manages the sandboxes of all tenants
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -52,35 +52,36 @@ type tenantKey struct {
 
 // tenant is the service's record of one user and profile.
 type tenant struct {
-	busy    int // requests in progress
-	used    time.Time
-	manager *sandbox.Manager
+	requests    int // requests in progress
+	lastRequest time.Time
+	manager     *sandbox.Manager
 }
 
 // handle handles one request and returns its exit code.
-func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
-	defer h.resting.Reset(restAfter)
+func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
+	defer h.releaseTimer.Reset(releaseAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.Process(from.PID); from.PID != 0 { // PID 0: the caller is in another container of this pod, and names its parent itself
-		req.Parent, _, _ = dockercli.Process(parent) // "" if the caller or its parent has ended
+	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // PID 0: the caller is in another container of this pod, and names its parent itself
+		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if the caller or its parent has ended
 	}
-	return answer(ctx, t.manager, req, nil, s)
+	return runRequest(ctx, t.manager, req, nil, s)
 }
 
-// mostTenants is the largest number of tenants. If another one is needed, the hub drops all tenants without a request in progress.
-// No state is lost: it is in the containers and their labels.
-const mostTenants = 512
+// maxTenants is the largest number of tenants. If another one is needed, the service drops all tenants without a request in
+// progress. No state is lost: it is in the containers and their labels.
+const maxTenants = 512
 
 // tenantKept is how long a tenant without requests is kept. As long as it is kept, its sandboxes count as used.
-func (h *hub) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
+func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the tenant of the caller; the first request creates it. The caller calls done when the request has been answered.
-func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
+// tenant returns the tenant of the caller; the first request creates it. The caller calls done when the request has been
+// answered.
+func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
 	if err != nil {
 		return nil, nil, err
@@ -92,11 +93,11 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.mayRun(key); err != nil {
+	if err := h.checkLimits(key); err != nil {
 		return nil, nil, err
 	}
 	if t = h.tenants[key]; t == nil {
-		if h.dropIdle(h.tenantKept()); len(h.tenants) >= mostTenants {
+		if h.dropIdle(h.tenantKept()); len(h.tenants) >= maxTenants {
 			h.dropIdle(0)
 		}
 		if t, err = h.newTenant(key, from, home, profile); err != nil {
@@ -104,52 +105,52 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 		}
 		h.tenants[key] = t
 	}
-	t.busy++
+	t.requests++
 	return t, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		t.busy--
-		t.used = time.Now()
+		t.requests--
+		t.lastRequest = time.Now()
 	}, nil
 }
 
 // These are the largest numbers of commands at the same time: of all users, of one user, and of one profile. If a caller does not
-// read its output, the service holds two windows of package mux for the command, and as much again for each of them. That is at most
-// 400 MB for one user.
+// read its output, the service holds two windows of package mux for the command, and as much again for each of them. That is at
+// most 400 MB for one user.
 const (
-	most        = 512
-	mostOne     = 256
-	mostProfile = 128
+	maxCommands        = 512
+	maxUserCommands    = 256
+	maxProfileCommands = 128
 )
 
-// mayRun returns an error if another command would exceed a limit. An operator's command is always allowed. The caller holds the
-// lock.
-func (h *hub) mayRun(key tenantKey) error {
+// checkLimits returns an error if another command would exceed a limit. An operator's command is always allowed. The caller holds
+// the lock.
+func (h *service) checkLimits(key tenantKey) error {
 	all, user, profile := 0, 0, 0
 	for k, t := range h.tenants {
-		all += t.busy
+		all += t.requests
 		if k.uid == key.uid && !k.operator {
-			user += t.busy
+			user += t.requests
 		}
 		if k == key {
-			profile = t.busy
+			profile = t.requests
 		}
 	}
 	switch {
 	case key.operator:
-	case profile >= mostProfile:
+	case profile >= maxProfileCommands:
 		return fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", profile, key.profile)
-	case user >= mostOne, all >= most:
+	case user >= maxUserCommands, all >= maxCommands:
 		return errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended")
 	}
 	return nil
 }
 
-// dropIdle drops tenants that have sent no request for the time after, and reports whether any tenant is left. The caller holds the
-// lock.
-func (h *hub) dropIdle(after time.Duration) (left bool) {
+// dropIdle drops tenants without a request in progress whose last request is at least the time after ago. It reports whether any
+// tenant is left. The caller holds the lock.
+func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
-		if t.busy == 0 && time.Since(t.used) >= after {
+		if t.requests == 0 && time.Since(t.lastRequest) >= after {
 			delete(h.tenants, k)                                                  // its containers keep running
 			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // closing a manager does not close the engine, so it can't fail
 		}
@@ -157,58 +158,59 @@ func (h *hub) dropIdle(after time.Duration) (left bool) {
 	return len(h.tenants) > 0
 }
 
-// restAfter is the time between the last request and the release of unused memory.
-const restAfter = time.Minute
+// releaseAfter is the time between the last request and the release of unused memory.
+const releaseAfter = time.Minute
 
-// rest returns memory that commands and the engine's answers have used to the kernel.
-func (h *hub) rest() {
+// releaseMemory returns memory that commands and the engine's answers have used to the kernel.
+func (h *service) releaseMemory() {
 	h.release.Release()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.dropIdle(h.tenantKept()) {
-		h.resting.Reset(h.tenantKept())
+		h.releaseTimer.Reset(h.tenantKept())
 	}
 }
 
 // newTenant makes the record that the service keeps for one user and profile.
-func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
+func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
-	opts.State, opts.Dir = filepath.Join(h.set.state, "state"), filepath.Join(h.set.state, "dirs", name)
-	opts.Apart, opts.Root = true, h.gate.Root().String()
+	opts.State, opts.Dir = filepath.Join(h.settings.state, "state"), filepath.Join(h.settings.state, "dirs", name)
+	opts.AttachOnly, opts.Root = true, h.gate.Root().String()
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.Orphans = false // the hub sweeps for all tenants
-	// With these options a caller could make root read any file that a link in its home names. A caller passes variables by exec -e.
+	opts.SweepOrphans = false // the service sweeps for all tenants
+	// With these options a caller could make root read any file that a link in its home names. A caller passes variables by exec
+	// -e.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
-	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
+	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), Operator: key.operator}
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
-	manager, err := sandbox.NewManager(policy.Guard(h.engine, h.set.policy, owner, h.places, h.gate), opts)
+	manager, err := sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, owner, h.places, h.gate), opts)
 	return &tenant{manager: manager}, err
 }
 
-// prepareState makes the directories of all tenants, readable for this user alone, and the manager that sweeps for all tenants. The
-// identity of the volume is the path that the engine has for it. So a container still belongs to the volume after hinit's own
+// prepareState makes the directories of all tenants, readable for this user alone, and the manager that sweeps for all tenants.
+// The identity of the volume is the path that the engine has for it. So a container still belongs to the volume after hinit's own
 // container was replaced.
-func (h *hub) prepareState() error {
-	state := filepath.Join(h.set.state, "state")
-	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.set.state, 0o700), os.RemoveAll(filepath.Join(h.set.state, "dirs")),
+func (h *service) prepareState() error {
+	state := filepath.Join(h.settings.state, "state")
+	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700), os.RemoveAll(filepath.Join(h.settings.state, "dirs")),
 		os.WriteFile(filepath.Join(state, "volume"), []byte(h.volume()+"\n"), 0o600))
 	if err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	opts := h.opts
-	opts.State, opts.Apart, opts.Orphans = state, true, false
-	h.all, err = sandbox.NewManager(policy.Guard(h.engine, h.set.policy, policy.Owner{All: true, Volume: h.volume()}, h.places, h.gate), opts)
+	opts.State, opts.AttachOnly, opts.SweepOrphans = state, true, false
+	h.sweeper, err = sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, policy.Owner{Operator: true, Volume: h.volume()}, h.places, h.gate), opts)
 	return err
 }
 
 // volume returns the identity of the volume.
-func (h *hub) volume() string {
+func (h *service) volume() string {
 	place, ok := h.places.Outside(h.opts.Home)
 	if !ok {
 		place = h.opts.Home

@@ -17,11 +17,11 @@ import (
 // TestInventedHomes: an agent that named 2,048 invented homes locked out all other profiles until a restart.
 func TestInventedHomes(t *testing.T) {
 	home := t.TempDir()
-	h := &hub{
-		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{},
+	h := &service{
+		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
 		gateways: func(context.Context) map[int]string { return nil },
 	}
-	h.opts.Home, h.opts.Helper, h.set.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")
+	h.opts.Home, h.opts.Helper, h.settings.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")
 	if err := h.prepareState(); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestInventedHomes(t *testing.T) {
 		t.Errorf("an invented home: %v", err)
 	}
 	// The same with homes that the agent has made.
-	for i := range mostTenants + 50 {
+	for i := range maxTenants + 50 {
 		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
 		if err := os.MkdirAll(claimed, 0o700); err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestInventedHomes(t *testing.T) {
 		}
 		done()
 	}
-	if len(h.tenants) > mostTenants {
+	if len(h.tenants) > maxTenants {
 		t.Errorf("there are %d tenants", len(h.tenants))
 	}
 	if _, _, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 0}, home); err != nil {
@@ -64,7 +64,7 @@ func TestInventedHomes(t *testing.T) {
 // TestTooManyCommands: the commands of a profile, of a user and of all users have a limit. Commands of root have none.
 func TestTooManyCommands(t *testing.T) {
 	busy := func(profile string, uid uint32, n int) map[tenantKey]*tenant {
-		return map[tenantKey]*tenant{{uid, profile, false}: {busy: n}, {7, "other", false}: {busy: 200}, {7, "x", true}: {busy: 50}}
+		return map[tenantKey]*tenant{{uid, profile, false}: {requests: n}, {7, "other", false}: {requests: 200}, {7, "x", true}: {requests: 50}}
 	}
 	for _, c := range []struct {
 		tenants map[tenantKey]*tenant
@@ -72,14 +72,14 @@ func TestTooManyCommands(t *testing.T) {
 		in      bool
 	}{
 		{nil, tenantKey{7, "p", false}, true},
-		{busy("p", 8, mostProfile), tenantKey{8, "p", false}, false},
-		{busy("p", 8, mostProfile), tenantKey{8, "q", false}, true},
-		{busy("p", 7, mostOne-200), tenantKey{7, "q", false}, false},
-		{busy("p", 7, mostOne-200), tenantKey{7, "q", true}, true},
-		{busy("p", 9, most-250), tenantKey{8, "q", false}, false},
-		{busy("p", 9, most-251), tenantKey{8, "q", false}, true},
+		{busy("p", 8, maxProfileCommands), tenantKey{8, "p", false}, false},
+		{busy("p", 8, maxProfileCommands), tenantKey{8, "q", false}, true},
+		{busy("p", 7, maxUserCommands-200), tenantKey{7, "q", false}, false},
+		{busy("p", 7, maxUserCommands-200), tenantKey{7, "q", true}, true},
+		{busy("p", 9, maxCommands-250), tenantKey{8, "q", false}, false},
+		{busy("p", 9, maxCommands-251), tenantKey{8, "q", false}, true},
 	} {
-		if err := (&hub{tenants: c.tenants}).mayRun(c.key); (err == nil) != c.in {
+		if err := (&service{tenants: c.tenants}).checkLimits(c.key); (err == nil) != c.in {
 			t.Errorf("%+v: %v", c.key, err)
 		}
 	}

@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// lookApart is the least time between two scans for unused sandboxes, however many events arrive.
-	lookApart = 5 * time.Second
-	// lookAgain is the time before the next scan if a sandbox could not be removed, or if the engine reports no changes.
-	lookAgain = time.Minute
+	// scanInterval is the least time between two scans for unused sandboxes, however many events arrive.
+	scanInterval = 5 * time.Second
+	// rescanTime is the time before the next scan if a sandbox could not be removed, or if the engine reports no changes.
+	rescanTime = time.Minute
 )
 
 // keeper looks for unused sandboxes. It scans when the engine reports a change, and when a sandbox reaches its age limit. It also
 // scans within a minute after the process that owns a sandbox has ended. Between these events it sleeps.
 type keeper struct {
-	*hub
+	*service
 	owners []string // live processes that own sandboxes
 }
 
-// keep looks for unused sandboxes until the context ends.
-func (h *hub) keep(ctx context.Context) {
-	k := &keeper{hub: h}
+// keepSandboxes looks for unused sandboxes until the context ends.
+func (h *service) keepSandboxes(ctx context.Context) {
+	k := &keeper{service: h}
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
 		defer close(done)
 		k.watch(ctx)
 	})
 	defer func() { <-done }()
-	apart := min(lookApart, max(h.opts.Lifetime/2, time.Second))
+	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()
 	due := last.Add(apart) // time of the next scan, zero for none
 	var settled time.Time
 	for {
 		wake := due
 		if len(k.owners) > 0 {
-			wake = earlier(due, time.Now().Add(lookAgain))
+			wake = earlierTime(due, time.Now().Add(rescanTime))
 		}
 		var alarm <-chan time.Time
 		if !wake.IsZero() {
@@ -52,14 +52,14 @@ func (h *hub) keep(ctx context.Context) {
 		select {
 		case <-h.changed:
 			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then the leftovers of a removed container are old enough to remove
-			due = earlier(due, later(time.Now(), last.Add(apart)))
+			due = earlierTime(due, laterTime(time.Now(), last.Add(apart)))
 		case <-alarm:
-			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
+			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
 				continue
 			}
 			last = time.Now()
-			if due = k.look(ctx); settled.After(last) {
-				due = earlier(due, settled)
+			if due = k.scan(ctx); settled.After(last) {
+				due = earlierTime(due, settled)
 			}
 		case <-ctx.Done():
 			return
@@ -67,23 +67,21 @@ func (h *hub) keep(ctx context.Context) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
+// laterTime returns the later time. A zero time is earlier than any other.
+func laterTime(a, b time.Time) time.Time {
+	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
 }
 
-// earlier returns the earlier time. A zero time means never.
-func earlier(a, b time.Time) time.Time {
+// earlierTime returns the earlier time. A zero time means never.
+func earlierTime(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a
 }
 
-// watch follows the engine's events until the context ends. If the engine does not answer or has no events, each attempt to follow
-// it again also starts a scan.
+// watch follows the engine's events until the context ends. If the engine does not answer or has no events, each attempt to
+// follow it again also starts a scan.
 func (k *keeper) watch(ctx context.Context) {
 	changed := func() {
 		select {
@@ -91,82 +89,82 @@ func (k *keeper) watch(ctx context.Context) {
 		default: // the keeper has not taken the last signal yet, and will see both changes
 		}
 	}
-	wait, said := engineSoon, false
+	wait, said := engineRetryTime, false
 	for {
-		err := k.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)
+		err := k.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryTime, false; changed() }, changed)
 		if !pause.For(ctx, wait) {
 			return
 		}
-		if wait >= lookAgain && !said {
+		if wait >= rescanTime && !said {
 			said = true
-			k.say("the engine does not tell of changes, so it is asked every %v: %v", lookAgain, err)
+			k.log("the engine does not tell of changes, so it is asked every %v: %v", rescanTime, err)
 		}
-		wait = min(2*wait, lookAgain)
+		wait = min(2*wait, rescanTime)
 		changed()
 	}
 }
 
-// look scans for unused sandboxes. It removes the container of a dead process once the idle window has passed. It also removes every
-// tenant's containers that ended more than two windows ago. A running container that must outlive its agent is kept. look returns
-// the time of the next scan if no event arrives, or zero for no next scan.
-func (k *keeper) look(ctx context.Context) (next time.Time) {
+// scan looks for unused sandboxes and removes them. It removes the container of a dead process once the idle window has passed.
+// It also removes every tenant's containers that ended more than two windows ago. A running container that must outlive its agent
+// is kept. scan returns the time of the next scan if no event arrives, or zero for no next scan.
+func (k *keeper) scan(ctx context.Context) (next time.Time) {
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
 	if err != nil {
-		k.say("cannot look for sandboxes that nobody uses: %v", err)
-		return time.Now().Add(lookAgain)
+		k.log("cannot look for sandboxes that nobody uses: %v", err)
+		return time.Now().Add(rescanTime)
 	}
 	k.owners = nil
 	for _, c := range own {
 		if c.Labels[policy.LabelOwner] == "" {
 			continue
 		}
-		if owner := c.Labels[sandbox.LabelClient]; dockercli.Lives(owner) {
+		if owner := c.Labels[sandbox.LabelClient]; dockercli.IsAlive(owner) {
 			k.owners = append(k.owners, owner)
 			continue
 		}
 		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a running command counts as use
-			next = earlier(next, end)
+			next = earlierTime(next, end)
 			continue
 		}
 		if !k.remove(ctx, c, fmt.Sprintf("its agent is dead, and nobody used it for %v", k.opts.Lifetime)) {
-			next = earlier(next, time.Now().Add(lookAgain))
+			next = earlierTime(next, time.Now().Add(rescanTime))
 		}
 	}
-	if !k.opts.Orphans {
+	if !k.opts.SweepOrphans {
 		return next
 	}
-	gone, due, err := k.all.Sweep(ctx, sandbox.Reap{})
+	gone, due, err := k.sweeper.Sweep(ctx, sandbox.Reap{})
 	if err != nil {
-		k.say("cannot sweep sandboxes: %v", err)
-		due = time.Now().Add(lookAgain)
+		k.log("cannot sweep sandboxes: %v", err)
+		due = time.Now().Add(rescanTime)
 	}
 	for _, r := range gone {
-		k.say("removed the sandbox %s: %s", r.Name, r.Why)
+		k.log("removed the sandbox %s: %s", r.Name, r.Why)
 	}
-	return earlier(next, due)
+	return earlierTime(next, due)
 }
 
 func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
 	if err := k.engine.Remove(ctx, c.ID); err != nil {
-		k.say("cannot remove the sandbox %s: %v", c.Name, err)
+		k.log("cannot remove the sandbox %s: %v", c.Name, err)
 		return false
 	}
-	k.say("removed the sandbox %s: %s", c.Name, why)
+	k.log("removed the sandbox %s: %s", c.Name, why)
 	return true
 }
 
-// gateKept is how long the volume of a gate without a container is kept, because a service may be about to use it.
-const gateKept = 24 * time.Hour
+// gateKeepTime is how long the volume of a gate without a container is kept, because a service may be about to use it.
+const gateKeepTime = 24 * time.Hour
 
-// removeOld removes objects that no later request can use: containers of this volume that were made with another mode of root,
-// private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a container
-// uses.
+// removeOld removes objects that no later request can use. These are containers of this volume that were made with another mode
+// of root, private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a
+// container uses.
 func (k *keeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports a fault
 	for _, c := range made {
 		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {
-			k.say("cannot remove %s, which was made again: %v", c.Name, err)
+			k.log("cannot remove %s, which was made again: %v", c.Name, err)
 		}
 		if policy.Root(c.Labels[policy.LabelRoot]) == k.gate.Root() {
 			continue
@@ -175,25 +173,25 @@ func (k *keeper) removeOld(ctx context.Context) {
 	}
 	private, _ := k.engine.Volumes(ctx, sandbox.VolumePrefix, map[string]string{sandbox.LabelVolume: k.volume()})
 	for _, v := range private {
-		if k.set.policy.Gone(v) && k.engine.RemoveVolume(ctx, v.Name) == nil {
-			k.say("removed the volume %s: %s, in whose place it stood, is gone", v.Name, v.Labels[sandbox.LabelSource])
+		if k.settings.policy.SourceGone(v) && k.engine.RemoveVolume(ctx, v.Name) == nil {
+			k.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, v.Labels[sandbox.LabelSource])
 		}
 	}
 	gates, _ := k.engine.Volumes(ctx, policy.GatePrefix, nil)
 	for _, v := range gates {
-		if v.Name != k.gate.Volume() && time.Since(v.Created) > gateKept {
+		if v.Name != k.gate.Volume() && time.Since(v.Created) > gateKeepTime {
 			_ = k.engine.RemoveVolume(ctx, v.Name) // fails if a container of another service uses the volume
 		}
 	}
 }
 
 // lastUse returns when a container was last used, as far as this service knows. It is never before the start of the service.
-func (h *hub) lastUse(c sandbox.Container) time.Time {
+func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last := later(h.began, c.Created)
+	last := laterTime(h.began, c.Created)
 	for _, t := range h.tenants {
-		last = later(last, t.manager.LastUse(c.ID))
+		last = laterTime(last, t.manager.LastUse(c.ID))
 	}
 	return last
 }

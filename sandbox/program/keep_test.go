@@ -66,23 +66,23 @@ func (q *quiet) asked() (lists, containers int) {
 }
 
 // keeping runs a keeper in a test with virtual time.
-func keeping(t *testing.T, q *quiet) *hub {
+func keeping(t *testing.T, q *quiet) *service {
 	t.Helper()
-	h := &hub{
-		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
+	h := &service{
+		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
 		began: time.Now(), changed: make(chan struct{}, 1),
 	}
-	h.resting = time.AfterFunc(restAfter, h.rest)
+	h.releaseTimer = time.AfterFunc(releaseAfter, h.releaseMemory)
 	h.opts.Lifetime = 5 * time.Minute
 	opts := h.opts
 	opts.State, opts.Helper = t.TempDir(), "/proc/self/exe"
 	var err error
-	if h.all, err = sandbox.NewManager(q, opts); err != nil {
+	if h.sweeper, err = sandbox.NewManager(q, opts); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { h.keep(ctx); close(done) }()
+	go func() { h.keepSandboxes(ctx); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return h
 }
@@ -114,11 +114,11 @@ func TestNothingHappens(t *testing.T) {
 		for range 100 {
 			q.changed()
 		}
-		time.Sleep(lookApart)
+		time.Sleep(scanInterval)
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		h.resting.Reset(restAfter) // as after a request; then memory is released
+		h.releaseTimer.Reset(releaseAfter) // as after a request; then memory is released
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)

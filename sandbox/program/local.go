@@ -17,8 +17,8 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// here handles a request in this process, which asks the engine itself.
-func (p Program) here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
+// runHere handles a request in this process, which asks the engine itself.
+func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
 		return code
@@ -27,8 +27,8 @@ func (p Program) here(ctx context.Context, req daemon.Request, local daemon.Stre
 	if err != nil {
 		return fail(cmdline.WrongUsage, err)
 	}
-	if err := mayAsk(dial.SandboxSocket(os.LookupEnv), opts); err != nil {
-		return fail(unreachable(req), err)
+	if err := mayUseEngine(dial.SandboxSocket(os.LookupEnv), opts); err != nil {
+		return fail(unreachableCode(req), err)
 	}
 	if !req.Docker {
 		for _, w := range warnings {
@@ -39,20 +39,20 @@ func (p Program) here(ctx context.Context, req daemon.Request, local daemon.Stre
 	opts.Session = "cli"
 	engine, err := p.Engine(opts.Docker)
 	if err != nil {
-		return fail(unreachable(req), err)
+		return fail(unreachableCode(req), err)
 	}
 	manager, err := sandbox.NewManager(policy.Translated{Engine: engine}, opts)
 	if err != nil {
 		return fail(cmdline.Failed, err)
 	}
 	defer manager.Close()
-	return answer(ctx, manager, req, allowed(), local)
+	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayAsk returns an error if this process may not ask the engine itself. If the operator wants a service, it must be the only way:
-// an agent could stop the service to get around its rules. And root may not use a home that the agent owns. The agent controls its
-// files, and so would get sandboxes that root's rules allow.
-func mayAsk(socket string, opts sandbox.Options) error {
+// mayUseEngine returns an error if this process may not ask the engine itself. If the operator wants a service, it must be the
+// only way: an agent could stop the service to get around its rules. And root may not use a home that the agent owns. The agent
+// controls its files, and so would get sandboxes that root's rules allow.
+func mayUseEngine(socket string, opts sandbox.Options) error {
 	_, left := os.Stat(socket + ".root") // the service leaves this file in a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
@@ -72,14 +72,14 @@ func mayAsk(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// answer handles a request with the sandboxes of the caller.
-func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
+// runRequest handles a request with the sandboxes of the caller.
+func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
 	}
 	call, err := dockercli.Parse(req.Args, allow)
 	if err != nil {
-		return dockercli.Refuse(s.Err, err, allow == nil)
+		return dockercli.PrintError(s.Err, err, allow == nil)
 	}
 	p := &dockercli.Personality{Manager: m}
 	return p.Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})

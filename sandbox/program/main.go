@@ -50,20 +50,20 @@ func (p Program) Run(argv []string) int {
 	case "cp":
 		ctx, caught := interruptible()
 		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-			return p.where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
+			return p.dispatch(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, os.Stdout, os.Stderr))
 	}
 	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
 	if !ok { // a help text or a usage error needs no engine
 		return code
 	}
-	req := daemon.Request{Args: args, Env: values(wants.Names), Stdin: wants.Stdin}
+	req := daemon.Request{Args: args, Env: environmentOf(wants.Names), Stdin: wants.Stdin}
 	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
 	if wants.Stdin {
 		local.In = os.Stdin
 	}
 	if wants.Terminal {
-		return p.onTerminal(req, local)
+		return p.runOnTerminal(req, local)
 	}
 	return p.run(req, local)
 }
@@ -71,7 +71,7 @@ func (p Program) Run(argv []string) int {
 // run sends a request, until a signal ends it.
 func (p Program) run(req daemon.Request, local daemon.Streams) int {
 	ctx, caught := interruptible()
-	return caught(p.where(ctx, req, local))
+	return caught(p.dispatch(ctx, req, local))
 }
 
 // isDocker reports whether a program that is called by this name replaces the docker command.
@@ -83,8 +83,8 @@ func isDocker(name, configured string) bool {
 	return strings.Contains(name, "/") && name == configured
 }
 
-// interruptible returns a context that ends on Ctrl-C, SIGTERM or a closed terminal. The function that it returns turns such an end
-// into the exit code.
+// interruptible returns a context that ends on Ctrl-C, SIGTERM or a closed terminal. The returned function turns such an
+// end into the exit code.
 func interruptible() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var caught atomic.Int32
@@ -103,8 +103,8 @@ func interruptible() (context.Context, func(code int) int) {
 	}
 }
 
-// values returns the values of the named variables in this process.
-func values(names []string) map[string]string {
+// environmentOf returns the values of the named variables in this process.
+func environmentOf(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {
 		if value, set := os.LookupEnv(name); set {
@@ -114,39 +114,39 @@ func values(names []string) map[string]string {
 	return out
 }
 
-// where sends a request to the service if it runs, else handles it in this process.
-func (p Program) where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
+// dispatch sends a request to the service if it runs, else handles it in this process.
+func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
-	req.Parent, _, _ = dockercli.Process(os.Getppid()) // "" if the parent has ended
+	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // "" if the parent has ended
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
-		return p.here(ctx, req, local)
+		return p.runHere(ctx, req, local)
 	case err != nil:
 		fmt.Fprintln(local.Err, err)
-		return unreachable(req)
+		return unreachableCode(req)
 	}
 	code, err := conn.Run(ctx, req, local)
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(local.Err, "hinit:", err)
 		if errors.Is(err, daemon.ErrLost) {
-			return cli.Lost
+			return cli.CodeLost
 		}
 		return cmdline.Failed
 	}
 	return code
 }
 
-// unreachable returns the exit code if no service answers. docker has one code for all of its own failures.
-func unreachable(req daemon.Request) int {
+// unreachableCode returns the exit code if no service answers. docker has one code for all of its own failures.
+func unreachableCode(req daemon.Request) int {
 	if req.Docker {
 		return 1
 	}
 	return cmdline.Unreachable
 }
 
-// onTerminal runs a request. If standard input is a terminal, the command gets this terminal.
-func (p Program) onTerminal(req daemon.Request, local daemon.Streams) int {
+// runOnTerminal runs a request. If standard input is a terminal, the command gets this terminal.
+func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
 		return p.run(req, local)

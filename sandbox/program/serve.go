@@ -73,15 +73,15 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	if found, err := account.Lookup("", set.user); err == nil && set.user != "" {
 		agent = &found
 	}
-	h := &hub{
+	h := &service{
 		agent: agent,
 
-		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
+		engine: engine, opts: opts, settings: set, places: places, gate: &policy.Gate{Program: helper}, log: say, gateways: newGatewayLookup(os.LookupEnv),
 		tenants: map[tenantKey]*tenant{}, began: time.Now(),
 		changed: make(chan struct{}, 1),
 	}
-	h.resting = time.AfterFunc(restAfter, guard.Func("releasing memory", h.rest))
-	defer h.resting.Stop()
+	h.releaseTimer = time.AfterFunc(releaseAfter, guard.Func("releasing memory", h.releaseMemory))
+	defer h.releaseTimer.Stop()
 	if err := h.prepareState(); err != nil {
 		return err
 	}
@@ -89,13 +89,13 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	if err != nil {
 		return err
 	}
-	server := &daemon.Server{Handle: h.handle, Allow: allow(agent, isolates)}
-	root, err := h.gate.Ask(ctx, engine, set.policy)
+	server := &daemon.Server{Handle: h.handle, Allow: callerRule(agent, isolates)}
+	root, err := h.gate.AskRoot(ctx, engine, set.policy)
 	if err != nil {
 		return err
 	}
 	say("%s", root)
-	if err := leaveWord(set.socket+".root", root.String()+"\n"); err != nil {
+	if err := writeNote(set.socket+".root", root.String()+"\n"); err != nil {
 		say("cannot leave word for hinit doctor: %v", err)
 	}
 	if root == policy.RootCaller {
@@ -106,12 +106,12 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	defer keeping.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	keeping.Go(func() { h.keep(ctx) })
+	keeping.Go(func() { h.keepSandboxes(ctx) })
 	return server.Serve(ctx, l) // the sandboxes keep running
 }
 
-// leaveWord writes a file that hinit doctor reads. It replaces any file of that name.
-func leaveWord(path, text string) error {
+// writeNote writes a file that hinit doctor reads. It replaces any file of that name.
+func writeNote(path, text string) error {
 	dir, err := fsutil.OpenReal(filepath.Dir(path), fsutil.Self())
 	if err != nil {
 		return err
@@ -120,8 +120,8 @@ func leaveWord(path, text string) error {
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// engineSoon is the pause before the service asks a silent engine again.
-const engineSoon = 2 * time.Second
+// engineRetryTime is the pause before the service asks a silent engine again.
+const engineRetryTime = 2 * time.Second
 
 // awaitEngine waits until the engine answers, because hinit may start before the engine. If the service ended instead, hinit
 // would only start it again.
@@ -136,16 +136,16 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 		if !told {
 			say("waits for the container engine: %v", err)
 		}
-		if !pause.For(ctx, engineSoon) {
+		if !pause.For(ctx, engineRetryTime) {
 			return places, fmt.Errorf("cannot serve sandboxes: %w", err)
 		}
 	}
 }
 
-// allow returns a function that says why a caller may not use the service. Allowed are root, the user of this process and the
-// agent's user. A mount gives access to every file of the agent, so an isolated profile is refused. isolates reports whether the
-// configuration isolates any profile.
-func allow(agent *account.User, isolates func() bool) func(daemon.Peer) error {
+// callerRule returns a function that says why a caller may not use the service. Allowed are root, the user of this process and
+// the agent's user. A mount gives access to every file of the agent, so an isolated profile is refused. isolates reports whether
+// the configuration isolates any profile.
+func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {

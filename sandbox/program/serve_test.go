@@ -60,7 +60,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	}{
 		{plain, 12321, true, true}, {isolated, 12321, true, false}, {isolated, 12321, false, true}, {plain, 12322, true, false}, {isolated, 0, true, true}, {1 << 30, 12321, true, false},
 	} {
-		err := allow(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
+		err := callerRule(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {
 			t.Errorf("%+v: %v", c, err)
 		}

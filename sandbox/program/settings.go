@@ -22,11 +22,11 @@ type settings struct {
 	policy                    policy.Policy
 }
 
-// words is a flag with a list of words. If it is given twice, the last one counts.
-type words []string
+// wordList is a flag with a list of words. If it is given twice, the last one counts.
+type wordList []string
 
-func (w *words) String() string { return (*cmdline.List)(w).String() }
-func (w *words) Set(text string) error {
+func (w *wordList) String() string { return (*cmdline.List)(w).String() }
+func (w *wordList) Set(text string) error {
 	*w = nil
 	return (*cmdline.List)(w).Set(text)
 }
@@ -37,14 +37,14 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
 	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone")
 	f.StringVar(&s.user, "user", "hermes", "`USER` who may ask, besides root")
-	f.Var((*words)(&p.Images), "images", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE")
-	f.Var((*words)(&p.Roots), "roots", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME")
-	f.Var((*words)(&p.Networks), "networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default")
-	f.Var((*words)(&p.Runtimes), "runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default")
+	f.Var((*wordList)(&p.Images), "images", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE")
+	f.Var((*wordList)(&p.Roots), "roots", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME")
+	f.Var((*wordList)(&p.Networks), "networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default")
+	f.Var((*wordList)(&p.Runtimes), "runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default")
 	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here")
 	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory, in `MB`, and the one where none is asked for; 0 is none")
 	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, and the one where none is asked for; 0 is none")
-	f.IntVar(&p.Most, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
+	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
 // variables are environment variables that set the flags of the same names.
@@ -58,7 +58,7 @@ func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":
 		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
-	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.Most < 0, !(s.policy.CPUs >= 0): // NaN too
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // NaN too
 		return errors.New("a limit must be a number, 0 or more")
 	}
 	return nil

@@ -115,7 +115,7 @@ func load() string {
 // options are the same in this process and in the other.
 func options(dir string) sandbox.Options {
 	o := sandbox.DefaultOptions()
-	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.Orphans = image, "none", 0, dir, "bench", false
+	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.SweepOrphans = image, "none", 0, dir, "bench", false
 	o.Helper = filepath.Join(dir, "hinit-sandbox-helper")
 	return o
 }
