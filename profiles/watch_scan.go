@@ -276,8 +276,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name. Then the name meant
-// another directory before, is a link, can't be a profile, does not answer or can't be watched.
+// scanNew scans one changed name in profiles/. It returns false if the name needs a full scan. Such a name meant another
+// directory before, is a link, can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if nameProblem(name) != nil {
 		return false

@@ -82,8 +82,8 @@ type (
 	Exited struct {
 		Name     string
 		PID      int
-		Code     int    // -1 when ended by a signal
-		Signal   int    // 0 when it exited
+		Code     int    // -1 after the end by a signal
+		Signal   int    // 0 after an exit
 		OOM      bool   // the kernel's out-of-memory killer killed it
 		Leftover bool   // descendants of the process are alive
 		Strays   string // PIDs of living processes that hide whether they belong to the run; "" for none

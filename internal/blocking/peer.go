@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// nudgeAfter is how long a call that should not wait may take before a signal interrupts it.
+	// nudgeAfter is the time after which a signal interrupts a call that should not wait.
 	nudgeAfter = 5 * time.Millisecond
 	// passRights is SO_PASSRIGHTS of socket(7), since Linux 6.16.
 	passRights = 83
 )
 
-// Peer is Do for a call that receives from the socket of a process that root doesn't trust. Such a call does not wait by itself.
-// But during the call the kernel closes descriptors that the peer has passed, and closing a TCP socket waits as long as the peer
-// has set by SO_LINGER. Peer ends that wait by a signal. It calls f with the thread locked.
+// Peer works like Do, for a call that receives from the socket of a process that root doesn't trust. Such a call does not wait by
+// itself. But during the call the kernel closes descriptors that the peer has passed. The close of a TCP socket waits as long as
+// the peer has set by SO_LINGER. Peer ends that wait by a signal. It calls f with the thread locked.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
@@ -38,11 +38,11 @@ func Peer(f func() error) error {
 // Older kernels can't do that; see [Peer].
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
-// Drain reads the rest from a socket that is about to be closed, and prevents more from coming. Otherwise the close could wait as
+// Drain reads the remaining data from a socket before its close, and prevents further data. Without Drain the close could wait as
 // in [Peer].
 func Drain(fd uintptr) {
 	_ = Peer(func() error {
-		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // an error is ignored: the peer may have closed it
+		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the error doesn't matter: the peer may have closed the socket
 		var rest [4096]byte
 		for {
 			if n, err := unix.Read(int(fd), rest[:]); n <= 0 && err != unix.EINTR {

@@ -22,7 +22,7 @@ const (
 // runtimeDir is the directory of the control socket.
 var runtimeDir = "/run/hinit"
 
-// answerTime limits how many seconds an answer may take. PID 1 waits 40 seconds for a stop.
+// answerTime is the time limit of an answer, in seconds. PID 1 waits 40 seconds for a stop.
 const answerTime = 50
 
 // The buffers are static: there is no heap, and the stack can't grow.
@@ -39,8 +39,8 @@ type question struct {
 	named, health               bool
 }
 
-// run asks PID 1 for what the words say, and returns the exit code. Where hinit-tools is missing it returns less than 0 for what needs
-// hinit-tools, and where PID 1 can't be reached: the program behind the runtime says so.
+// run sends the request of a command line to PID 1, and returns the exit code. If hinit-tools is missing, run returns less than 0
+// for commands that need hinit-tools, and if PID 1 can't be reached. Then the program behind the runtime reports the error.
 func run(name string, argv, env bare.Words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
@@ -85,10 +85,10 @@ func run(name string, argv, env bare.Words, missing bool) int {
 	return finish(q, unsafe.String(&answer[0], n), failed)
 }
 
-// parse converts a command line to a request. It knows the commands that help when no process can be started.
+// parse converts a command line to a request. It knows the commands that help when no process can start.
 func parse(name string, argv bare.Words) (q question, ok bool) {
 	if name == "s6-svc" {
-		// Only letters that don't wait, and an absolute path.
+		// only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
 		if argv.N != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
@@ -184,7 +184,7 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // another user's socket
+		return -1 // the socket belongs to another user
 	}
 	return fd
 }

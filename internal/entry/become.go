@@ -16,10 +16,10 @@ const become = "hinit-limits"
 var groups [1 << 16]uint32
 
 // change changes the user of this process, enters a directory and executes the command after "--". It marks the words that it has
-// carried out. If words are left, or if a step without root's rights fails, it returns: the program after the runtime carries out
-// the rest, or reports the error. If a step with root's rights fails, it ends the process, because the runtime obeys variables
-// that the new user may have written. It also ends the process if the kernel lacks processes or memory, because the runtime could
-// not start.
+// carried out. It returns if words are left, or if a step without root's rights fails. Then the program after the runtime carries
+// out the other words, or reports the error. If a step with root's rights fails, it ends the process, because the runtime obeys
+// variables that the new user may have written. It also ends the process if the kernel lacks processes or memory, because the
+// runtime could not start.
 func change(argv, env bare.Words) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
@@ -46,7 +46,7 @@ func change(argv, env bare.Words) {
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
-	} else if !isTools() { // hinit-tools carries out the rest, and looks a name up in PATH
+	} else if !isTools() { // hinit-tools carries out the other words, and searches a name in PATH
 		errno = becomeTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
@@ -89,7 +89,7 @@ func carryOut(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remake creates a control group. An existing empty one is created anew, so that its counters start at zero.
+// remake creates a control group. It replaces an existing empty group, so that the counters start at zero.
 func remake(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
@@ -100,7 +100,7 @@ func remake(dir string) (errno int) {
 	return errno
 }
 
-// put writes the text before the first colon of word into the file named after it.
+// put writes the text before the first colon of word into the file whose name follows the colon.
 func put(word string) (errno int) {
 	at := max(bare.Index(word, ":"), 0)
 	file := word[min(at+1, len(word)):]

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// threads is how many threads must be possible at once. A command of hinit starts with 4 to 6, and other programs take process
-// numbers meanwhile.
+// threads is the number of threads that must be possible at once. A command of hinit starts with 4 to 6 threads, and other
+// programs take process numbers meanwhile.
 const threads = 8
 
 var (
@@ -25,7 +25,7 @@ const few = 20
 // Short says that PID 1 must use as few threads as possible.
 var Short bool
 
-// These are used by the assembly only.
+// Only the assembly uses these.
 var _ = begin
 
 // hold makes a thread that waits until leave isn't 0. It returns its number, or a negative errno.
@@ -87,9 +87,10 @@ func command(name string, argv bare.Words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await waits until a re-executed PID 1 can have as many threads as before. HINIT_HALTED begins with that number; it is "" if
-// enough process numbers are free. With a number, all other processes are stopped (internal/reexec). So only a process that came
-// from outside can have taken a process number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
+// await waits until a re-executed PID 1 can have as many threads as before. HINIT_HALTED begins with that number, and is "" if
+// enough process numbers are free. With a number, the old program has stopped all other processes (internal/reexec). So only a
+// process from outside can have taken a process number. Such a process ends by itself, within a minute. After 2 s few threads are
+// enough.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -120,8 +121,8 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// Room reports whether the process can make so many more threads. It makes them and lets them end. In a running program the
-// caller must have locked its goroutine to its thread.
+// Room reports whether the process can make this number of further threads. It makes them and lets them end. In a running program
+// the caller must have locked its goroutine to its thread.
 func Room(threads int) bool {
 	leave = 0
 	made := fill(threads, &leave)
@@ -135,9 +136,9 @@ func Room(threads int) bool {
 // its goroutine to its thread.
 func Keep(threads int) { fill(threads, &never) }
 
-// fill makes up to so many threads that wait for leave, and returns how many it could make. They block every signal, and so does
-// this thread while it makes them. On a busy machine they may still live when the runtime starts, and its signal handler would
-// find no g in them.
+// fill makes up to this number of threads that wait for leave, and returns the number of threads that it has made. They block
+// every signal, and so does this thread meanwhile. On a busy machine they may still live when the runtime starts, and its signal
+// handler would find no g in them.
 func fill(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	mask(&all, &before)

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apply is like [importer.apply], for settings of a check.
+// apply works like [importer.apply], for settings of a check.
 func (k check) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.find(e)
@@ -20,7 +20,7 @@ func (k check) apply(im *importer, list rules, settings ...setting) {
 	}
 }
 
-// looks reports whether a check has something to look at.
+// looks reports whether a check has anything to check.
 func (k check) looks() bool {
 	for key := range k.values {
 		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
@@ -30,7 +30,7 @@ func (k check) looks() bool {
 	return false
 }
 
-// saysNothing is the note on a check that looks at nothing.
+// saysNothing is the note on a check without anything to check.
 const saysNothing = "says nothing to look at and is left out"
 
 // probe imports a check in the form of Kubernetes.
@@ -74,7 +74,7 @@ func (c *compose) httpGet(at setting, k check) {
 			k.apply(c.importer, list, e)
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses it with the reason
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses another scheme, and says why
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}

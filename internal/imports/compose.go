@@ -24,12 +24,12 @@ type compose struct {
 	docker  bool // the file is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env beside the file
-	vars    map[string]string // for templates; while a process is read, with the process's own
+	vars    map[string]string // for templates; during the import of a process they include its own variables
 	waits   []wait
-	process rules // for the settings of a process
+	process rules // rules for the settings of a process
 }
 
-// wait is a dependency, with the names that process-compose uses.
+// wait is a dependency, with the names of process-compose.
 type wait struct {
 	service       *service
 	to, condition string
@@ -206,7 +206,7 @@ var processRules = rules{
 		}
 		s.checks = append(s.checks, k)
 	}},
-	{name: "replicas|vars"}, // already done
+	{name: "replicas|vars"}, // imported earlier
 	// Compose files of Docker have these keys.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
@@ -309,7 +309,7 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 	c.needCommand(s, p.from)
 }
 
-// asTask makes a service that does not restart a task. Without a schedule the task runs at the boot.
+// asTask makes a task of a service that does not restart. Without a schedule the task runs at the boot.
 func asTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")

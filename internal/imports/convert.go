@@ -30,7 +30,7 @@ const (
 // Formats are the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
-// Note says which setting was not imported, or not as it was, and why.
+// Note names a setting that was not imported, or was changed, and says why.
 type Note struct {
 	File  string
 	Line  int    // 0 for a note on the whole file
@@ -57,7 +57,7 @@ type Result struct {
 	Notes  []Note
 }
 
-// maxFile limits how much of one file is read.
+// maxFile limits the bytes that are read of one file.
 const maxFile = 4 << 20
 
 // Convert reads a file or a directory. format is one of [Formats], or "" to detect it. Convert may block on the disk. The result has
@@ -141,7 +141,7 @@ type importer struct {
 	services []*service
 	notes    []Note
 	names    map[string]bool
-	defaults struct { // defaults of the other supervisor that differ from hinit's
+	defaults struct { // defaults of the other supervisor that differ from the defaults of hinit
 		values
 		environment []pair
 	}
@@ -187,7 +187,8 @@ func (im *importer) needCommand(s *service, at from) {
 // mostReplicas limits the services that a single setting makes.
 const mostReplicas = 200
 
-// replicas makes the services of one program. It keeps the notes on the first one only, because the others have the same.
+// replicas makes the services of one program. It keeps only the notes on the first service, because the others have the same
+// notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)
@@ -312,7 +313,7 @@ func (im *importer) leaveOutKey(s *service, key, number, why string) {
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case key != "command" && s.drop(key):
 		im.note(from{at, s.was + "." + key}, "is left out: %s", why)
-		if key == "schedule" && !s.isTask() { // without a schedule it would run all the time
+		if key == "schedule" && !s.isTask() { // without a schedule the task would run all the time
 			s.set("once", "manual")
 		}
 	default:

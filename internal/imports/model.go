@@ -33,7 +33,7 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 type service struct {
 	name  string
 	was   string // its name in the other supervisor's configuration
-	group string // another name there, which several services may share
+	group string // another name in this configuration, which several services may share
 	about string // comment
 	values
 	needs  []need
@@ -48,7 +48,7 @@ func (s *service) take(key string, at place, value any) {
 	s.came(key, at)
 }
 
-// came records the place of a key. The first place counts.
+// came records the place of a key. A key keeps its first place.
 func (s *service) came(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {
@@ -56,7 +56,7 @@ func (s *service) came(key string, at place) {
 	}
 }
 
-// drop removes a key and all keys below it, and reports whether there were any.
+// drop removes a key and all keys below it, and reports whether any existed.
 func (s *service) drop(key string) (dropped bool) {
 	for path := range s.values {
 		if path == key || strings.HasPrefix(path, key+".") {
@@ -84,7 +84,7 @@ type need struct {
 	place       place
 }
 
-// check is a health check, with the keys of hinit.yaml.
+// check is a health check with the keys of hinit.yaml.
 type check struct {
 	values
 	place place
@@ -183,7 +183,7 @@ func valueNode(key reference.Key, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value wins
+			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value counts
 		}
 		if len(value) > 0 {
 			return n

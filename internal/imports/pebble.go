@@ -20,7 +20,7 @@ type plan struct {
 
 // layered is a service or a check with the settings of all its layers.
 type layered struct {
-	setting // in the last layer
+	setting // the setting in the last layer
 	all     []setting
 }
 
@@ -136,7 +136,7 @@ var pebbleRules = rules{
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}}, // imported later
 	{name: "(user|group)(-id)?|summary|description"},                                                               // imported together
 	{name: "command", convert: func(im *importer, s *service, e setting) {
-		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // they mark default arguments
+		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets mark default arguments
 		s.take("command", e.place, words)
 	}},
 	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
@@ -274,7 +274,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
 			{name: "service-context", scalar: func(value string) (string, error) {
 				if value == s.was {
-					return "", nil // it is the context of its own service
+					return "", nil // the check is the context of its own service
 				}
 				return "", errors.New(elsewhere)
 			}},

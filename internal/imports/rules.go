@@ -21,7 +21,7 @@ type setting struct {
 	used        bool       // see [section.take]
 }
 
-// from says where a setting comes from: its place, and its whole name in notes.
+// from is the origin of a setting: its place, and its whole name in notes.
 type from struct {
 	place
 	where string
@@ -41,7 +41,7 @@ type rule struct {
 // rules are tried in their order, and [ways] after them.
 type rules []rule
 
-// apply applies to each setting the first rule that matches it. Without one it notes the setting.
+// apply applies to each setting the first rule that matches it. It notes a setting without a rule.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.find(e); {
@@ -69,7 +69,7 @@ func (list rules) find(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// take calls set with the value of a rule's key, or notes why there is none.
+// take calls set with the value of a rule's key, or notes why the value is missing.
 func (im *importer) take(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
@@ -188,7 +188,8 @@ func whenSet(made, why string) func(string) (string, error) {
 	}
 }
 
-// ways are notes on settings that hinit does not have, with another way to the same goal. The names are the other supervisor's.
+// ways has notes on settings that hinit does not have, with another way to the same goal. The names come from the other
+// supervisor.
 var ways = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},

@@ -92,7 +92,7 @@ func (d *s6dir) interpreter(script string) {
 
 // shebang returns the words of the first line of a script, or nil if that names no interpreter.
 func shebang(script string) []string {
-	text, _ := readFile(script) // a script that can't be read names none
+	text, _ := readFile(script) // an unreadable script names no interpreter
 	first, _, _ := strings.Cut(string(text), "\n")
 	if !strings.HasPrefix(first, "#!") {
 		return nil

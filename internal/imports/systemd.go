@@ -12,7 +12,7 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds are the kinds of units that are imported. If a directory has others, a note names them.
+// unitKinds lists the kinds of units that are imported. A note names the other units of a directory.
 var unitKinds = []string{".service", ".timer"}
 
 // units are units of systemd that are imported together.

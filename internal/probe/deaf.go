@@ -28,7 +28,7 @@ const (
 	gapsToKnow = 8
 	// gapHalfLife is the time after which the usual gap is halved if no sign comes. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is the multiple of the usual gap that an unusual silence exceeds.
+	// unusual is the multiple of the usual gap beyond which a silence is unusual.
 	unusual = 3
 )
 

@@ -10,18 +10,18 @@ import (
 // Masked replaces a secret in a line, see [Masker].
 const Masked = "***"
 
-// leastSecret is the least length of a value that [NewSecrets] hides. Ordinary words may have shorter ones in them.
+// leastSecret is the smallest length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
 const leastSecret = 8
 
-// These bits say what can begin at a byte.
+// These bits say which text can begin at a byte.
 const (
 	isWord    = 1 << iota // part of a word: no token begins after it
 	isToken               // a token of a known shape
 	isLiteral             // a value to hide
-	isOther               // something else that Hide has to examine
+	isOther               // other text that Hide has to examine
 )
 
-// Secrets are values to hide, besides tokens of known shapes. A set never changes.
+// Secrets are values to hide, in addition to tokens of known shapes. A set never changes.
 type Secrets struct {
 	kinds  [256]byte
 	values map[byte][]string // by their first byte, longest first
@@ -69,7 +69,7 @@ type shape struct {
 	body   func(c byte) bool // class of the bytes after the prefix
 	least  int               // least number of these bytes
 	most   int               // largest number of them; 0: no limit
-	// the token must have a run of this many letters and digits, with at least one of each; 0: no such rule
+	// the token must have a run of this length of letters and digits, with at least one of each; 0: no such rule
 	run  int
 	next string // the first byte after the prefix is one of these; "": any
 }
@@ -135,8 +135,8 @@ type Masker struct {
 // keyLines is the largest number of lines in a private key.
 const keyLines = 200
 
-// Hide returns chunk, which consists of whole lines, with [Masked] in the place of secrets. If chunk has no secret, Hide returns it
-// itself; else it returns a copy. A nil set is an empty one.
+// Hide returns chunk, which consists of whole lines, with [Masked] in the place of secrets. Without a secret it returns chunk
+// itself; else it returns a copy. A nil set is an empty set.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if set == nil {
 		set = noSecrets()
@@ -200,7 +200,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	return append(out, chunk[last:]...)
 }
 
-// Text returns one text without the secrets of known shapes.
+// Text returns a text in which secrets of known shapes are hidden.
 func Text(text string) string {
 	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
 }
@@ -215,7 +215,7 @@ func (s *Secrets) match(text []byte) int {
 	return 0
 }
 
-// token returns the range of the secret part in the token at the beginning of s. to is 0 if there is no token.
+// token returns the range of the secret part in the token at the beginning of s. Without a token, to is 0.
 func token(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -305,8 +305,8 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody hides the part of a key that follows its header on the same line, where newlines may be escaped. If nothing follows, the
-// next lines belong to the key. It returns the position after the hidden part.
+// keyBody hides the part of a key that follows its header on the same line, where newlines may be escaped. If the line has no
+// such part, the next lines belong to the key. keyBody returns the position after the hidden part.
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
@@ -320,8 +320,7 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	return at + n
 }
 
-// keyLine hides the line at position at and the lines after it, as long as they belong to a private key. It returns the next
-// position.
+// keyLine hides the line at position at and later lines while they belong to a private key. It returns the next position.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.key > 0 && at < len(chunk) {
 		m.key--
@@ -333,7 +332,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		case len(line) <= 80 && span(line, keyText) == len(line):
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
-		default: // the end of the key, or no key
+		default: // the line ends the key, or belongs to no key
 			m.key = 0
 			return at
 		}
@@ -358,7 +357,7 @@ func hasPrefix(s []byte, prefix string) bool {
 	return len(s) >= len(prefix) && string(s[:len(prefix)]) == prefix
 }
 
-// span returns how many bytes at the beginning of s belong to a class.
+// span returns the number of bytes at the beginning of s that belong to a class.
 func span(s []byte, class func(byte) bool) int {
 	for i, c := range s {
 		if !class(c) {
@@ -368,7 +367,7 @@ func span(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s has a run of at least so many letters and digits, with both in it.
+// hasRun reports whether s has a run of at least this number of letters and digits, with both kinds in it.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

@@ -16,9 +16,9 @@ const Hidden = "********"
 var (
 	// A variable is secret if its name has one of these parts anywhere.
 	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
-	// It is also secret if its name has one of these as a whole word between underscores: COMPASS is no secret.
+	// A variable is also secret if its name has one of these as a whole word between underscores: COMPASS is no secret.
 	words = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
-	// It is not secret if its name has one of these ends: the value is a place or a size.
+	// A variable is not secret if its name ends with one of these: the value is a place or a size.
 	harmless = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
@@ -74,8 +74,8 @@ func Address(address string) string {
 	return shown + u.Path
 }
 
-// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). from and
-// to are equal if there is none.
+// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). Without a
+// password, from and to are equal.
 func password(value string) (from, to int) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {

@@ -17,14 +17,14 @@ const (
 	deepest   = 16
 )
 
-// ofS6 reports whether a file in a service directory is not checked: a file of s6 itself, or the logger's directory, which has
-// its own check.
+// ofS6 reports whether the check leaves out a file in a service directory: a file of s6 itself, or the logger's directory, which
+// has a separate check.
 func ofS6(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers returns what in a service directory users other than root may have written, "" for nothing. It checks every
-// file, because programs also read env and data. owned reports whether the directory itself belongs to root.
+// writtenByOthers returns a file of a service directory that users other than root may have written, or "". It checks every file,
+// because programs also read env and data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -39,7 +39,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	run, err := d.Lstat(formats.RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "it has no run", false // there is nothing to run
+		return "it has no run", false // a directory without run has no program
 	case err != nil:
 		return err.Error(), true
 	case !run.Mode().IsRegular():
@@ -55,7 +55,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	}
 	entries, more, err := d.ReadSome(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // removed meanwhile
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has removed the file meanwhile
 		return ""
 	case err != nil:
 		return err.Error()
@@ -87,7 +87,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable returns how users other than root can change a file, "" if they can't.
+// writable returns how users other than root can change a file, or "".
 func writable(info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // how long a logger whose service is gone may take to end by itself
-	loggerPoll = 100 * time.Millisecond // between two checks whether it has ended
+	loggerTime = 5 * time.Second        // time for a logger without a service to end by itself
+	loggerPoll = 100 * time.Millisecond // between two checks whether the logger has ended
 )
 
 // Supervisor is the part of PID 1 that a Service uses.
@@ -26,7 +26,8 @@ type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns user, environment and directory for a service: as root, without anything from the agent, or as the agent.
+	// Identity returns the user, environment and directory of a service: as root, without anything from the agent, or as the
+	// agent.
 	Identity(root bool) proc.Spec
 	Say(format string, args ...any)
 }
@@ -38,22 +39,22 @@ type Scanner interface {
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check everything after a while.
+	// LookIn makes the scanner check all directories after a while.
 	LookIn(d time.Duration)
 	// Agent returns a context that ends with the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service whose directory hinit did not make, with its logger. Re-execution hands over the fields without a tag.
+// Service is a service whose directory another program made, with its logger. The fields without a tag pass through re-execution.
 type Service struct {
 	Name    string
 	Main    Place  `reexec:"Service"`
 	Logs    *Place `reexec:"Logger"` // the logger, nil for none
 	Read    *os.File
-	Write   *os.File // the pipe from the service to the logger, open as long as there is a logger
+	Write   *os.File // the pipe from the service to the logger; open while the logger exists
 	Leaving bool     // the directory is gone, and the service is ending
-	Left    bool     `reexec:"-"` // after Leaving: the supervisor has forgotten it
-	// LoggerEnds is when a logger whose service is gone is removed. Zero means that there is none.
+	Left    bool     `reexec:"-"` // after Leaving: the supervisor has forgotten the service
+	// LoggerEnds is the time at which a logger without a service is removed. Zero means that no such logger exists.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
@@ -92,13 +93,13 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // close errors don't matter, because nothing was written here
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // errors don't matter, because this process has written nothing here
 		s.Read, s.Write = nil, nil
 	}
 }
 
-// Take gives the service a directory; link says that path is a symbolic link. Begin must follow. If the previous directory's
-// service has not ended yet, its pipe is used further.
+// Take gives the service a directory; link says that path is a symbolic link. Call Begin next. If the service of the previous
+// directory has not ended yet, the new service uses the same pipe.
 func (s *Service) Take(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *Service) Take(path string, link bool) error {
 	s.Logs.close()
 	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayCount() {
-		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left it
+		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // it could not be opened after re-execution; the running process goes on
+		return // the directory could not be opened after re-execution; the running process continues
 	}
 	s.Logs = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
@@ -178,8 +179,8 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service of a place. It publishes first, because re-execution must hand over every directory whose
-// service the supervisor knows. If the last start has failed and the definition is valid again, it starts the service at once.
+// supervise registers the service of a place. It publishes first, because re-execution must include every directory whose service
+// the supervisor knows. If the last start has failed and the definition is valid again, it starts the service at once.
 func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	s.complain(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -203,7 +204,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // an error is ignored: the service starts later anyway
+		_ = s.do(supervisor.Start{Name: name}) // the error doesn't matter: the service starts later anyway
 	}
 }
 
@@ -227,12 +228,12 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// Leave ends a service whose directory is gone. The service gets its down signal; after its end the logger sees the end of its
-// input.
+// Leave ends a service whose directory is gone. The service gets its down signal. After the end of the service the logger sees
+// the end of its input.
 func (s *Service) Leave() {
 	s.Leaving = true
 	s.Main.shut()
-	s.scanner.Unwatch(s.Main.Path) // usually the watch is gone already
+	s.scanner.Unwatch(s.Main.Path) // the watch is usually already gone
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.left()
 	}
@@ -245,13 +246,13 @@ func (s *Service) left() {
 	s.scanner.Publish()
 }
 
-// dropLogger ends a logger: it reads all input to the end and is not restarted.
+// dropLogger ends a logger: the logger reads all input to the end and does not restart.
 func (s *Service) dropLogger() {
 	if s.Logs == nil {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.Logs.Path) // needed if the outer directory was moved, because no event reports that for this one
+	s.scanner.Unwatch(s.Logs.Path) // needed after a move of the outer directory, which causes no event for this directory
 	s.closePipe()
 	s.Logs.close()
 	s.Logs = nil
@@ -259,9 +260,9 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes a logger that has ended or used up its time.
+// endLogger removes a logger that has ended or exceeded its time.
 func (s *Service) endLogger() {
-	if s.Logs != nil { // there is a new one
+	if s.Logs != nil { // a new logger exists
 		s.LoggerEnds = time.Time{}
 		return
 	}
@@ -275,8 +276,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle does what Observe would have done if records of the supervisor were lost. It removes a service that the supervisor no longer has,
-// and a logger that has ended or used up its time.
+// Settle corrects the service if records of the supervisor were lost. It removes a service that the supervisor no longer has, and
+// a logger that has ended or exceeded its time.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.left()
@@ -297,7 +298,7 @@ func (s *Service) Observe(r supervisor.Record) {
 	}
 }
 
-// countDeath records a death where the tools of s6 look for it. It ignores errors, because the file is only for people.
+// countDeath records a death for the tools of s6. It ignores errors, because the file is only for people.
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
@@ -331,7 +332,7 @@ func (s *Service) TakeOver(link bool) {
 	}
 }
 
-// Adopt sets the scanner of a service after re-execution. TakeOver must follow.
+// Adopt sets the scanner of a service after re-execution. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
 	for _, p := range []*Place{&s.Main, s.Logs} {

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// ID identifies a directory, whatever its name is.
+// ID identifies a directory independently of its name.
 type ID struct {
 	Dev uint64 `reexec:"dev"`
 	Ino uint64 `reexec:"ino"`
@@ -29,21 +29,21 @@ func IDOf(info fs.FileInfo) ID {
 	return ID{st.Dev, st.Ino}
 }
 
-// Place is one directory that defines a service. Re-execution hands over the fields without a tag.
+// Place is one directory that defines a service. The fields without a tag pass through re-execution.
 type Place struct {
 	Path      string // path in the scan directory
 	ID        ID
 	Root      bool     // the service runs as root
-	Pin       *os.File // for root: the open directory from which the service runs, even if its name is replaced
+	Pin       *os.File // for root: the open directory from which the service runs, even after its name is replaced
 	Complaint string   `reexec:"Said"` // last reported error
 
-	Definition formats.Definition `reexec:"-"` // as last read
+	Definition formats.Definition `reexec:"-"` // from the last read
 	dir        *fsutil.Dir        `reexec:"-"` // opened with the identity of the service's user; nil if that failed after re-execution
-	link       bool               `reexec:"-"` // Path is a symbolic link to it
+	link       bool               `reexec:"-"` // Path is a symbolic link to the directory
 	moved      bool               `reexec:"-"` // the supervisor does not know this directory yet
 }
 
-// Dir returns the open directory, nil for none.
+// Dir returns the open directory, or nil.
 func (p *Place) Dir() *fsutil.Dir { return p.dir }
 
 func (p *Place) shut() {
@@ -58,12 +58,12 @@ func (p *Place) close() {
 		return
 	}
 	p.shut()
-	// Not closed, because the supervisor still runs the finish program from the pin. The garbage collector closes it.
+	// The supervisor still runs the finish program from the pin, so it stays open. The garbage collector closes it.
 	p.Pin = nil
 }
 
-// open opens a service directory and decides as which user it runs. It follows a link as the agent's user, who may have created
-// it.
+// open opens a service directory and decides which user runs it. It follows a link as the agent's user, because that user may
+// have made the link.
 func (s *Service) open(path string, link bool) (*Place, error) {
 	_, agent := s.scanner.Agent()
 	p := &Place{Path: path, link: link, moved: true}
@@ -99,7 +99,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	return d, IDOf(info), nil
 }
 
-// holds returns an error if the logger's directory was replaced after its service's directory was opened.
+// holds returns an error if the logger's directory was replaced after the directory of its service was opened.
 func (p *Place) holds(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -112,7 +112,7 @@ func (p *Place) holds(logs *Place) error {
 }
 
 // openRoots opens a service directory as root if only root can have written it, and pins it. The service runs from the pin, so
-// the directory can't be replaced. Otherwise it returns none.
+// that no other directory can take its place. For other directories it returns nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
@@ -138,7 +138,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check. If the result has changed, it returns a new place and closes the old one; otherwise nil.
+// reopened repeats the ownership check. After a change of the result it returns a new place and closes the old one; otherwise it
+// returns nil.
 func (s *Service) reopened(p *Place) *Place {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
@@ -149,20 +150,20 @@ func (s *Service) reopened(p *Place) *Place {
 	}
 	next, err := s.open(p.Path, false)
 	switch {
-	case err != nil && p.Root: // the agent's user can't open it, so it can't run as that user either
+	case err != nil && p.Root: // the agent's user can't open the directory, so the service can't run as that user either
 		return &Place{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // it was replaced, or is being changed: the next check decides
+		return nil // the directory was replaced, or is being changed: the next check decides
 	}
 	p.close()
 	next.Complaint = p.Complaint
 	return next
 }
 
-// reopen opens the directory again if its name still means it. A link may lead to another directory now.
+// reopen opens the directory again if the name still means this directory. A link may lead to another directory now.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().In(blocking.Foreign)
@@ -171,14 +172,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // it is another directory
+		_ = dir.Close() // the name means another directory
 	default:
 		p.dir, p.ID, p.link = dir, id, link
 	}
 }
 
-// mayCount reports whether deaths may be recorded in a directory. If the service runs as root, the directory supervise may still
-// belong to the agent, and then they may not.
+// mayCount reports whether deaths may be recorded in a directory. If the service runs as root, the agent may still own the
+// directory supervise; then the result is false.
 func (p *Place) mayCount() bool {
 	if !p.Root {
 		return true
@@ -186,7 +187,7 @@ func (p *Place) mayCount() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // missing: root creates it
+			continue // the file is missing, so root creates it
 		}
 		if err != nil || writable(info) != "" {
 			return false

@@ -11,10 +11,10 @@ import (
 
 const (
 	restartDelay = time.Second      // between the end of one run, with its finish program, and the next
-	spawnRetry   = time.Minute      // for a run that could not be spawned
-	readyEnough  = time.Second      // a run that was ready for this long is restarted at once
-	killGrace    = 10 * time.Second // grace of a policy that never kills, but must have one
-	permanent    = 125              // exit code of a finish program that means: don't restart
+	spawnRetry   = time.Minute      // delay after a failed spawn
+	readyEnough  = time.Second      // a run that was ready for this long is followed by a restart at once
+	killGrace    = 10 * time.Second // grace of a policy that never kills; the policy must have a grace
+	permanent    = 125              // exit code of a finish program that asks for no restart
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
@@ -35,7 +35,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.Announces {
-		policy.ReadyRestart = readyEnough // otherwise readiness is unknown, however long it lives
+		policy.ReadyRestart = readyEnough // otherwise the readiness of a long run is unknown
 	}
 	if def.KillGroup {
 		policy.KillScope = supervisor.ScopeGroup

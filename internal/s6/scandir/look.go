@@ -153,7 +153,7 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// isNoService reports whether a name belongs to no service. The agent creates gateway-NAME.tmp before gateway-NAME.
+// isNoService reports whether a name can't be the name of a service. The agent creates gateway-NAME.tmp before gateway-NAME.
 func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
