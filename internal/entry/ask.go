@@ -31,17 +31,17 @@ var (
 	answer              [256 << 10]byte // a longer answer is cut off
 )
 
-// question is a request to PID 1.
-type question struct {
+// pid1Request is a request to PID 1.
+type pid1Request struct {
 	doing                       string // verb for messages, after "cannot" and before the name
 	method, before, name, after string // before, name and after together are the target of the request
 	body                        string
 	named, health               bool
 }
 
-// run sends the request of a command line to PID 1, and returns the exit code. If hinit-tools is missing, run returns less than 0
+// askPID1 sends the request of a command line to PID 1, and returns the exit code. If hinit-tools is missing, run returns less than 0
 // for commands that need hinit-tools, and if PID 1 can't be reached. Then the program behind the runtime reports the error.
-func run(name string, argv, env bare.Words, missing bool) int {
+func askPID1(name string, argv, env bare.Words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
 		failed = exitSystem
@@ -82,23 +82,23 @@ func run(name string, argv, env bare.Words, missing bool) int {
 		}
 		n += m
 	}
-	return finish(q, unsafe.String(&answer[0], n), failed)
+	return printAnswer(q, unsafe.String(&answer[0], n), failed)
 }
 
 // parse converts a command line to a request. It knows the commands that help when no process can start.
-func parse(name string, argv bare.Words) (q question, ok bool) {
+func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
 		// only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
 		if argv.N != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
-			return question{}, false
+			return pid1Request{}, false
 		}
 		body.Add(`{"dir":"`).Add(dir).Add(`","flags":"`).Add(flags[1:]).Add(`"}`)
-		return question{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String()}, true
+		return pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String()}, true
 	}
 	if name != "hinit" {
-		return question{}, false
+		return pid1Request{}, false
 	}
 	switch verb := argv.At(1); verb {
 	case "stop", "start", "restart":
@@ -106,33 +106,33 @@ func parse(name string, argv bare.Words) (q question, ok bool) {
 		if argv.N == 4 && argv.At(3) == "--no-wait" {
 			b = `{"wait":false}`
 		} else if argv.N != 3 {
-			return question{}, false
+			return pid1Request{}, false
 		}
 		if !isPlainWord(argv.At(2), "") {
-			return question{}, false
+			return pid1Request{}, false
 		}
 		body.Add("/").Add(verb)
-		return question{doing: verb, method: "POST", before: "/v1/services/", name: argv.At(2), after: body.String(), body: b}, true
+		return pid1Request{doing: verb, method: "POST", before: "/v1/services/", name: argv.At(2), after: body.String(), body: b}, true
 	case "status":
 		for i := 2; i < argv.N; i++ {
 			if !isPlainWord(argv.At(i), "") {
-				return question{}, false
+				return pid1Request{}, false
 			}
 			body.Add("&name=").Add(argv.At(i))
 		}
-		return question{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2}, true
+		return pid1Request{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2}, true
 	case "healthcheck":
-		q := question{doing: "check the health", method: "GET", before: "/v1/health", health: true}
+		q := pid1Request{doing: "check the health", method: "GET", before: "/v1/health", health: true}
 		switch probe := argv.At(2); {
 		case argv.N == 2:
 		case argv.N == 3 && (probe == "--startup" || probe == "--ready" || probe == "--live"):
 			q.after = body.Add("?probe=").Add(probe[2:]).String()
 		default:
-			return question{}, false
+			return pid1Request{}, false
 		}
 		return q, true
 	}
-	return question{}, false
+	return pid1Request{}, false
 }
 
 var body bare.Text
@@ -189,8 +189,8 @@ func dial() int {
 	return fd
 }
 
-// finish prints an answer and returns the exit code.
-func finish(q question, all string, failed int) int {
+// printAnswer prints an answer and returns the exit code.
+func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
 	end := bare.Index(all, "\r\n\r\n")
 	if end < 0 || len(all) < status+3 {

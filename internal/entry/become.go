@@ -15,12 +15,12 @@ const become = "hinit-limits"
 // groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32
 
-// change changes the user of this process, enters a directory and executes the command after "--". It marks the words that it has
+// changeUserAndExec changes the user of this process, enters a directory and executes the command after "--". It marks the words that it has
 // carried out. It returns if words are left, or if a step without root's rights fails. Then the program after the runtime carries
 // out the other words, or reports the error. If a step with root's rights fails, it ends the process, because the runtime obeys
 // variables that the new user may have written. It also ends the process if the kernel lacks processes or memory, because the
 // runtime could not start.
-func change(argv, env bare.Words) {
+func changeUserAndExec(argv, env bare.Words) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
 		end++
@@ -46,7 +46,7 @@ func change(argv, env bare.Words) {
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
-	} else if !isTools() { // hinit-tools carries out the other words, and searches a name in PATH
+	} else if !isToolsProgram() { // hinit-tools carries out the other words, and searches a name in PATH
 		errno = becomeTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
@@ -69,7 +69,7 @@ func carryOut(word string) (errno int, known bool) {
 		level, _ := bare.Number(rest)
 		errno = bare.Syscall3(syscall.SYS_IOPRIO_SET, 1, 0, uintptr(first<<classShift|level))
 	case "user":
-		errno = user(first, rest)
+		errno = setUser(first, rest)
 	case "dir":
 		errno = bare.Syscall3(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(unsafe.StringData(value))), 0, 0)
 	case "bound":
@@ -78,9 +78,9 @@ func carryOut(word string) (errno int, known bool) {
 			errno = -int(syscall.ESRCH)
 		}
 	case "cgroup":
-		errno = remake(value)
+		errno = remakeGroup(value)
 	case "put":
-		errno = put(value)
+		errno = writeWord(value)
 	case "no_new_privs":
 		errno = bare.Syscall3(syscall.SYS_PRCTL, nnp, 1, 0)
 	default:
@@ -89,8 +89,8 @@ func carryOut(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remake creates a control group. It replaces an existing empty group, so that the counters start at zero.
-func remake(dir string) (errno int) {
+// remakeGroup creates a control group. It replaces an existing empty group, so that the counters start at zero.
+func remakeGroup(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
 	bare.Syscall3(syscall.SYS_UNLINKAT, bare.Here, at, removeDir)
@@ -100,8 +100,8 @@ func remake(dir string) (errno int) {
 	return errno
 }
 
-// put writes the text before the first colon of word into the file whose name follows the colon.
-func put(word string) (errno int) {
+// writeWord writes the text before the first colon of word into the file whose name follows the colon.
+func writeWord(word string) (errno int) {
 	at := max(bare.Index(word, ":"), 0)
 	file := word[min(at+1, len(word)):]
 	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
@@ -113,8 +113,8 @@ func put(word string) (errno int) {
 	return min(errno, 0)
 }
 
-// user sets the groups, the group and the user of this process. ids are GID[:GROUP…].
-func user(uid uint32, ids string) (errno int) {
+// setUser sets the groups, the group and the user of this process. ids are GID[:GROUP…].
+func setUser(uid uint32, ids string) (errno int) {
 	gid, rest := bare.Number(ids)
 	n := 0
 	for ; rest != "" && n < len(groups); n++ {

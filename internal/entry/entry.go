@@ -35,7 +35,7 @@ func hold(leave *uint32) int
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	if bare.Base(argv.At(0)) == become {
-		change(argv, env)
+		changeUserAndExec(argv, env)
 		return
 	}
 	if argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
@@ -45,42 +45,42 @@ func begin(stack *uintptr) {
 		return
 	}
 	name := bare.Base(argv.At(0))
-	if !command(name, argv) {
+	if !isToolsCommand(name, argv) {
 		return
 	}
-	missing := !isTools()
+	missing := !isToolsProgram()
 	if missing {
 		becomeTools(argv, env)
 	}
 	if !missing && Room(threads) {
 		return
 	}
-	if code := run(name, argv, env, missing); code >= 0 {
+	if code := askPID1(name, argv, env, missing); code >= 0 {
 		bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
 	}
 }
 
-// tools is the program that has the commands, beside hinit.
-const tools = "hinit-tools\x00"
+// toolsName is the program that has the commands, beside hinit.
+const toolsName = "hinit-tools\x00"
 
-// isTools reports whether this program is hinit-tools. It leaves the path of the program's directory, with its slash, in path.
-func isTools() bool {
+// isToolsProgram reports whether this program is hinit-tools. It leaves the path of the program's directory, with its slash, in path.
+func isToolsProgram() bool {
 	self := "/proc/self/exe\x00"
-	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
+	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(toolsName)), 0))
 	name := bare.Base(path.String())
 	path.N -= len(name)
-	return name == tools[:len(tools)-1]
+	return name == toolsName[:len(toolsName)-1]
 }
 
-// becomeTools executes hinit-tools in the directory that [isTools] has left. It returns only if that fails, with the reason.
+// becomeTools executes hinit-tools in the directory that [isToolsProgram] has left. It returns only if that fails, with the reason.
 func becomeTools(argv, env bare.Words) (errno int) {
-	path.Add(tools)
+	path.Add(toolsName)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// command reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or
+// isToolsCommand reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or
 // belong to hinit itself.
-func command(name string, argv bare.Words) bool {
+func isToolsCommand(name string, argv bare.Words) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
 	}
@@ -125,7 +125,7 @@ func sleep(nanoseconds int64) {
 // the caller must have locked its goroutine to its thread.
 func Room(threads int) bool {
 	leave = 0
-	made := fill(threads, &leave)
+	made := makeThreads(threads, &leave)
 	leave = 1
 	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
 	bare.Syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
@@ -134,14 +134,14 @@ func Room(threads int) bool {
 
 // Keep makes threads that each hold a process number until execve(2) frees it. In a running program the caller must have locked
 // its goroutine to its thread.
-func Keep(threads int) { fill(threads, &never) }
+func Keep(threads int) { makeThreads(threads, &never) }
 
-// fill makes up to this number of threads that wait for leave, and returns the number of threads that it has made. They block
+// makeThreads makes up to this number of threads that wait for leave, and returns the number of threads that it has made. They block
 // every signal, and so does this thread meanwhile. On a busy machine they may still live when the runtime starts, and its signal
 // handler would find no g in them.
-func fill(threads int, leave *uint32) (made int) {
+func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
-	mask(&all, &before)
+	setMask(&all, &before)
 	for made < threads {
 		thread := hold(leave)
 		if thread < 0 {
@@ -150,12 +150,12 @@ func fill(threads int, leave *uint32) (made int) {
 		held[made%len(held)] = uintptr(thread)
 		made++
 	}
-	mask(&before, nil)
+	setMask(&before, nil)
 	return made
 }
 
-// mask sets the signals that this thread blocks.
-func mask(set, old *uint64) {
+// setMask sets the signals that this thread blocks.
+func setMask(set, old *uint64) {
 	const setmask = 2 // SIG_SETMASK
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }

@@ -99,7 +99,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	before := tasks(t)
 	leave = 0
-	made := fill(threads, &leave)
+	made := makeThreads(threads, &leave)
 	after := tasks(t)
 	Room(0) // lets them go
 	if made != threads {

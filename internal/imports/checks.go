@@ -11,17 +11,17 @@ import (
 // apply works like [importer.apply], for settings of a check.
 func (k check) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
-		r := list.find(e)
+		r := list.ruleFor(e)
 		if r.nested != nil {
 			k.apply(im, r.nested, e.keys()...)
 			continue
 		}
-		im.take(r, e, func(value any) { k.set(r.key, value) })
+		im.applyRule(r, e, func(value any) { k.set(r.key, value) })
 	}
 }
 
-// looks reports whether a check has anything to check.
-func (k check) looks() bool {
+// hasContent reports whether a check has anything to check.
+func (k check) hasContent() bool {
 	for key := range k.values {
 		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
 			return true
@@ -38,7 +38,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
 	list := rules{
-		{name: "exec", nested: rules{{name: "command", key: "exec.command", compound: c.inShell}, {name: ".*", note: "a check runs where the service does"}}},
+		{name: "exec", nested: rules{{name: "command", key: "exec.command", compound: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
 		{name: "initial_delay_seconds", key: "initial_delay", scalar: seconds},
 		{name: "period_seconds", key: "period", scalar: seconds},
 		{name: "timeout_seconds", key: "timeout", scalar: seconds},
@@ -53,7 +53,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 			k.apply(c.importer, list, e)
 		}
 	}
-	if !k.looks() {
+	if !k.hasContent() {
 		c.note(at.from, saysNothing)
 		return
 	}
@@ -69,7 +69,7 @@ func (c *compose) httpGet(at setting, k check) {
 	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: nothingLike}}
 	for _, e := range at.keys() {
 		if part := parts[e.name]; part != nil {
-			*part = c.filled(e)
+			*part = c.fillTemplates(e)
 		} else {
 			k.apply(c.importer, list, e)
 		}
@@ -85,8 +85,8 @@ func (c *compose) httpGet(at setting, k check) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// words returns the words of a command, which may be written as one text.
-func (c *compose) words(e setting) []string {
+// commandWords returns the words of a command, which may be written as one text.
+func (c *compose) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
 		words = c.split(e)
@@ -118,7 +118,7 @@ func healthcheck(im *importer, s *service, at setting) {
 			k.apply(im, healthRules, e)
 		}
 	}
-	if k.looks() {
+	if k.hasContent() {
 		s.checks = append(s.checks, k)
 	}
 }

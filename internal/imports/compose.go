@@ -44,14 +44,14 @@ func (im *importer) processCompose(path string) error {
 	}
 	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
-		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.filled(e)) }},
-		{name: "description", convert: func(_ *importer, s *service, e setting) { s.about = comment(c.filled(e)) }},
-		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.inShell}}, shutdownRules...)},
+		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
+		{name: "description", convert: func(_ *importer, s *service, e setting) { s.about = commentLine(c.fillTemplates(e)) }},
+		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.shellCommand}}, shutdownRules...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.probe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) {
 			s.addVariables(e.variables()...)
-			c.references(e)
+			c.noteReferences(e)
 		}},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 			for _, file := range e.items() {
@@ -70,7 +70,7 @@ func (im *importer) processCompose(path string) error {
 			processes = e.keys()
 		case "environment":
 			c.env = e.variables()
-			c.references(e)
+			c.noteReferences(e)
 		case "disable_env_expansion":
 			c.raw = e.isTrue()
 		case "shell":
@@ -288,14 +288,14 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 		case !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name):
 			c.note(e.from, "is no text, and is left out")
 		case e.name == "entrypoint":
-			entrypoint = c.words(e)
+			entrypoint = c.commandWords(e)
 		case e.name == "args":
 			arguments = e.items()
 		case e.name == "command" && c.docker:
-			s.came("command", e.place)
-			arguments = c.words(e)
+			s.recordPlace("command", e.place)
+			arguments = c.commandWords(e)
 		case e.name == "command":
-			s.take("command", e.place, c.inShell(e))
+			s.setAt("command", e.place, c.shellCommand(e))
 		default:
 			c.apply(c.process, s, e)
 		}
@@ -319,8 +319,8 @@ func asTask(s *service) {
 	}
 }
 
-// references notes variables whose values refer to other variables. process-compose replaces such references, and hinit does not.
-func (c *compose) references(e setting) {
+// noteReferences notes variables whose values refer to other variables. process-compose replaces such references, and hinit does not.
+func (c *compose) noteReferences(e setting) {
 	for _, v := range e.variables() {
 		if variable.MatchString(v.value) {
 			c.note(e.from, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
@@ -358,8 +358,8 @@ func (c *compose) depend(w wait) {
 	}
 }
 
-// filled returns the text of a setting with its templates replaced. It notes a template that would have to be executed.
-func (c *compose) filled(e setting) string {
+// fillTemplates returns the text of a setting with its templates replaced. It notes a template that would have to be executed.
+func (c *compose) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
 		c.note(e.from, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
@@ -367,9 +367,9 @@ func (c *compose) filled(e setting) string {
 	return text
 }
 
-// inShell returns a command line in the form in which the shell of process-compose gets it.
-func (c *compose) inShell(e setting) any {
-	line := strings.TrimRight(c.filled(e), "\n")
+// shellCommand returns a command line in the form in which the shell of process-compose gets it.
+func (c *compose) shellCommand(e setting) any {
+	line := strings.TrimRight(c.fillTemplates(e), "\n")
 	if !c.raw {
 		line = strings.ReplaceAll(line, "$$", "$")
 	}

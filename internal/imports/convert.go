@@ -81,7 +81,7 @@ func Convert(path, format string) (Result, error) {
 	if err := read(path); err != nil {
 		return Result{}, err
 	}
-	text, err := im.settle(path, format)
+	text, err := im.makeText(path, format)
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
@@ -232,15 +232,15 @@ func absolute(file, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// valid returns the error of package config for a configuration for hinit run.
-func valid(text []byte) error {
+// validate returns the error of package config for a configuration for hinit run.
+func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
 	return err
 }
 
-// settle returns the text of the configuration. It leaves out keys that package config refuses, and notes the reason.
-func (im *importer) settle(path, format string) ([]byte, error) {
+// makeText returns the text of the configuration. It leaves out keys that package config refuses, and notes the reason.
+func (im *importer) makeText(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {
 			return nil, fmt.Errorf("%s has no service that hinit could take over", path)
@@ -249,7 +249,7 @@ func (im *importer) settle(path, format string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		wrong := valid(text)
+		wrong := validate(text)
 		if wrong == nil {
 			return text, nil
 		}

@@ -161,7 +161,7 @@ func TestSignalsAreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL", "WINCH", "STOP", "ABRT"} {
 		_, err := signalName("SIG" + name)
 		taken := err == nil
-		if has := valid([]byte("services: {a: {command: [x], stop: {signal: "+name+"}}}")) == nil; has != taken {
+		if has := validate([]byte("services: {a: {command: [x], stop: {signal: "+name+"}}}")) == nil; has != taken {
 			t.Errorf("%s: hinit.yaml takes it: %v, the import: %v", name, has, taken)
 		}
 	}

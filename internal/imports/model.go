@@ -42,14 +42,14 @@ type service struct {
 	from   map[string]place // place of each key, by the first part of the key
 }
 
-// take sets a key to a value, and records the value's place.
-func (s *service) take(key string, at place, value any) {
+// setAt sets a key to a value, and records the value's place.
+func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
-	s.came(key, at)
+	s.recordPlace(key, at)
 }
 
-// came records the place of a key. A key keeps its first place.
-func (s *service) came(key string, at place) {
+// recordPlace records the place of a key. A key keeps its first place.
+func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {
 		s.from[key] = at
@@ -222,8 +222,8 @@ func literal(value string) string {
 	})
 }
 
-// comment joins descriptions into one line of comment, without unprintable characters.
-func comment(texts ...string) string {
+// commentLine joins descriptions into one line of comment, without unprintable characters.
+func commentLine(texts ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -41,7 +41,7 @@ func (im *importer) pebble(path string) error {
 	}
 	p := &plan{importer: im}
 	for _, file := range files {
-		if err := p.layer(file); err != nil {
+		if err := p.addLayer(file); err != nil {
 			return err
 		}
 	}
@@ -61,8 +61,8 @@ func (im *importer) pebble(path string) error {
 	return nil
 }
 
-// layer combines one layer with the layers before it.
-func (p *plan) layer(file string) error {
+// addLayer combines one layer with the layers before it.
+func (p *plan) addLayer(file string) error {
 	keys, err := readYAML(file)
 	if err != nil {
 		return err
@@ -102,15 +102,15 @@ func combine(list []*layered, at setting) []*layered {
 		}
 		for _, k := range keys {
 			if k.name != "override" {
-				l.put(k)
+				l.merge(k)
 			}
 		}
 	}
 	return list
 }
 
-// put merges one setting: lists and mappings grow, other values are replaced.
-func (l *layered) put(k setting) {
+// merge merges one setting: lists and mappings grow, other values are replaced.
+func (l *layered) merge(k setting) {
 	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
 		l.all = append(l.all, k)
@@ -137,7 +137,7 @@ var pebbleRules = rules{
 	{name: "(user|group)(-id)?|summary|description"},                                                               // imported together
 	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets mark default arguments
-		s.take("command", e.place, words)
+		s.setAt("command", e.place, words)
 	}},
 	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
 		if e.value != "restart" && e.value != "ignore" {
@@ -150,7 +150,7 @@ func (p *plan) service(l *layered) {
 	s := p.add(l.place, l.name)
 	s.set("enabled", "false")
 	p.apply(pebbleRules, s, l.all...)
-	s.about = comment(l.get("summary").value, l.get("description").value)
+	s.about = commentLine(l.get("summary").value, l.get("description").value)
 	user, group := l.get("user", "user-id"), l.get("group", "group-id").value
 	switch {
 	case group != "" && user.value != "":
@@ -158,7 +158,7 @@ func (p *plan) service(l *layered) {
 	case group != "":
 		p.note(from{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
 	}
-	s.take("user", cmp.Or(user.place, l.place), user.value)
+	s.setAt("user", cmp.Or(user.place, l.place), user.value)
 	restarts := func(on string) bool { return l.get(on).node == nil || l.get(on).value == "restart" }
 	s.set("restart.policy", map[[2]bool]string{{false, true}: "on-failure", {true, false}: "on-success", {false, false}: "never"}[[2]bool{
 		restarts("on-success"), restarts("on-failure"),
@@ -182,12 +182,12 @@ func (p *plan) order(l *layered) {
 					case "before":
 						other.wait(need{name: s.name, until: "started", optional: true, place: e.place})
 					case "after":
-						s.wait(need{name: other.name, until: "started", optional: !l.says("requires", name), place: e.place})
+						s.wait(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
 					default:
 						if s.text("enabled") == "" {
 							other.set("enabled", "")
 						}
-						if l.says("before", name) || p.saysAt(name, "after", l.name) {
+						if l.names("before", name) || p.saysAt(name, "after", l.name) {
 							p.note(e.from, "%s begins after it, so that it is enabled and not waited for", name)
 							break
 						}
@@ -199,11 +199,11 @@ func (p *plan) order(l *layered) {
 	}
 }
 
-// says reports whether a key of a service names another service.
-func (l *layered) says(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
+// names reports whether a key of a service names another service.
+func (l *layered) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
 func (p *plan) saysAt(service, key, name string) bool {
-	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.says(key, name) })
+	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
 }
 
 // inContext adds a check that no service acts on to the service in whose context the check runs.
@@ -281,7 +281,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 			{name: ".*", note: elsewhere},
 		}},
 	}, l.all...)
-	if !k.looks() {
+	if !k.hasContent() {
 		p.note(l.from, saysNothing)
 		return
 	}

@@ -44,21 +44,21 @@ type rules []rule
 // apply applies to each setting the first rule that matches it. It notes a setting without a rule.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
-		switch r := list.find(e); {
+		switch r := list.ruleFor(e); {
 		case r.convert != nil:
-			s.came(r.key, e.place)
+			s.recordPlace(r.key, e.place)
 			r.convert(im, s, e)
 		case r.nested != nil:
 			im.apply(r.nested, s, e.keys()...)
 		default:
-			im.take(r, e, func(value any) { s.take(r.key, e.place, value) })
+			im.applyRule(r, e, func(value any) { s.setAt(r.key, e.place, value) })
 		}
 	}
 }
 
-// find returns the rule for a setting.
-func (list rules) find(e setting) rule {
-	for _, r := range slices.Concat(list, ways) {
+// ruleFor returns the rule for a setting.
+func (list rules) ruleFor(e setting) rule {
+	for _, r := range slices.Concat(list, otherWays) {
 		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
 			return r
 		}
@@ -69,8 +69,8 @@ func (list rules) find(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// take calls set with the value of a rule's key, or notes why the value is missing.
-func (im *importer) take(r rule, e setting, set func(value any)) {
+// applyRule calls set with the value of a rule's key, or notes why the value is missing.
+func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
 	case r.note != "":
@@ -91,8 +91,8 @@ func (im *importer) take(r rule, e setting, set func(value any)) {
 // constantDelay imports a time as the delay before each restart.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
-		im.take(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
-			s.take("restart.initial", e.place, delay)
+		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
+			s.setAt("restart.initial", e.place, delay)
 			s.set("restart.max", delay)
 			s.set("restart.factor", "1")
 		})
@@ -105,7 +105,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "0" })
 		codes := exitCodes(words)
-		s.take(key, e.place, append(s.list(key), codes...))
+		s.setAt(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
 			im.note(e.from, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
 		}
@@ -188,9 +188,9 @@ func whenSet(made, why string) func(string) (string, error) {
 	}
 }
 
-// ways has notes on settings that hinit does not have, with another way to the same goal. The names come from the other
+// otherWays has notes on settings that hinit does not have, with another way to the same goal. The names come from the other
 // supervisor.
-var ways = rules{
+var otherWays = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},
 	{name: "watch", note: "hinit watches no sources; hinit restart NAME is what a watcher can call"},

@@ -39,18 +39,18 @@ func (im *importer) s6(path string) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() || name[0] == '.' {
 			continue
 		}
-		switch kind := d.word(dir, "type"); {
+		switch kind := d.readWord(dir, "type"); {
 		case kind == "oneshot":
 			d.oneshot(name, dir)
 		case kind == "bundle":
-			d.bundles[name] = d.list(dir, "contents")
-			im.note(file(dir), "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
+			d.bundles[name] = d.readList(dir, "contents")
+			im.note(placeOf(dir), "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
 		case kind == "longrun" || exists(filepath.Join(dir, "run")):
 			d.longrun(name, dir)
 		case kind != "":
-			im.note(file(dir, "type"), "the type %q is not known", kind)
+			im.note(placeOf(dir, "type"), "the type %q is not known", kind)
 		default:
-			im.note(file(dir), "has neither a file run nor a file type, and is left out")
+			im.note(placeOf(dir), "has neither a file run nor a file type, and is left out")
 		}
 	}
 	for _, s := range im.services {
@@ -72,19 +72,19 @@ func (d *s6dir) onlyOfBundle() {
 	if bundle == "" {
 		return
 	}
-	pulled := reach(nil, bundle, func(name string) []string {
-		return append(d.list(filepath.Join(d.root, name), "dependencies"), d.bundles[name]...)
+	pulled := withReachable(nil, bundle, func(name string) []string {
+		return append(d.readList(filepath.Join(d.root, name), "dependencies"), d.bundles[name]...)
 	})
 	for _, s := range d.services {
 		if !slices.Contains(pulled, s.was) {
 			s.set("enabled", "false")
-			d.note(file(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
+			d.note(placeOf(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
 	}
 }
 
-// interpreter notes that the interpreter of a script is missing on this machine.
-func (d *s6dir) interpreter(script string) {
+// noteInterpreter notes that the interpreter of a script is missing on this machine.
+func (d *s6dir) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
@@ -105,20 +105,20 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// file returns the place of a file in a directory.
-func file(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
+// placeOf returns the place of a file in a directory.
+func placeOf(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
 
-// word returns the content of a file with one word, or "" without the file.
-func (d *s6dir) word(dir, name string) string {
+// readWord returns the content of a file with one word, or "" without the file.
+func (d *s6dir) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.note(file(dir, name), "cannot be read: %v", err)
+		d.note(placeOf(dir, name), "cannot be read: %v", err)
 	}
 	return strings.TrimSpace(string(text))
 }
 
-// list reads the directory name.d, or the file of that name in older versions.
-func (d *s6dir) list(dir, name string) (list []string) {
+// readList reads the directory name.d, or the file of that name in older versions.
+func (d *s6dir) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
 	for _, e := range entries {
 		list = append(list, e.Name())
@@ -163,16 +163,16 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// files imports the files of a service directory, except for the named ones.
-func (d *s6dir) files(s *service, dir string, names ...string) {
+// importFiles imports the files of a service directory, except for the named ones.
+func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
-		k := setting{from: file(dir, e.Name()), name: e.Name()}
+		k := setting{from: placeOf(dir, e.Name()), name: e.Name()}
 		if slices.Contains(names, k.name) {
 			continue
 		}
 		if !e.IsDir() {
-			k.value = d.word(dir, k.name)
+			k.value = d.readWord(dir, k.name)
 		}
 		d.apply(s6Rules, s, k)
 	}
@@ -181,8 +181,8 @@ func (d *s6dir) files(s *service, dir string, names ...string) {
 // longrun imports a service directory. Its script stays where it is.
 func (d *s6dir) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
-	if d.list(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
-		d.note(file(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.list(dir, "consumer-for"), ", "))
+	if d.readList(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
+		d.note(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
 		return
 	}
 	s := d.add(place{file: dir}, name)
@@ -193,14 +193,14 @@ func (d *s6dir) longrun(name, dir string) {
 		if words := shebang(run); words != nil {
 			command, what = append(words, run), "what its first line names"
 		}
-		d.note(file(run), "is not executable; it is given to %s", what)
+		d.note(placeOf(run), "is not executable; it is given to %s", what)
 	}
 	s.set("command", command)
 	s.set("cwd", dir)
 	s.set("log", "true")
 	s.set("enabled", disabled(exists(filepath.Join(dir, "down"))))
-	d.interpreter(run)
-	d.files(s, dir, "run", "down")
+	d.noteInterpreter(run)
+	d.importFiles(s, dir, "run", "down")
 	if s.text("stop.grace") == "" {
 		d.note(from{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
 	}
@@ -210,7 +210,7 @@ func (d *s6dir) longrun(name, dir string) {
 func (d *s6dir) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
-	text := d.word(dir, "up")
+	text := d.readWord(dir, "up")
 	words, err := split(text, shellEscape)
 	switch {
 	case err == nil && len(words) > 0 && !strings.ContainsAny(text, "\n{}$#"):
@@ -219,22 +219,22 @@ func (d *s6dir) oneshot(name, dir string) {
 		s.set("command", append(shebang(up), up))
 	default:
 		s.set("command", []string{"execlineb", "-P", up})
-		d.note(file(up), "is a script of execline; install execlineb, or write it for sh")
+		d.note(placeOf(up), "is a script of execline; install execlineb, or write it for sh")
 	}
-	d.interpreter(up)
+	d.noteInterpreter(up)
 	s.set("once", "boot")
 	if exists(filepath.Join(dir, "down")) {
-		d.note(file(dir, "down"), "a task is not undone when the container stops")
+		d.note(placeOf(dir, "down"), "a task is not undone when the container stops")
 	}
-	d.files(s, dir, "up", "down")
+	d.importFiles(s, dir, "up", "down")
 }
 
 // depend imports the dependencies of a service. A dependency on a bundle means all services in the bundle.
 func (d *s6dir) depend(s *service) {
 	dir := filepath.Join(d.root, s.was)
 	var names []string
-	for _, name := range d.list(dir, "dependencies") {
-		names = reach(names, name, func(name string) []string { return d.bundles[name] })
+	for _, name := range d.readList(dir, "dependencies") {
+		names = withReachable(names, name, func(name string) []string { return d.bundles[name] })
 	}
 	for _, name := range names {
 		if _, bundle := d.bundles[name]; bundle {
@@ -242,7 +242,7 @@ func (d *s6dir) depend(s *service) {
 		}
 		found := d.find(name)
 		if len(found) == 0 {
-			d.note(file(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
+			d.note(placeOf(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
 		}
 		for _, other := range found {
 			n := need{name: other.name}
@@ -254,14 +254,14 @@ func (d *s6dir) depend(s *service) {
 	}
 }
 
-// reach adds a name and all names that it leads to, each once.
-func reach(list []string, name string, next func(name string) []string) []string {
+// withReachable adds a name and all names that it leads to, each once.
+func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list
 	}
 	list = append(list, name)
 	for _, one := range next(name) {
-		list = reach(list, one, next)
+		list = withReachable(list, one, next)
 	}
 	return list
 }

@@ -16,8 +16,8 @@ type section struct {
 	keys []setting
 }
 
-// take returns a setting and marks it as used. For a missing setting the result is not marked and has the place of the section.
-func (s *section) take(name string) (found setting) {
+// takeSetting returns a setting and marks it as used. For a missing setting the result is not marked and has the place of the section.
+func (s *section) takeSetting(name string) (found setting) {
 	found.place = s.place
 	for i := range s.keys { // the last setting counts
 		if k := &s.keys[i]; k.name == name {

@@ -51,12 +51,12 @@ func (im *importer) supervisord(path string) error {
 		if !is {
 			continue
 		}
-		for program := range strings.SplitSeq(s.take("programs").value, ",") {
+		for program := range strings.SplitSeq(s.takeSetting("programs").value, ",") {
 			for _, member := range im.find(strings.TrimSpace(program)) {
 				member.set("group", serviceName(name))
 			}
 		}
-		if k := s.take("priority"); k.used {
+		if k := s.takeSetting("priority"); k.used {
 			im.note(from{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
 		}
 	}
@@ -74,7 +74,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		if s.name != "include" {
 			continue
 		}
-		k := s.take("files")
+		k := s.takeSetting("files")
 		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = strings.ReplaceAll(pattern, "%(here)s", filepath.Dir(path))
 			if !filepath.IsAbs(pattern) {
@@ -110,7 +110,7 @@ var supervisordKeys = rules{
 
 // supervisordSelf imports the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
-	if k := s.take("environment"); k.used {
+	if k := s.takeSetting("environment"); k.used {
 		k.where = k.name
 		im.defaults.environment = im.variablesOf(k, map[string]string{"here": filepath.Dir(s.file)})
 	}
@@ -139,7 +139,7 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 // program imports a section program, once for each of its processes.
 func (im *importer) program(s *section, name string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
-		k := s.take(key)
+		k := s.takeSetting(key)
 		n, err := strconv.Atoi(k.value)
 		if err != nil && k.used {
 			im.note(from{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
@@ -153,7 +153,7 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	first, _ := number("numprocs_start", 0)
 	priority, prioritized := number("priority", 999)
 	process := "%(program_name)s"
-	if k := s.take("process_name"); k.used {
+	if k := s.takeSetting("process_name"); k.used {
 		process = k.value
 	}
 	if processes > 1 && !strings.Contains(process, "process_num") {
@@ -170,7 +170,7 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 		title, _ := expandPython(process, vars)
 		svc := im.add(s.place, title)
 		svc.group = name
-		svc.came("needs", prioritized)
+		svc.recordPlace("needs", prioritized)
 		priorities[svc] = priority
 		im.programKeys(s, svc, vars)
 	})
@@ -241,7 +241,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			}
 			svc.set("command", words)
 		case k.name == "environment":
-			svc.came("env", k.place)
+			svc.recordPlace("env", k.place)
 			k.value = written
 			svc.addVariables(im.variablesOf(k, vars)...)
 		case refers:

@@ -45,7 +45,7 @@ func (im *importer) systemd(path string) error {
 		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
 	}
 	for _, name := range names {
-		if err := u.load(name, true); err != nil {
+		if err := u.loadUnit(name, true); err != nil {
 			return err
 		}
 	}
@@ -69,9 +69,9 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// load reads a unit with its drop-ins. With follow, it also reads the units that this unit activates, but not the units that those
+// loadUnit reads a unit with its drop-ins. With follow, it also reads the units that this unit activates, but not the units that those
 // activate: a template could name new instances of itself for ever. It reads no unit twice.
-func (u *units) load(name string, follow bool) error {
+func (u *units) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
 	if slices.ContainsFunc(u.list, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
@@ -97,27 +97,27 @@ func (u *units) load(name string, follow bool) error {
 		parts = append(parts, more...)
 	}
 	for _, part := range parts {
-		if err := u.read(n, part); err != nil {
+		if err := u.readSettings(n, part); err != nil {
 			return err
 		}
 	}
 	if templated && n.instance == "" {
-		n.instance = n.last("DefaultInstance")
+		n.instance = n.lastValue("DefaultInstance")
 		if n.name += n.instance; n.instance == "" {
 			u.note(from{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
 			return nil
 		}
 	}
-	u.specifiers(n)
+	u.replaceSpecifiers(n)
 	u.list = append(u.list, n)
-	activates := strings.Fields(n.last("OnFailure"))
+	activates := strings.Fields(n.lastValue("OnFailure"))
 	if n.kind == ".timer" {
-		activates = []string{n.activates()}
+		activates = []string{n.activatedUnit()}
 	}
 	for _, other := range activates {
 		template := regexp.MustCompile(`@.*\.`).ReplaceAllString(other, "@.")
 		if follow && (exists(filepath.Join(u.dir, other)) || exists(filepath.Join(u.dir, template))) {
-			if err := u.load(other, false); err != nil {
+			if err := u.loadUnit(other, false); err != nil {
 				return err
 			}
 		}
@@ -128,8 +128,8 @@ func (u *units) load(name string, follow bool) error {
 // isList matches the settings that may occur several times. Of other settings the last one counts.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
-// read adds the settings of a file. An empty value removes the values before it.
-func (u *units) read(n *unit, path string) error {
+// readSettings adds the settings of a file. An empty value removes the values before it.
+func (u *units) readSettings(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
 		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
@@ -150,20 +150,20 @@ func (u *units) read(n *unit, path string) error {
 	return err
 }
 
-// last returns the last value of a setting.
-func (n *unit) last(name string) string {
+// lastValue returns the last value of a setting.
+func (n *unit) lastValue(name string) string {
 	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
 	return k.value
 }
 
-// activates returns the name of the unit that a timer starts.
-func (n *unit) activates() string { return cmp.Or(n.last("Unit"), n.name+".service") }
+// activatedUnit returns the name of the unit that a timer starts.
+func (n *unit) activatedUnit() string { return cmp.Or(n.lastValue("Unit"), n.name+".service") }
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// specifiers replaces the specifiers of systemd.unit(5), which begin with %. The host's name becomes a variable that is replaced
+// replaceSpecifiers replaces the specifiers of systemd.unit(5), which begin with %. The host's name becomes a variable that is replaced
 // when a command runs.
-func (u *units) specifiers(n *unit) {
+func (u *units) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
 		"%i": n.instance, "%I": inside(n.instance), "%n": n.name + n.kind, "%N": n.name, "%p": n.prefix, "%P": inside(n.prefix),
@@ -205,7 +205,7 @@ var unitRules = rules{
 		}
 		return value, nil
 	}},
-	{name: "Description", convert: func(_ *importer, s *service, e setting) { s.about = comment(e.value) }},
+	{name: "Description", convert: func(_ *importer, s *service, e setting) { s.about = commentLine(e.value) }},
 	{name: "Environment", key: "env", convert: func(im *importer, s *service, e setting) {
 		assignments, err := unitWords(e.value)
 		if err != nil {
@@ -241,7 +241,7 @@ var unitRules = rules{
 			s.set("restart.max_restarts", "0")
 			return
 		}
-		im.take(rule{key: "restart.max_restarts_window", scalar: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
+		im.applyRule(rule{key: "restart.max_restarts_window", scalar: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
 	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", scalar: timeSpan},
 	{name: "KillSignal", key: "stop.signal", scalar: signalName},
@@ -324,7 +324,7 @@ var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "B
 // order imports the relations of a unit to other units. It notes units that are not imported.
 func (u *units) order(n *unit) {
 	s := n.service
-	required := strings.Fields(n.last("Requires") + " " + n.last("Requisite") + " " + n.last("BindsTo"))
+	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))
 	for _, k := range n.keys {
 		if !slices.Contains(unitOrder, k.name) {
 			continue
@@ -362,7 +362,7 @@ func (u *units) order(n *unit) {
 			u.note(k.from, "not imported, and not waited for: %s", strings.Join(absent, ", "))
 		}
 		if len(restarting) > 0 {
-			s.take("restart_on", k.place, append(s.list("restart_on"), restarting...))
+			s.setAt("restart_on", k.place, append(s.list("restart_on"), restarting...))
 			u.note(k.from, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}

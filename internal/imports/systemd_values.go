@@ -27,8 +27,8 @@ var noVariable = regexp.MustCompile(`[^\s\S]`)
 // separateVariable matches a whole word that systemd replaces and splits at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
-// killing matches a command that sends a signal to the main process.
-var killing = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
+// killCommand matches a command that sends a signal to the main process.
+var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
 
 // unitCommand is one command of a unit.
 type unitCommand struct {
@@ -48,7 +48,7 @@ func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 		u.note(k.from, "hinit passes the program's own name as its first argument, not %s", words[1])
 		words = append(words[:1], words[2:]...)
 	}
-	if user := n.last("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
+	if user := n.lastValue("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
 		u.note(k.from, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
 	}
 	begin := 0
@@ -115,7 +115,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
-		kill := killing.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
+		kill := killCommand.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
 			u.apply(rules{{name: ".*", key: "stop.signal", scalar: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
@@ -124,7 +124,7 @@ func (u *units) commands(n *unit) {
 			if err != nil {
 				u.note(k.from, "hinit reload sends no %s", kill[1])
 			}
-			s.take("reload_signal", k.place, signal)
+			s.setAt("reload_signal", k.place, signal)
 		case k.name == "ExecReload":
 			u.note(k.from, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
 		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
@@ -133,7 +133,7 @@ func (u *units) commands(n *unit) {
 			by[k.name] = append(by[k.name], u.commandsOf(n, k)...)
 		}
 		if key, is := map[string]string{"ExecStart": "command", "ExecStop": "stop_command"}[k.name]; is {
-			s.came(key, k.place)
+			s.recordPlace(key, k.place)
 		}
 	}
 	if start := by["ExecStart"]; len(start) > 0 {
@@ -163,7 +163,7 @@ func runAfter(s *service, event string, other *service, at place) {
 	on, _ := s.values["on"].(*yaml.Node)
 	if on == nil {
 		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
-		s.take("on", at, on)
+		s.setAt("on", at, on)
 	}
 	words := valueNode(reference.Key{Value: &order}, order)
 	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("exec"), words}}
@@ -283,9 +283,9 @@ var timerRules = rules{
 
 // timer makes the service that a timer starts a task with a schedule.
 func (u *units) timer(n *unit) {
-	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activates() })
+	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {
-		u.note(from{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activates())
+		u.note(from{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
 		return
 	}
 	s := u.list[i].service
@@ -304,7 +304,7 @@ func (u *units) timer(n *unit) {
 				cron = "@every " + cron
 			}
 		case "OnBootSec", "OnStartupSec", "OnActiveSec":
-			s.take("once", k.place, "boot")
+			s.setAt("once", k.place, "boot")
 			if strings.Trim(k.value, "0s") != "" {
 				u.note(k.from, "it runs at the boot, and not later (%s)", k.value)
 			}
@@ -317,7 +317,7 @@ func (u *units) timer(n *unit) {
 		case cron != "" && s.text("schedule.cron") != "":
 			u.note(k.from, "a task has one schedule; write a second task for %s", k.value)
 		case cron != "":
-			s.take("schedule.cron", k.place, cron)
+			s.setAt("schedule.cron", k.place, cron)
 			s.set("schedule.timezone", zone)
 		}
 	}

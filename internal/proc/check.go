@@ -78,7 +78,7 @@ func checkLimited(spec Spec) error {
 			continue
 		}
 		what := LimitName(l.Resource) + " to " + LimitText(l.Hard)
-		if !canRaise(spec.Cred) {
+		if !canRaiseLimits(spec.Cred) {
 			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
 				"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
 			)}
@@ -141,8 +141,8 @@ func leadsToDescriptor(path string) bool {
 	return errors.Is(err, unix.ELOOP)
 }
 
-// canRaise reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
-func canRaise(cred *Cred) bool {
+// canRaiseLimits reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
+func canRaiseLimits(cred *Cred) bool {
 	if cred != nil && cred.UID != 0 {
 		return false
 	}

@@ -63,8 +63,8 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// shape describes a kind of token, which begins with a known prefix.
-type shape struct {
+// tokenShape describes a kind of token, which begins with a known prefix.
+type tokenShape struct {
 	prefix string
 	body   func(c byte) bool // class of the bytes after the prefix
 	least  int               // least number of these bytes
@@ -76,9 +76,9 @@ type shape struct {
 
 // shapes returns the shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is strict
 // enough that ordinary words, paths and hashes do not match.
-var shapes = sync.OnceValue(func() *[256][]shape {
+var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
-	list := []shape{
+	list := []tokenShape{
 		{prefix: "sk-", body: keyByte, least: 20, run: 16},          // OpenAI, Anthropic, OpenRouter, DeepSeek, …
 		{prefix: "sk_live_", body: alnum, least: 16},                // Stripe
 		{prefix: "sk_test_", body: alnum, least: 16},                //
@@ -100,12 +100,12 @@ var shapes = sync.OnceValue(func() *[256][]shape {
 		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // Slack
 	}
 	for _, kind := range "abeoprs" {
-		list = append(list, shape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // Slack
+		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // Slack
 	}
 	for _, kind := range "pousr" {
-		list = append(list, shape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // GitHub
+		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // GitHub
 	}
-	var byFirst [256][]shape
+	var byFirst [256][]tokenShape
 	for _, p := range list {
 		byFirst[p.prefix[0]] = append(byFirst[p.prefix[0]], p)
 	}
@@ -113,12 +113,12 @@ var shapes = sync.OnceValue(func() *[256][]shape {
 })
 
 // match returns the length of the token at the beginning of s, or 0.
-func (p *shape) match(s []byte) int {
+func (p *tokenShape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0
 	}
 	body := s[len(p.prefix):]
-	n := span(body, p.body)
+	n := classLength(body, p.body)
 	if n < p.least || p.most > 0 && n > p.most || p.run > 0 && !hasRun(body[:n], p.run) ||
 		p.next != "" && strings.IndexByte(p.next, body[0]) < 0 {
 		return 0
@@ -165,7 +165,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 			}
 		}
 		if kind&isToken != 0 && !inWord {
-			if from, to := token(chunk[i:]); to > 0 {
+			if from, to := secretToken(chunk[i:]); to > 0 {
 				cover(i+from, i+to)
 				i, inWord = i+to, true
 				continue
@@ -215,8 +215,8 @@ func (s *Secrets) match(text []byte) int {
 	return 0
 }
 
-// token returns the range of the secret part in the token at the beginning of s. Without a token, to is 0.
-func token(s []byte) (from, to int) {
+// secretToken returns the range of the secret part in the token at the beginning of s. Without a token, to is 0.
+func secretToken(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
 			return 0, n
@@ -230,7 +230,7 @@ func token(s []byte) (from, to int) {
 	case 'B', 'b':
 		const name = "bearer "
 		if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
-			n := span(s[len(name):], bearerByte)
+			n := classLength(s[len(name):], bearerByte)
 			if hasRun(s[len(name):len(name)+n], 12) {
 				return len(name), len(name) + n
 			}
@@ -247,7 +247,7 @@ func webToken(s []byte) int {
 		if part < 2 && !hasPrefix(s[n:], "eyJ") {
 			return 0
 		}
-		size := span(s[n:], keyByte)
+		size := classLength(s[n:], keyByte)
 		if n += size; size < 10 {
 			return 0
 		}
@@ -264,11 +264,11 @@ func webToken(s []byte) int {
 // mailToken returns the length of a SendGrid key at the beginning of s, or 0: "SG.", 22 bytes, ".", 43 bytes.
 func mailToken(s []byte) int {
 	const first, second = 22, 43
-	if !hasPrefix(s, "SG.") || span(s[3:], keyByte) != first {
+	if !hasPrefix(s, "SG.") || classLength(s[3:], keyByte) != first {
 		return 0
 	}
 	rest := s[3+first:]
-	if len(rest) == 0 || rest[0] != '.' || span(rest[1:], keyByte) != second {
+	if len(rest) == 0 || rest[0] != '.' || classLength(rest[1:], keyByte) != second {
 		return 0
 	}
 	return 3 + first + 1 + second
@@ -277,7 +277,7 @@ func mailToken(s []byte) int {
 // botToken returns the range of a Telegram bot's token around a colon: its number, the colon, 35 bytes.
 func botToken(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
-	if !hasPrefix(body, "AA") || span(body, keyByte) != 35 {
+	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
 		return 0, 0
 	}
 	from = colon
@@ -313,7 +313,7 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 		m.key = keyLines
 		return end
 	}
-	n := span(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
+	n := classLength(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
 	if n >= 16 {
 		cover(at, at+n)
 	}
@@ -329,7 +329,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		header := hasPrefix(line, "Proc-Type:") || hasPrefix(line, "DEK-Info:")
 		switch {
 		case len(line) == 0, header:
-		case len(line) <= 80 && span(line, keyText) == len(line):
+		case len(line) <= 80 && classLength(line, keyText) == len(line):
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
 		default: // the line ends the key, or belongs to no key
@@ -346,7 +346,7 @@ func escape(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0
 	}
-	n := 1 + span(s[1:], func(c byte) bool { return c >= ' ' && c < '@' })
+	n := 1 + classLength(s[1:], func(c byte) bool { return c >= ' ' && c < '@' })
 	if n < len(s) && s[n] >= '@' && s[n] <= '~' {
 		n++
 	}
@@ -357,8 +357,8 @@ func hasPrefix(s []byte, prefix string) bool {
 	return len(s) >= len(prefix) && string(s[:len(prefix)]) == prefix
 }
 
-// span returns the number of bytes at the beginning of s that belong to a class.
-func span(s []byte, class func(byte) bool) int {
+// classLength returns the number of bytes at the beginning of s that belong to a class.
+func classLength(s []byte, class func(byte) bool) int {
 	for i, c := range s {
 		if !class(c) {
 			return i

@@ -22,7 +22,7 @@ func LeaveTerminal() error {
 	if errors.Is(err, unix.ENXIO) { // the process has no controlling terminal
 		return nil
 	}
-	if !types() {
+	if !allowsTyping() {
 		if err == nil {
 			unix.Close(fd)
 		}
@@ -47,8 +47,8 @@ func leave(fd int) error {
 	return nil
 }
 
-// types reports whether the kernel allows TIOCSTI.
-func types() bool {
+// allowsTyping reports whether the kernel allows TIOCSTI.
+func allowsTyping() bool {
 	fd, err := unix.Open(legacyFile, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return true

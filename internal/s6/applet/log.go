@@ -175,7 +175,7 @@ func (l *logger) run(wake int) int {
 			break // everything from before the signal has been read
 		}
 	}
-	return l.end()
+	return l.finishAll()
 }
 
 func (l *logger) mayRead() bool {
@@ -238,11 +238,11 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 			return
 		}
 		if len(l.partial) == 0 && (l.limit == 0 || i <= l.limit) {
-			l.line(input[:i], now)
+			l.handleLine(input[:i], now)
 		} else {
 			l.partial = append(l.partial, input[:i]...)
 			l.cutLongLine(now)
-			l.line(l.partial, now)
+			l.handleLine(l.partial, now)
 			l.partial = l.partial[:0]
 		}
 		input = input[i+1:]
@@ -254,13 +254,13 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
-		l.line(rest[:l.limit], now)
+		l.handleLine(rest[:l.limit], now)
 		rest = rest[l.limit:]
 	}
 	l.partial = append(l.partial[:0], rest...)
 }
 
-func (l *logger) line(line []byte, now time.Time) {
+func (l *logger) handleLine(line []byte, now time.Time) {
 	selected, acted := true, false
 	for i := range l.steps {
 		s := &l.steps[i]
@@ -321,12 +321,12 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// end writes everything, including an incomplete line, and completes the files.
-func (l *logger) end() int {
+// finishAll writes everything, including an incomplete line, and completes the files.
+func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partial) > 0 {
 		l.local, l.label = l.local[:0], l.label[:0]
-		l.line(l.partial, now)
+		l.handleLine(l.partial, now)
 		l.partial = nil
 	}
 	l.flush(now)

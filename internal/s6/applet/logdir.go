@@ -270,7 +270,7 @@ func (l *logDir) flush(now time.Time) {
 		}
 		n, err := unix.Write(l.current, l.pending[:upTo])
 		if n > 0 {
-			l.written(n)
+			l.dropWritten(n)
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			l.failed(now, "write to", err)
@@ -286,7 +286,7 @@ func (l *logDir) flush(now time.Time) {
 	}
 }
 
-func (l *logDir) written(n int) {
+func (l *logDir) dropWritten(n int) {
 	l.pending = append(l.pending[:0], l.pending[n:]...)
 	for i := range l.starts {
 		l.starts[i] -= n

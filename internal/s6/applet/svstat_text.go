@@ -25,14 +25,14 @@ func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	default:
 		b.WriteString("down (not started yet) ")
 	}
-	note(&b, s.NormallyUp != s.Up, "normally "+other)
-	note(&b, s.Up && s.Paused, "paused")
-	note(&b, s.WantUp != s.Up, "want "+other)
-	note(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	appendIf(&b, s.NormallyUp != s.Up, "normally "+other)
+	appendIf(&b, s.Up && s.Paused, "paused")
+	appendIf(&b, s.WantUp != s.Up, "want "+other)
+	appendIf(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
 	return b.String()
 }
 
-func note(b *strings.Builder, is bool, text string) {
+func appendIf(b *strings.Builder, is bool, text string) {
 	if is {
 		b.WriteString(", " + text)
 	}

@@ -17,9 +17,9 @@ const (
 	deepest   = 16
 )
 
-// ofS6 reports whether the check leaves out a file in a service directory: a file of s6 itself, or the logger's directory, which
+// skipsCheck reports whether the check leaves out a file in a service directory: a file of s6 itself, or the logger's directory, which
 // has a separate check.
-func ofS6(name string) bool {
+func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
@@ -64,7 +64,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		return fmt.Sprintf("it holds more than %d files", mostFiles)
 	}
 	for _, e := range entries {
-		if rel == "" && ofS6(e.Name()) {
+		if rel == "" && skipsCheck(e.Name()) {
 			continue
 		}
 		name := path.Join(rel, e.Name())

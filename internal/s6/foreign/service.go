@@ -108,7 +108,7 @@ func (s *Service) Take(path string, link bool) error {
 	s.Main.close()
 	s.Logs.close()
 	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
-	if s.Main.mayCount() {
+	if s.Main.mayRecordDeaths() {
 		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
 	}
 	return nil
@@ -158,7 +158,7 @@ func (s *Service) defineLogger() {
 		var err error
 		logs, err = s.open(filepath.Join(s.Main.Path, formats.LogDir), false)
 		if err == nil {
-			err = s.Main.holds(logs)
+			err = s.Main.checkLogger(logs)
 		}
 		if err == nil {
 			err = s.openPipe()
@@ -235,11 +235,11 @@ func (s *Service) Leave() {
 	s.Main.shut()
 	s.scanner.Unwatch(s.Main.Path) // the watch is usually already gone
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
-		s.left()
+		s.markLeft()
 	}
 }
 
-func (s *Service) left() {
+func (s *Service) markLeft() {
 	s.dropLogger()
 	s.Main.close()
 	s.Leaving, s.Left = false, true
@@ -280,7 +280,7 @@ func (s *Service) endLogger() {
 // a logger that has ended or exceeded its time.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
-		s.left()
+		s.markLeft()
 	}
 	if !s.LoggerEnds.IsZero() {
 		s.endLogger()
@@ -291,7 +291,7 @@ func (s *Service) Settle() {
 func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
-		s.left()
+		s.markLeft()
 	case r.Exit != nil && !s.Left:
 		s.Refresh() // first, because the check may find that root no longer owns the directory
 		s.countDeath(r)
@@ -304,7 +304,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	if r.Service != s.Name {
 		at = s.Logs
 	}
-	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayCount() {
+	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayRecordDeaths() {
 		return
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)

@@ -99,8 +99,8 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	return d, IDOf(info), nil
 }
 
-// holds returns an error if the logger's directory was replaced after the directory of its service was opened.
-func (p *Place) holds(logs *Place) error {
+// checkLogger returns an error if the logger's directory was replaced after the directory of its service was opened.
+func (p *Place) checkLogger(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
 	}
@@ -178,9 +178,9 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	}
 }
 
-// mayCount reports whether deaths may be recorded in a directory. If the service runs as root, the agent may still own the
+// mayRecordDeaths reports whether deaths may be recorded in a directory. If the service runs as root, the agent may still own the
 // directory supervise; then the result is false.
-func (p *Place) mayCount() bool {
+func (p *Place) mayRecordDeaths() bool {
 	if !p.Root {
 		return true
 	}

@@ -29,10 +29,10 @@ func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 		}
 	}
 	service := open(base + "/a")
-	if err := service.holds(open(base + "/a/log")); err != nil {
+	if err := service.checkLogger(open(base + "/a/log")); err != nil {
 		t.Errorf("its own logger: %v", err)
 	}
-	if err := service.holds(open(base + "/b/log")); err == nil {
+	if err := service.checkLogger(open(base + "/b/log")); err == nil {
 		t.Error("it got the logger of another service")
 	}
 }
