@@ -90,7 +90,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
 	c.attempt = c.writeAll // stored here, so that a write allocates nothing
 	if f != nil {
-		// Written by system calls on the descriptor. f.Write would end the process by SIGPIPE if descriptor 1 or 2 has lost its
+		// The console writes by system calls on the descriptor. f.Write would end the process by SIGPIPE if descriptor 1 or 2 has lost its
 		// reader (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw

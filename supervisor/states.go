@@ -47,12 +47,12 @@ const (
 	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
 	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
 	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
-	CauseShutdown Cause = "shutdown" // hinit ended it because the container is stopping
+	CauseShutdown Cause = "shutdown" // hinit ended the service because the container is stopping
 	CauseSpawn    Cause = "spawn"    // the process did not start
 	CauseReplaced Cause = "replaced" // another instance has taken over
 	CauseHealth   Cause = "health"   // a health check failed for too long
-	CauseShed     Cause = "shed"     // hinit ended it because the container was short of memory
-	CauseQuota    Cause = "quota"    // hinit ended it because its profile used more disk space than its quota
+	CauseShed     Cause = "shed"     // hinit ended the service because the container was short of memory
+	CauseQuota    Cause = "quota"    // hinit ended the service because its profile used more disk space than its quota
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 

@@ -276,7 +276,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			if err := f.save(); err != nil { // the metrics show since when records wait
+			if err := f.save(); err != nil { // the saved file has the time since which records wait, for the metrics
 				f.Log.Error("cannot save", "error", err)
 			}
 		}

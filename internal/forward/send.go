@@ -187,7 +187,7 @@ func checkOTLP(text []byte) error {
 		}
 	}
 	if json.Unmarshal(text, &answer) != nil {
-		return nil // an answer in another form: it has accepted them
+		return nil // the receiver has accepted the records, but answers in another form
 	}
 	partial := answer.PartialSuccess
 	n, _ := strconv.Atoi(partial.RejectedLogRecords.String()) // 0 if it is no number
