@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -217,12 +216,8 @@ func (l *loader) parse(data []byte) *yaml.Node {
 func (l *loader) syntax(data []byte, err error) {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
-	if rest, ok := strings.CutPrefix(msg, "line "); ok {
-		if number, what, ok := strings.Cut(rest, ": "); ok {
-			if n, err := strconv.Atoi(number); err == nil {
-				line, msg = n, what
-			}
-		}
+	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
+		_, msg, _ = strings.Cut(msg, ": ")
 	}
 	line = cmp.Or(brokenLine(data), line)
 	l.problems.at(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
