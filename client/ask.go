@@ -5,7 +5,7 @@ import "time"
 // Look describes the appearance of the status table. The zero value suits a file.
 type Look struct {
 	Width   int  // columns of the terminal; 0 for no limit
-	Colour  bool // the states in colours
+	Colour  bool // print the states in colours
 	Verbose bool // show the duration and the steps of the boot
 }
 
@@ -22,7 +22,7 @@ type Verb string
 // EventOptions choose events. The zero value is the whole history.
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
-	Last   int    // at most this many events of the past; 0 is no limit, a negative number is none
+	Last   int    // largest number of past events; 0 is no limit, a negative number is none
 	Follow bool   // go on with new events
 }
 

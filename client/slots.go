@@ -10,7 +10,7 @@ type Slot struct {
 	Dir        string    `json:"dir"`         // its service directory, an absolute path
 	Up         bool      `json:"up"`          // its main process is alive; false while only a finish program runs
 	WantUp     bool      `json:"want_up"`     //
-	NormallyUp bool      `json:"normally_up"` // it starts by itself: its directory has no down file
+	NormallyUp bool      `json:"normally_up"` // it starts without an order: its directory has no down file
 	Ready      bool      `json:"ready"`       // its main process is up and has reported readiness
 	Paused     bool      `json:"paused"`      // stopped by a command; false if another process sent the signal
 	Finishing  bool      `json:"finishing"`   // its main process has ended, and its finish program or a leftover process still runs

@@ -76,10 +76,10 @@ type Init struct {
 	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
-	Orphans       uint64        `json:"orphans"`                 // orphans that were reaped
+	Orphans       uint64        `json:"orphans"`                 // number of orphans that hinit has reaped
 	Goroutines    int           `json:"goroutines"`              // goroutines of hinit
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
-	Warnings      []string      `json:"warnings"`                // limits of hinit in this container, for people
+	Warnings      []string      `json:"warnings"`                // warnings for people, such as too low limits of the container
 	Booting       bool          `json:"booting,omitempty"`       // not all services are known yet
 	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
 	Boot          []BootStep    `json:"boot"`                    // in the order they ran
@@ -135,7 +135,7 @@ type Repair struct {
 	Stopped   string  `json:"stopped"` // reason of an early end, "" without one
 }
 
-// Cmd is the container's CMD.
+// Cmd describes the container's CMD.
 type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run

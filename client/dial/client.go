@@ -86,7 +86,7 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 	return c.askService(ctx, q, name)
 }
 
-// SteerChecks pauses the checks of a service for the duration pause. If pause is 0, it ends a pause and runs the checks now.
+// SteerChecks pauses the checks of a service for the given time. If pause is 0, it ends a pause and runs the checks now.
 func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
 	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: pause.Milliseconds()}), name)
 }

@@ -68,7 +68,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // keep to this hinit, and don't search for one that listens later
+	c.places = nil // use this hinit only, and don't search for one that listens later
 	return c, nil
 }
 
@@ -156,10 +156,10 @@ func quoted(words []string) string {
 	return strings.Join(out, ", ")
 }
 
-// trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an abstract
-// name, and a writable directory on the path lets others replace the socket. If the server is a process of this PID namespace, it
-// must belong to this container: the containers of a pod may share the namespace and a volume. With here false this last check is
-// left out, for a socket that belongs to another container on purpose.
+// trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an
+// abstract name, and a writable directory on the path lets others replace the socket. A server in this PID namespace must also
+// belong to this container, because the containers of a pod may share the namespace and a volume. If here is false, trusted skips
+// this last check, because the user has named a socket of another container.
 func trusted(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -212,7 +212,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
-	for _, path := range sockets { // for a debug container beside the init's: kubectl debug --target
+	for _, path := range sockets { // for a debug container beside the container of the init: kubectl debug --target
 		if !sameRoot(1) {
 			sockets = append(sockets, processRoot(1)+path)
 		}

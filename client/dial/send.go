@@ -51,7 +51,7 @@ func post(doing, path string, body any) question {
 	return question{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within sets the time limit.
+// within returns the question with another time limit.
 func (q question) within(limit time.Duration) question {
 	q.limit = limit
 	return q
@@ -61,7 +61,7 @@ func (q question) within(limit time.Duration) question {
 type reply struct {
 	io.Reader
 	header    http.Header
-	unlimited func() // lifts the time limit, so that only the caller's context ends the body
+	unlimited func() // removes the time limit, so that only the end of the caller's context ends the body
 	close     func() // must be called
 }
 
@@ -87,8 +87,8 @@ func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error)
 	}
 }
 
-// askService sends a request about one service, whose path is the rest of q's. It rejects names that a path cannot hold; no service
-// has such a name.
+// askService sends a request about one service. The path of q follows the path of the service. It refuses names that a path
+// cannot hold; no service has such a name.
 func (c *Client) askService(ctx context.Context, q question, name string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":
@@ -112,7 +112,7 @@ func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error
 	return answer, nil
 }
 
-// tell sends a request whose answer has no content.
+// tell sends a request, and ignores the content of a successful answer.
 func (c *Client) tell(ctx context.Context, q question) error {
 	r, err := c.send(ctx, q)
 	if err == nil {
@@ -121,9 +121,9 @@ func (c *Client) tell(ctx context.Context, q question) error {
 	return err
 }
 
-// patience returns how long a failed request is repeated. A busy hinit has not read the request. A hinit that was replaced may have
-// carried it out, so it is repeated only if a repetition is harmless. A cut connection may have led to the old image, so the next
-// attempt may succeed.
+// patience returns how long a failed request is repeated. A busy hinit has not read the request. A replaced hinit may have
+// carried it out, so only a request that does no harm twice is repeated. If the connection was cut, the previous program may have
+// had the request, and the next attempt may succeed.
 func (c *Client) patience(q question, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy:
@@ -162,8 +162,8 @@ func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 	}
 }
 
-// exchange makes one request. It does not reuse connections, so none has to be kept alive. It also accepts an answer that hinit sent
-// before it read the request.
+// exchange sends one request and reads its answer. Each request has its own connection, so hinit keeps no idle ones. It also
+// accepts an answer that hinit sent before it read the request.
 func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {

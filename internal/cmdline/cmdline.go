@@ -79,7 +79,7 @@ func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable, or otherwise if it is unset or empty.
+// Variable returns the value of an environment variable. If the variable is unset or empty, it returns otherwise.
 func (c *Call) Variable(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v
@@ -93,8 +93,8 @@ func (c *Call) Fail(code int, format string, args ...any) int {
 	return code
 }
 
-// Failed is like Fail for an error, and returns the exit code of its kind. Without an error it returns [Done]. doing completes
-// "cannot …" if the error does not name the action.
+// Failed is like Fail for an error, and returns the exit code for the error. Without an error it returns [Done]. doing is the
+// action, as it follows "cannot", for an error that names none.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -102,7 +102,8 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. doing completes "cannot …" if the error does not name the action.
+// Message returns one line with the failed action and the reason. doing is the action, as it follows "cannot", for an error that
+// names none.
 func Message(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
@@ -164,7 +165,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// Counted reports whether a verb accepts this number of words. If not, it prints the number that the verb needs.
+// Counted reports whether a verb accepts this number of words. If not, it prints how many words the verb takes.
 func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
@@ -219,7 +220,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// joined splits a flag of one letter from its number, such as -n1. Package flag does not support this form.
+// joined splits a flag such as -n1 into its letter and its number. Package flag does not support this form.
 func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {

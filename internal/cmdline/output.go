@@ -15,7 +15,8 @@ import (
 // kept are the parts of a program's output that a terminal may obey: a tab, and a colour (ESC [ numbers m).
 var kept = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// Output is like [show.Line] for a line of a program's output. It keeps tabs and colours, and ends a colour at the end of the line.
+// Output is like [show.Line], for a line of a program's output. It keeps tabs and colours, and resets the colour at the end of
+// the line.
 func Output(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.Line(line)

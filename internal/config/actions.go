@@ -11,13 +11,13 @@ import (
 
 // The events of services that actions follow.
 const (
-	EventCrashLoop = "crash-loop" // it has too many fast exits
-	EventParked    = "parked"     // it does not start again until an operator acts
-	EventUnhealthy = "unhealthy"  // a startup or alive check fails, or it is restarted for its health
-	EventReady     = "ready"      // one of its runs works
-	EventFailed    = "failed"     // it can't be started as defined, or does not start again
-	EventOOM       = "oom"        // the kernel has killed it because memory ran out
-	EventStale     = "stale"      // a file of its variables has changed since it started
+	EventCrashLoop = "crash-loop" // the service has ended too often soon after its start
+	EventParked    = "parked"     // the service does not start again until an operator acts
+	EventUnhealthy = "unhealthy"  // a startup or alive check of the service fails, or hinit restarts it because of a check
+	EventReady     = "ready"      // the service has become ready
+	EventFailed    = "failed"     // the service can't be started as it is defined, or does not start again
+	EventOOM       = "oom"        // the kernel has killed the service because memory ran out
+	EventStale     = "stale"      // a file with variables of the service has changed since its start
 )
 
 // ActionEvents are the events of services that actions follow.
@@ -55,7 +55,8 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// actions completes the service that carries out actions. The service reads the same file, as the agent's user.
+// actions sets the command and the environment of the service that carries out actions. That service reads the same file, as the
+// agent's user.
 func (l *loader) actions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {
@@ -69,7 +70,7 @@ func (l *loader) actions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// fields is the schema for this action's type.
+// fields returns the keys that are valid for this action, which has either a command or a webhook.
 func (a *Action) fields() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"

@@ -11,8 +11,8 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 
 // Config is the whole configuration, checked and complete. Its fields mirror the keys of hinit.yaml.
 type Config struct {
-	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // data directory, absolute and clean: home of the root profile
-	// On has the actions after events of services, unless the service or its profile has its own for the event.
+	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is the home of the root profile
+	// On has the actions for events of services. A service or a profile with its own actions for an event uses these instead.
 	On        Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`
@@ -37,7 +37,7 @@ type Config struct {
 	Warnings []string
 
 	origins map[string]origin // places of the values that are not defaults
-	plain   bool              // for hinit run, which uses plainDefaults
+	plain   bool              // the configuration is for hinit run
 }
 
 // Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
@@ -51,7 +51,7 @@ type Agent struct {
 	Env            map[string]string `key:"env" fill:"."` // set on top of the container's environment
 
 	Ready  string        `key:"ready" is:"oneof state-file up"` // one of the Ready constants
-	Settle time.Duration `key:"settle" is:"positive"`           // time up after which a service without a readiness message counts as started
+	Settle time.Duration `key:"settle" is:"positive"`           // a service that can't report readiness counts as started after this time
 	Checks []Check       `key:"checks"`                         // of every gateway
 	Deaf   Deaf          `key:"deaf."`
 
@@ -66,12 +66,12 @@ type Agent struct {
 
 // Deaf configures the check for gateways that are up and take no messages.
 type Deaf struct {
-	Action string        `key:"action,short" is:"oneof report restart off"` // one of [OnReport], [OnRestart], [DeafOff]; a profile's is in [Profile].Deaf
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // shortest silence that is a sign
+	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; [Profile].Deaf overrides it
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // a shorter silence is no sign that a gateway is deaf
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
-// These are further values of [Deaf].Action.
+// The values of [Deaf].Action besides [OnReport] and [OnRestart].
 const (
 	DeafOff     = "off"   // hinit does not watch the gateway
 	DeafByCheck = "check" // a check of the type deaf acts instead; no file can name this value
@@ -83,7 +83,7 @@ const (
 	ReadyUp    = "up"         // its process runs
 )
 
-// Profiles says how a profile is recognised on disk.
+// Profiles says which directories are profiles, and how many profiles there may be.
 type Profiles struct {
 	Marker string `key:"profiles.marker" is:"filename"` // name of the file that makes a directory a profile
 	// Max limits the supervised profiles besides the root profile, and also the watched directories without the marker.
@@ -95,16 +95,16 @@ type Profiles struct {
 
 // Restart is the policy for a process that ends without an order.
 type Restart struct {
-	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"` // one of the Restart constants: the ends after which it restarts
-	// MaxRestarts is the number of restarts within MaxRestartsWindow after which it does not restart any more; 0: no limit.
+	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"` // one of the Restart constants: the exits after which hinit restarts the process
+	// MaxRestarts is the largest number of restarts within MaxRestartsWindow; 0: no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
 	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
-	Factor  float64       `key:"factor" is:"between 1 1000"` // factor between two delays
+	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is this many times as long as the delay before it
 	Max     time.Duration `key:"max" is:"positive"`          // longest delay; at least Initial
-	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // each delay is varied by up to this part of it
-	// ResetAfter is the time up after which a run counts as healthy: the next restart is immediate, later ones begin at Initial.
+	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // largest random change of a delay, as a fraction of the delay
+	// A run that lasts for ResetAfter counts as healthy. The next restart is immediate, and the delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
 	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service is parked
 	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once, without counting a failure
@@ -129,7 +129,7 @@ const ParallelAuto = "auto"
 
 // Shutdown says how the container is stopped.
 type Shutdown struct {
-	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time for the whole shutdown, KILL included
+	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time limit of the whole shutdown, with the KILL at its end
 }
 
 // Logs says where the output of gateways and services goes.
@@ -143,19 +143,19 @@ type Logs struct {
 
 	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
 	Mask      bool     `key:"mask"`                                  // secrets are not shown on the console
-	LogLimits `key:""` // limits of every log without its own
+	LogLimits `key:""` // limits of each log that has no limits of its own
 
 	Profiles map[string]LogLimits // limits of single profiles by name
 }
 
-// LogLimits bound one log.
+// LogLimits has the limits of one log.
 type LogLimits struct {
 	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a file is rotated
 	Archives  int           `key:"archives" is:"between 0 10000"`         // rotated files kept; 0 keeps none
-	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // after which a rotated file is removed; 0: never
-	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // of all files of the log together; 0: no limit
-	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // least free space: with less, no file is written; 0: no limit
-	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // most lines a second; 0: no limit
+	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // age at which a rotated file is removed; 0: never
+	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // largest size of all files of the log together; 0: no limit
+	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // least free space on the disk; with less, hinit writes no log file; 0: no limit
+	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // largest number of lines a second; 0: no limit
 	Compress  string        `key:"compress" is:"oneof none gzip"`         // one of the Compress constants
 }
 
@@ -187,13 +187,13 @@ type Service struct {
 	Name string
 
 	Command   []string          `key:"command" is:"command" fill:"service"`
-	Enabled   bool              `key:"enabled"`                   // result of EnabledBy and the key "enabled"
+	Enabled   bool              `key:"enabled"`                   // whether hinit runs the service, from the key "enabled" or the variable EnabledBy
 	EnabledBy string            `key:"enabled_by" is:"variable?"` // environment variable that switches it on, or ""
 	User      string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd       string            `key:"cwd" is:"dir" fill:"home"`
 	Env       map[string]string `key:"env" fill:"service"`
 	Log       bool              `key:"log"`                   // false: its output goes to the console only
-	Checks    []Check           `key:"checks"`                // with templates of their own, see [Config.Expand]
+	Checks    []Check           `key:"checks"`                // their texts are still templates, see [Config.Expand]
 	On        Actions           `key:"on"`                    // its own actions
 	Needs     []Need            `key:"needs"`                 // needs in force; an optional need that can't be met is left out
 	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this one
@@ -226,14 +226,14 @@ type Boot struct {
 // The values of [Boot].Steps: the boot steps that prepare the data directory.
 const (
 	StepsHinit = "hinit"
-	StepsImage = "image" // the script 01-hermes-setup of the agent's image, which is in [ImageDir]
+	StepsImage = "image" // the script 01-hermes-setup in [ImageDir], which comes from the agent's image
 )
 
 // Hook is a command that runs once at boot. Its templates are already expanded.
 type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
 	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
-	Timeout  time.Duration `key:"timeout" is:"positive"`                // limit, after which it is killed and counts as failed
+	Timeout  time.Duration `key:"timeout" is:"positive"`                // a hook that runs longer is killed, and has failed
 	Required bool          `key:"required"`                             // its failure ends the boot, even if Boot.Strict is false
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // it runs only if this file exists; empty: always
 

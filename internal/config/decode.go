@@ -14,7 +14,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// decoder reads a YAML document by the schema.
+// decoder reads a YAML document. The tags of the structs say which keys are valid, see [Key].
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
@@ -46,8 +46,8 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries returns the keys of the mapping n, whose own key is path ("" for the document). It reports a value that is no mapping, a
-// key that is no text, and a key that occurs twice. An empty mapping has no keys.
+// entries returns the keys and values of the mapping n. path is the key of the mapping itself, "" for the document. It reports a
+// value that is no mapping, a key that is no text, and a key that occurs twice. An empty mapping has no keys.
 func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	n = resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -82,8 +82,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// named returns the values of a mapping, whose own key is path, by name. n may be nil. The parameter what describes a name for messages, and wrong
-// says why a name is invalid.
+// named returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. what describes a
+// name for messages. wrong returns why a name is invalid, or "".
 func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -108,8 +108,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// fields reads the mapping n into root. Its keys are the keys of schema below the path within (which ends in a dot or is empty).
-// Messages and origins have base before them. A key whose path is in other is passed to its function instead.
+// fields decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is empty.
+// base is the path of root itself, for messages. If the path of a key is in other, that function gets the value.
 func (d *decoder) fields(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
 	names := fieldNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
@@ -132,7 +132,8 @@ func (d *decoder) fields(n *yaml.Node, base, within string, schema []Key, root a
 	}
 }
 
-// shortOf returns the field that a text sets if it stands in the place of the mapping at path, or nil.
+// shortOf returns the key that a text sets if the file has a text instead of the mapping at path. It is nil if no key allows
+// that.
 func shortOf(fields []Key, path string) *Key {
 	for i := range fields {
 		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {
@@ -237,8 +238,8 @@ func (d *decoder) field(e entry, base string, k *Key, root any) {
 	}
 }
 
-// copyOf returns a copy of the value at a schema pointer. It copies mappings, which decoding changes in place; decoding replaces a
-// list as a whole.
+// copyOf returns a copy of the value that at points to. It copies a mapping, because decoding changes mappings in place. Lists
+// need no copy: decoding always replaces a whole list.
 func copyOf(at any) any {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -249,7 +250,7 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkHoles returns the fault of a placeholder in the texts at a schema pointer, or "".
+// checkHoles returns why a placeholder in the texts that at points to is invalid, or "". holes are the valid placeholders.
 func checkHoles(at any, holes []string) string {
 	if holes == nil {
 		return ""

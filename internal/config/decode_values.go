@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// value decodes n into the value at a schema pointer. text describes the expected text, for messages.
+// value decodes n into the variable that at points to. text describes the expected text, for messages.
 func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
@@ -128,7 +128,6 @@ func (d *decoder) words(n *yaml.Node, key string) []string {
 	return list(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.text(item, key, "words") })
 }
 
-// hook reads one hook.
 func (d *decoder) hook(n *yaml.Node, key string) (Hook, bool) {
 	h, before := NewHook(), len(d.problems.list)
 	if n.Kind != yaml.MappingNode {
@@ -165,7 +164,7 @@ func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {
 	}
 }
 
-// sizes are the suffixes of a size. Each one is 1024 times the one before.
+// sizes are the suffixes of a size. Each one stands for 1024 times the one before it.
 const sizes = "KMGT"
 
 // parseSize reads a size such as 512M, 2G or 2GiB.
@@ -180,7 +179,7 @@ func parseSize(n *yaml.Node) (uint64, bool) {
 	return number << (10 * power), true
 }
 
-// cutSize splits a size into its number and its factor.
+// cutSize splits a size into its number and the power of 1024 that its suffix stands for.
 func cutSize(text string) (number uint64, power int, ok bool) {
 	digits := strings.TrimRight(text, "BbiKMGTkmgt")
 	suffix := strings.ToUpper(text[len(digits):])
@@ -191,7 +190,7 @@ func cutSize(text string) (number uint64, power int, ok bool) {
 	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
 }
 
-// decimal returns a size as if its suffixes were powers of 1000.
+// decimal returns the number of bytes of a size if its suffix stands for a power of 1000.
 func decimal(text string) uint64 {
 	number, power, _ := cutSize(text)
 	for range power {
@@ -200,7 +199,8 @@ func decimal(text string) uint64 {
 	return number
 }
 
-// wholeNumber returns a message for a size such as 5M if the key's name has a unit and the key expects a number.
+// wholeNumber describes the number that a key expects. If the name of the key has a unit, and the file a size such as 5M, it
+// names the number to write.
 func wholeNumber(key string, n *yaml.Node) string {
 	size, isSize := parseSize(n)
 	for suffix, unit := range map[string]struct {
@@ -232,7 +232,7 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
 }
 
-// Plain returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.
+// Plain returns the value that at points to in the form of hinit.yaml, for encoding/json.
 func Plain(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:

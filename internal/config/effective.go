@@ -55,7 +55,7 @@ func Diff(from, to *Config) []string {
 type leaf struct {
 	key      string
 	value    any
-	variable string // name of the environment variable; its value may be secret
+	variable string // name of an environment variable, whose value may be secret
 	inherits string // key whose value this one has while it is not set
 }
 
@@ -67,7 +67,7 @@ func (l leaf) shown() any {
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
 		return redact.Address(value)
 	}
-	return redact.Value(l.variable, value) // in any other text, hide the password of a URL
+	return redact.Value(l.variable, value) // hides the password of a URL in any other text
 }
 
 // leaves returns every value of c, sorted by key.
@@ -81,7 +81,7 @@ func (c *Config) leaves() []leaf {
 	return leaves
 }
 
-// appendNamed appends the leaves of all values in a mapping from names.
+// appendNamed appends the leaves of each value in a mapping. Their keys begin with base and the name of the value.
 func appendNamed[T any](leaves []leaf, base string, of map[string]T) []leaf {
 	for name, value := range of {
 		leaves = appendLeaves(leaves, base+name+".", Keys[T](), &value)
@@ -126,7 +126,7 @@ func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
 	return leaves
 }
 
-// originOf returns the origin of a value. For an inherited value it is the origin of the key that is set.
+// originOf returns the place that set a value. For an inherited value, it is the place that set the inherited key.
 func (c *Config) originOf(l leaf) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o
@@ -140,8 +140,9 @@ var inForce = []string{
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits, end
-// and order. The keys are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. They say as which
+// user and within which limits it runs, and how it starts, restarts and stops. The keys are relative to services.NAME or
+// profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one check of a service or of every gateway: the question, its period, and how many answers decide.
+// Check is one check of a service, or of every gateway. It says what to ask, how often, and how many answers decide.
 type Check struct {
 	Type string // one of the Check types: selects the field below
 
@@ -22,7 +22,7 @@ type Check struct {
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // from the start of the process to the first question
 	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row until it passes
 	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row until it fails
-	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest part of a period by which it varies
+	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of it
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
@@ -102,7 +102,7 @@ type StateCheck struct {
 
 // DeafCheck fails if several signs agree that a gateway is up and takes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // shortest silence that is a sign
+	After time.Duration `key:"after" is:"atleast 1s"` // a shorter silence is no sign that the gateway is deaf
 }
 
 var (
@@ -141,7 +141,6 @@ func hostPort(host, port string) string {
 	return net.JoinHostPort(strings.Trim(cmp.Or(host, "127.0.0.1"), "[]"), port)
 }
 
-// checks reads a list of checks.
 func (d *decoder) checks(n *yaml.Node, key string) []Check {
 	if len(n.Content) > mostChecks && n.Kind == yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, mostChecks, len(n.Content))
@@ -218,7 +217,7 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction returns a message if the values of a check are valid alone and contradict each other, else "".
+// contradiction returns which values of a check contradict each other, although each of them is valid alone. It is "" if none do.
 func (c *Check) contradiction() string {
 	switch {
 	case c.Kind != CheckReady && c.Success != 1:
@@ -261,7 +260,7 @@ func (h HTTPCheck) contradiction() string {
 	return ""
 }
 
-// checkFields is the schema of one entry of a list of checks: the keys of every check, and the keys of the type of. "" stands for
+// checkFields returns the valid keys of a check of one type: the common keys, and the keys of the type. An empty type stands for
 // all types.
 func checkFields(of string) []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Check]()), func(k Key) bool {

@@ -10,8 +10,6 @@ import (
 	"strings"
 )
 
-// The valid values of the keys of a check.
-
 // ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. An own check replaces a
 // check of the same name.
 func (c *Config) ChecksOf(profile string) []Check {
@@ -30,7 +28,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns the settings for a profile's deaf gateway. A check of the type deaf replaces them.
+// DeafOf returns how hinit watches for a deaf gateway of a profile. A check of the type deaf replaces these settings.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -50,7 +48,8 @@ func (l *loader) finishProfileChecks(prefix, name string) {
 	}
 }
 
-// finishChecks reports checks of a service that need a profile.
+// finishChecks reports checks that a service can't have. Some need the state file of a gateway. Others would let the agent decide
+// what another user runs.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -85,7 +84,7 @@ func (c *Check) Templates() []string {
 	return slices.Concat(texts, c.Command)
 }
 
-// checkPort accepts a number, or a template that may become one.
+// checkPort accepts a number, or a template whose placeholder stands for a number.
 func checkPort(s string) string {
 	if n, err := strconv.ParseUint(s, 10, 16); (err != nil || n == 0) && !strings.Contains(s, "{") {
 		return fmt.Sprintf("expected a port from 1 to 65535 or {env:NAME}, got %q", s)

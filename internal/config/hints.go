@@ -35,7 +35,7 @@ func hint(data []byte, line int, msg string) string {
 
 var glued = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`) })
 
-// missingColon says why a line has no colon that ends a key.
+// missingColon returns why the library misses a colon after the key of a line.
 func missingColon(data []byte, line int) string {
 	lines := bytes.Split(data, []byte("\n"))
 	n, before := min(line-1, len(lines)), ""
@@ -98,7 +98,7 @@ func durationHint(text string) string {
 	return ""
 }
 
-// mappingHint returns an example of the mapping at path, whose keys are names.
+// mappingHint returns an example of the mapping at path, if the keys of that mapping are names.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
 	example, known := map[string]string{

@@ -16,7 +16,7 @@ const ImageDir = "/usr/share/hinit/image"
 type Image struct {
 	Version     string   // of the agent, "" if the image is unknown
 	Stamp       string   // differs for each build of the image
-	Subcommands []string // the agent's; as the first word of the CMD they mean the agent, even if a program has the same name
+	Subcommands []string // subcommands of the agent: a CMD that begins with one runs the agent, even if a program has the same name
 
 	// GatewayParks are the exit codes after which the image's finish script leaves a gateway down; nil if it has no such script.
 	GatewayParks []int
@@ -26,7 +26,7 @@ type Image struct {
 	NoInsecure bool
 	// Stage2Fails is the effect of a failed boot step: "2" ends the boot, "1" is a warning, any other value is a note.
 	Stage2Fails string
-	// Beyond are commands in the image's boot scripts that hinit does not know. The name of the script stands before each.
+	// Beyond are commands in the image's boot scripts that hinit does not know. Each begins with the name of its script.
 	Beyond []string
 }
 
@@ -63,7 +63,7 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// image applies the image's behaviour to keys that are not set. It returns the exit codes that park a gateway.
+// image applies the behaviour of the image to keys that the file does not set. It returns the exit codes that park a gateway.
 func (l *loader) image() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

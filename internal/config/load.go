@@ -73,8 +73,8 @@ type loader struct {
 	cfg      *Config
 	env      func(string) (string, bool)
 	problems problems
-	doubt    *trust.Doubt // see decoder
-	plain    bool         // see Options
+	doubt    *trust.Doubt // says which user besides root can change the file, see [decoder]
+	plain    bool         // for hinit run, see [Options]
 }
 
 // lookup returns a variable. An empty one counts as unset.
@@ -155,7 +155,8 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// shown returns an error if messages must not quote a file in doubt. The user who put the file there may not be allowed to read it.
+// shown returns an error if messages must not quote the content of a file that other users can replace. The user who put the file
+// there may not be allowed to read it.
 func shown(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -227,7 +228,8 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish completes the configuration by the defaults and by doc, the content of the file. doc may be nil.
+// finish decodes doc, the content of the file, into the configuration, and settles everything that depends on several keys. doc
+// may be nil.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
@@ -275,7 +277,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	}
 }
 
-// profileLogs makes the limits of profiles with their own settings. Call it when all other limits are final.
+// profileLogs sets the log limits of the profiles that have their own. Call it when all other limits are final.
 func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
@@ -368,8 +370,8 @@ func (l *loader) refuseAgentHole(s *Service, prefix string) {
 	}
 }
 
-// Text returns the content of the configuration file of this environment. It is nil without a file, and for a file that cannot be
-// read or that a user other than root can change.
+// Text returns the content of the configuration file of this environment. It is nil without a file, if the file can't be read,
+// and if a user other than root can change it.
 func Text(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), env: env}
 	text, err := l.read("")

@@ -14,7 +14,7 @@ import (
 type Need struct {
 	Name     string `key:"name"`                                // service name; gateway-NAME is the gateway of a profile
 	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
-	Optional bool   `key:"optional"`                            // it is left out if there is no such service, or if the service is not enabled
+	Optional bool   `key:"optional"`                            // hinit ignores the need if there is no such service, or if the service is not enabled
 
 	said bool // the file sets Until
 	line int
@@ -23,7 +23,7 @@ type Need struct {
 // The values of [Need].Until.
 const (
 	UntilStarted = "started" // its process runs
-	UntilReady   = "ready"   // it says that it works, or it runs and can't say that
+	UntilReady   = "ready"   // it has reported readiness, or it runs and can't report readiness
 	UntilDone    = "done"    // its last run has ended with exit code 0
 )
 
@@ -72,7 +72,7 @@ func (s *Service) WantedUp() bool {
 
 // Profile has the settings of one profile, with the inherited ones. The values of Env are templates.
 type Profile struct {
-	Env       map[string]string `key:"env" fill:"profile"`                                              // on top of [Agent].Env
+	Env       map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
 	On        Actions           `key:"on"`                                                              // its own actions
 	Checks    []Check           `key:"checks"`                                                          // its own checks, see [Config.ChecksOf]
 	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // as [Deaf].Action
@@ -173,7 +173,7 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	}
 }
 
-// takeProfiles reads the mapping "profiles". It decodes the mapping's fixed keys, and returns the entries of single profiles in own.
+// takeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, still undecoded.
 func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
 	names := fieldNames(fields, within, nil)
@@ -198,7 +198,7 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []ent
 	return own
 }
 
-// ownProfiles makes the settings of single profiles. Call it when the inherited values are final.
+// ownProfiles decodes the settings of single profiles. Call it when the inherited values are final.
 func (l *loader) ownProfiles(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
@@ -213,8 +213,8 @@ func (l *loader) ownProfiles(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports keys of the restart policy at prefix that contradict each other, at the first of them that is set. If all of
-// them are inherited, the policy for all services reports them.
+// finishRestart reports a contradiction in the restart policy at prefix, at the line of its first key. A policy without keys of
+// its own is inherited, so the contradiction is reported elsewhere.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	var at origin
 	for _, name := range restartPairs {
@@ -227,5 +227,5 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 	}
 }
 
-// restartPairs are the keys of a policy that can contradict each other.
+// restartPairs are the keys of a restart policy that can contradict each other.
 var restartPairs = []string{"initial", "max", "park_on", "immediate_on"}

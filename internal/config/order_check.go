@@ -50,7 +50,7 @@ func (l *loader) order() {
 	}
 }
 
-// need completes one need, and reports whether it is in force.
+// need sets the state that a need waits for, unless the file sets it. It returns false if the need is ignored or invalid.
 func (l *loader) need(o owner, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]

@@ -60,7 +60,7 @@ func (p *problems) env(name, value, reason string) {
 	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
-// from records a problem with a value at the value's origin.
+// from records a problem with a value at the place that set the value.
 func (p *problems) from(o origin, format string, args ...any) {
 	if o.env != "" {
 		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})

@@ -18,7 +18,7 @@ const (
 	kanbanStart = 30 * time.Second
 )
 
-// runs makes the commands that a client may run once.
+// runs decodes the commands that a client may run once.
 func (l *loader) runs(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.named(n, "runs", "the name %q of a run", checkProfileName)

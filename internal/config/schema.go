@@ -30,13 +30,13 @@ type Key struct {
 	Env      string
 	Inherits string
 	Alias    string   // path of the key of which this one is another spelling
-	Holes    []string // nil: no template
+	Holes    []string // valid placeholders; nil if the value is no template
 	Root     bool
 	Short    bool
 
 	kind
-	index   []int  // place of the value in the root
-	without string // of a struct
+	index   []int  // indexes of the struct fields that lead from the root to the value
+	without string // the key of an embedded struct that is left out
 }
 
 // At returns the pointer to the value in a root, given the pointer to the root.
@@ -44,8 +44,8 @@ func (k *Key) At(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// keysByRoot has the keys that were needed so far: reflect.Type of the root → []Key. They are made late because every command
-// waits for the initialisation of this package.
+// keysByRoot caches the result of [Keys]: reflect.Type of the root → []Key. It is filled when a key is first needed, because
+// every command waits for the initialisation of this package.
 var keysByRoot sync.Map
 
 // Keys returns the keys of a mapping of hinit.yaml. Its root T is the struct with the values.
@@ -60,7 +60,7 @@ func Keys[T any]() []Key {
 	return keys
 }
 
-// appendKeys appends the keys of a struct, which is in another one.
+// appendKeys appends the keys of a struct type. in is the key of the field that has this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
@@ -112,11 +112,11 @@ var holes = map[string][]string{
 
 // kind describes the valid values of a key beyond its Go type.
 type kind struct {
-	Type  string // name in the reference and in errors; "": by the Go type
+	Type  string // name of the type in the reference and in errors; "" if the Go type says enough
 	check check
 }
 
-// check gets the pointer that [Key.At] returns. It returns the fault of the value, or "".
+// check gets the pointer that [Key.At] returns. It returns why the value is invalid, or "".
 type check func(at any) string
 
 // kinds has the check for each word of the struct tag "is", and its name for people.

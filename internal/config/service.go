@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// services makes every service. The rest of the configuration must be final, because services inherit from it.
+// services decodes every service. The rest of the configuration must be final, because services inherit from it.
 func (l *loader) services(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.named(n, "services", "service name %q", checkServiceName)
@@ -30,7 +30,7 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 	}
 }
 
-// service makes one service.
+// service decodes one service. The entry of a built-in service may be empty.
 func (l *loader) service(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.plain {
@@ -63,12 +63,12 @@ func (l *loader) service(d *decoder, name string, e entry) {
 	l.cfg.Services[name] = s
 }
 
-// These services need no entry in the file. The dashboard always exists; a variable switches on each of the others. Other variables
-// in the container's environment set what they do.
+// These services need no entry in the file. The dashboard always exists; a variable switches on each of the others. Other
+// environment variables configure them.
 const (
 	DashboardName = "dashboard"
 	WebName       = "hinit-web"     // serves the status page
-	ForwardName   = "hinit-forward" // sends logs and events elsewhere
+	ForwardName   = "hinit-forward" // sends logs and events to a collector
 	SandboxName   = "sandbox"       // owns the sandboxes of the volume
 	LeaseName     = "hinit-lease"   // holds the lease of the volume
 )
@@ -82,8 +82,8 @@ const leaseVar = "HINIT_LEASE"
 // leaseRestart is the delay before the lease service restarts.
 const leaseRestart = 100 * time.Millisecond
 
-// lease completes the service that holds the lease of the volume. It runs as root, because its messages decide which init serves the
-// volume.
+// lease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages decide
+// which init serves the volume.
 func (l *loader) lease(s *Service) string {
 	if kind, _ := l.lookup(leaseVar); !PlainlyFalse(kind) && kind != "kubernetes" {
 		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
@@ -115,11 +115,12 @@ func (s *Service) runs(command ...string) string {
 	return ""
 }
 
-// sandboxRoots is a variable of the sandbox service. It may name directories of the agent, which root's services do not get
-// otherwise.
+// sandboxRoots is a variable of the sandbox service. It may name directories of the agent. Other such variables are kept from
+// services that run as root.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// sandbox completes the service of the sandboxes. It runs as root, because the agent's user must not get the engine's socket.
+// sandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must not
+// get the engine's socket.
 func (l *loader) sandbox(s *Service) string {
 	s.User = "root"
 	s.Env["HERMES_HOME"] = "{home}"
@@ -129,7 +130,7 @@ func (l *loader) sandbox(s *Service) string {
 	return s.runs("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
 }
 
-// dashboard completes the default dashboard of the image (contract, section 10) and returns the variables that changed its command.
+// dashboard sets the command of the image's dashboard (contract, section 10), and returns the variables that changed it.
 func (l *loader) dashboard(s *Service) (vars string) {
 	host, port := cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), "9119"
 	var used []string
@@ -216,9 +217,9 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 
 // Notify says how a service reports that it is ready. With the zero value it can't.
 type Notify struct {
-	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which it writes a newline; 0: none. The first ones are its input and output.
+	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor, from 3 on, to which the service writes a newline when it is ready; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time within which it has to report; 0: no limit
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the report; 0: no limit
 	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two messages that it is alive; 0: no limit
 }
 
@@ -234,7 +235,8 @@ const (
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks returns the checks of a service, and checks of its own messages if it sends any (notify, watchdog).
+// AllChecks returns the configured checks of a service. It adds the checks for the service's own messages (notify, watchdog), if
+// there are any.
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {
@@ -249,7 +251,7 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-// finishNotify reports keys that contradict notify.
+// finishNotify reports keys that contradict the key notify.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.Set() && s.IsTask() {
 		o := l.cfg.origins[prefix+"notify.fd"]

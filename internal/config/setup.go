@@ -11,12 +11,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup has the settings of a process before it becomes its command, its permissions, and the ways in which operators address it.
-// The zero value sets nothing.
+// Setup has the settings that a process gets before it executes its command, and says how operators address the service. The zero
+// value sets nothing.
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // files of variables; if a "-" precedes the path, the file may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // octal, "": hinit's
+	Umask      string                   `key:"umask,root" is:"umask?"`      // octal; "": the umask of hinit
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name ("nofile")
 	Memory     Memory                   `key:"memory."`
@@ -30,20 +30,20 @@ func (s *Setup) Caps() bool {
 
 // Priority is the share of the machine that a service gets.
 type Priority struct {
-	Nice        int    `key:"nice" is:"between -20 19"` // added to hinit's
+	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit
 	IONice      IONice `key:"ionice."`
-	OOMScore    int    `key:"oom_score" is:"between 0 1000"`                // added to hinit's oom_score_adj, 0: the value of its kind
-	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`                      // list of processors such as 0-3,6, "": hinit's
+	OOMScore    int    `key:"oom_score" is:"between 0 1000"`                // added to the oom_score_adj of hinit; 0: the default of its kind of service
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`                      // list of processors such as 0-3,6; "": all that hinit may use
 	Class       string `key:"priority" is:"oneof low normal high critical"` // one of the Priority constants: the order in which services end when memory runs out
-	CPUWeight   int    `key:"cpu.weight" is:"between 0 10000"`              // share of the processors, where 100 is the default of each service; 0: the default
-	MostPIDs    int    `key:"pids.max" is:"between 0 4194304"`              // most processes and threads, at most the kernel's limit; 0: no limit
+	CPUWeight   int    `key:"cpu.weight" is:"between 0 10000"`              // share of the processors, compared with 100 for other services; 0: 100
+	MostPIDs    int    `key:"pids.max" is:"between 0 4194304"`              // largest number of processes and threads; 0: no limit
 	Quota       Quota  `key:"quota."`                                       // of the profile
 }
 
-// Quota limits what a profile has on the disk. hinit measures it now and then. 0 is no limit.
+// Quota limits the disk space of a profile, which hinit measures from time to time. 0 is no limit.
 type Quota struct {
-	Warn Bytes `key:"warn"` // from here on hinit says so
-	Stop Bytes `key:"stop"` // from here on its gateway does not run
+	Warn Bytes `key:"warn"` // above it, hinit warns
+	Stop Bytes `key:"stop"` // above it, the gateway of the profile does not run
 }
 
 // Set reports whether there is a limit.
@@ -66,7 +66,7 @@ type Operation struct {
 
 // IONice is the priority for the disk.
 type IONice struct {
-	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants, "": hinit's
+	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": the class of hinit
 	Level int    `key:"level" is:"between 0 7"`                      // 0 is served first, 7 last
 }
 
@@ -89,7 +89,7 @@ type Memory struct {
 // Set reports whether there is any limit.
 func (m Memory) Set() bool { return m != Memory{} }
 
-// Supervised returns the limits for a service without its own control group.
+// Supervised returns the limits that hinit itself enforces, for a service without its own control group.
 func (m Memory) Supervised() Memory {
 	return Memory{Warn: smallest(m.Warn, m.High), Restart: smallest(m.Restart, m.Max)}
 }
@@ -152,7 +152,7 @@ func (b Bytes) Text() string {
 	return strconv.FormatUint(n, 10)
 }
 
-// inherited returns a copy of s whose values may be replaced. It copies the mapping, in which decoding replaces single values.
+// inherited returns a copy of s for a profile. It copies the mapping of limits, because decoding changes that mapping in place.
 func (s Setup) inherited() Setup {
 	s.Limits = maps.Clone(s.Limits)
 	return s

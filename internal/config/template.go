@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Placeholders of the templates. The schema says which of them a key may use.
+// The placeholders of templates. The struct tag "fill" says which of them a key may use.
 const (
 	holeAgent       = "agent"        // agent.binary
 	holeHome        = "home"         // home
@@ -16,7 +16,7 @@ const (
 	holeProfileHome = "profile_home" // home directory of the profile
 	holeTo          = "to"           // new name, in a rename
 	holeTask        = "task"         // task of a one-shot run
-	holeOptions     = "options"      // whole word; the client's words replace it
+	holeOptions     = "options"      // a whole word of a command, which the words of a client replace
 )
 
 // AgentDecides reports whether the agent may set parts of a command or an address that belongs to this user. It is true only for the
@@ -72,7 +72,8 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// templateBraces matches a placeholder, the forms with more braces that stand for its text, and other double braces.
+// templateBraces matches a placeholder, a placeholder in further braces, which stands for literal text, and all other double
+// braces.
 var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })

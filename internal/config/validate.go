@@ -130,7 +130,7 @@ func checkVar(s string) string {
 // varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// of makes a check of a function for one type of values.
+// of makes a check of a function that takes a value of type T.
 func of[T any](reason func(T) string) check { return func(at any) string { return reason(*at.(*T)) } }
 
 // parsed accepts a text that a function can parse. The function's error is the fault.
@@ -165,7 +165,7 @@ func durationThat(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-// between accepts numbers in a range. least and most are the words for it.
+// between accepts numbers in a range. least and most are the bounds, as text.
 func between(least, most string) kind {
 	return kind{check: func(at any) string {
 		var n float64
@@ -203,7 +203,7 @@ func oneOf(words ...string) kind {
 	})}
 }
 
-// checkRestart returns the contradiction in a policy whose single values are valid, or "".
+// checkRestart returns which values of a policy contradict each other, although each of them is valid alone. It is "" if none do.
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))

@@ -20,7 +20,7 @@ type peer struct {
 	shutOut  bool // it belongs to an isolated profile that may not use the socket
 }
 
-// fifoPID is the process id of a peer that writes to the FIFO, which does not show its writers.
+// fifoPID stands for the process id of a client that writes to the FIFO. A FIFO does not show who writes to it.
 const fifoPID = -1
 
 type peerKey struct{}
@@ -36,7 +36,7 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// authorOf describes the peer as the author of an order by this route.
+// authorOf returns the author of an order: the client that sent it, and the way by which it came.
 func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
@@ -44,7 +44,7 @@ func authorOf(rt route, who peer) *client.By {
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
 	blocking.Run(blocking.Short, func() {
 		name, inside := proc.Origin(by.PID)
-		if name == "hinit-tools" { // has the commands of hinit
+		if name == "hinit-tools" { // the program behind the command hinit
 			name = "hinit"
 		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
@@ -58,7 +58,7 @@ func authorOf(rt route, who peer) *client.By {
 	return by
 }
 
-// access is the right that a route requires.
+// access is the right that a client needs for a route.
 type access int
 
 const (

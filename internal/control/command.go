@@ -72,7 +72,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the service's state to the error of a command that was not done in time.
+// withState adds the service's state to an error that says that the command has not finished in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := explain(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -91,7 +91,8 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 	return later(status, view, nil)
 }
 
-// bootTime limits how long a command without a wait may take for the boot and for the record of its intent.
+// bootTime is the time limit of a command that does not wait for its effect. The command still waits for the boot, and until
+// hinit has stored the order.
 const bootTime = 5 * time.Second
 
 func patience(wait bool, timeout time.Duration) time.Duration {
@@ -101,8 +102,8 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// lookup finds the service of a name. If the name is unknown, it waits for the boot and then searches the disk, because the profile
-// may be new. It waits at most as long as patience; ctx ends at that time too.
+// lookup finds a service by its name. If the name is unknown, it waits for the boot and then searches the disk, because the
+// profile may be new. It waits at most as long as patience; ctx ends at that time too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := resolve(s.core.Snapshot(), name)

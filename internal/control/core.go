@@ -14,14 +14,14 @@ import (
 type Core struct {
 	Loop
 
-	// StartRun starts a run, or returns the run that has the tag already. Names in the request are unchecked.
+	// StartRun starts a run, or returns the existing run with the same tag. Names in the request are unchecked.
 	StartRun func(ctx context.Context, r client.RunRequest) (client.Run, error)
 	Runs     Runs
 
-	// Command records the intent for a service durably, and carries it out. ctx has the giver of the order, see [supervisor.WithBy].
-	// service is a name from a snapshot. If it returns nil, the next snapshot shows the effect. If ctx ends first, the error says
-	// how far the command has come, and the command stays in force. Errors of [supervisor.Loop.Do] get their kind; the text of other
-	// errors is sent to the client.
+	// Command stores the order for a service durably, and carries it out. ctx has the giver of the order, see
+	// [supervisor.WithBy]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If
+	// ctx ends first, the order stays in force, and the error says what has been done. Errors of [supervisor.Loop.Do] get their
+	// kind; the text of other errors is sent to the client.
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan makes the services match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
@@ -29,7 +29,8 @@ type Core struct {
 	Find func(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and returns the changes.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine examines the data volume. When ctx ends, it returns what it has found so far and says so.
+	// Examine examines the data volume. When ctx ends, it returns the findings so far, and one that says that it has not
+	// finished.
 	Examine func(ctx context.Context) client.Findings
 	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number that the new
 	// program will have.
@@ -39,7 +40,7 @@ type Core struct {
 	Config func() []client.ConfigEntry
 	// Init describes hinit. The server sets Stopping, Orphans, UptimeSeconds and Cmd itself.
 	Init func() client.Init
-	// Settle returns how long a service that can't report readiness has to be up to count as started.
+	// Settle returns how long a service that can't report readiness must be up until it counts as started.
 	Settle func() time.Duration
 
 	Boot
@@ -110,14 +111,14 @@ type Gateways struct {
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
-// errElsewhere matches the errors that [Elsewhere] makes.
+// errElsewhere matches every error that [Elsewhere] makes.
 var errElsewhere = errors.New("elsewhere")
 
 type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere marks an error of Core.Find: another hinit supervises the profiles.
+// Elsewhere marks an error of Core.Find that says that another hinit supervises the profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
 
 // Options have the settings of a Server.

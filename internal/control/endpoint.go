@@ -15,7 +15,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime limits how long requests in progress may take before the socket is handed over.
+// answerTime is how long requests in progress may still take before hinit hands over the socket.
 const answerTime = time.Second
 
 // Endpoint is the control socket of PID 1 and the FIFO for orders. It outlives each [Server] of this program. It owns a goroutine
@@ -27,7 +27,7 @@ type Endpoint struct {
 	mu       sync.Mutex
 	server   *Server
 	listener net.Listener // listener of the server
-	waiting  *Socket      // socket of the program before this one, while no server uses it; nil for none
+	waiting  *Socket      // socket of the previous program, until a server uses it; nil for none
 	orders   *os.File     // FIFO for orders, nil for none
 }
 
@@ -55,7 +55,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen serves the listener that open makes. failed begins the error.
+// listen serves the listener that open makes. failed is the beginning of the error.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -81,7 +81,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders makes the FIFO in a directory. Until the Endpoint is closed, the server at that time carries out its orders.
+// takeOrders makes the FIFO in a directory, and reads orders from it until the Endpoint is closed. The present server carries
+// them out.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -158,7 +159,7 @@ func (e *Endpoint) Leave() *Socket {
 	return socket
 }
 
-// Inherit stores the socket of the program before this one, or nil. [Endpoint.Rejoin] begins to serve it.
+// Inherit stores the socket of the previous program, or nil. [Endpoint.Rejoin] begins to serve it.
 func (e *Endpoint) Inherit(socket *Socket) { e.waiting = socket }
 
 // Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if there is one.

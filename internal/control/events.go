@@ -96,7 +96,7 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	})
 }
 
-// first returns the first items of a list, and whether more follow. A slow client then holds few items in memory.
+// first returns at most batch items of a list, and whether more follow. So a slow client holds few items in memory.
 func first[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
@@ -140,8 +140,8 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// feed calls look until it has written everything. With follow, it calls look again after each change until ctx ends. look reports
-// whether there is more to write.
+// feed calls look until look has written everything. With follow, it calls look again after each change until ctx ends. look
+// reports whether there is more to write.
 func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil

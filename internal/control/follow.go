@@ -20,7 +20,7 @@ type follower struct {
 	server   *Server
 	who      peer
 	sent     []*supervisor.Service
-	problems []uint64 // checksums of the problems in sent: a problem may change without the service, and its text is long
+	problems []uint64 // checksums of the problems in sent; a problem may change while the service does not, and its text is long
 }
 
 // next returns the changes since the last call. It returns all services at first, and when a service was added or removed.

@@ -52,7 +52,7 @@ func Detach(l net.Listener) (Socket, error) {
 
 // Attach makes a listener from a detached socket, and closes s.File. The listener then owns the socket file.
 func Attach(s Socket) (net.Listener, error) {
-	defer s.File.Close() // FileListener has a copy
+	defer s.File.Close() // FileListener has made a copy
 	l, err := net.FileListener(s.File)
 	if err != nil {
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)

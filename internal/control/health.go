@@ -67,8 +67,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return done(h)
 }
 
-// countWanted counts the services that are wanted up. unserved names a profile without a gateway. idle says why a pod is not ready:
-// no wanted service is up, or one has not been started yet. Gateways count before other services, and services before the CMD.
+// countWanted counts the services that are wanted up. unserved names a profile without a gateway. idle says why a pod is not
+// ready: no wanted service is up, or one has not been started yet. If there are gateways, only they decide. Else only services
+// decide, and without services the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -141,7 +142,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// judge returns the verdict on a service from the same facts as its status.
+// judge returns the verdict on a service, from the same facts as the status.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
 		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, look(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),

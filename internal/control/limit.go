@@ -29,7 +29,7 @@ const maxConns = 128
 // PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
-// mostConns returns maxConns or fewConns, by the limit of open files.
+// mostConns returns maxConns, or fewConns if PID 1 may open few files.
 var mostConns = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -43,10 +43,11 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// mostWaits returns how many connections of a class may wait without a limit. The rest is free for requests that end.
+// mostWaits returns how many connections of a class may wait without a time limit. The other connections stay free for requests
+// that end soon.
 func mostWaits() int32 { return mostConns() / 4 * 3 }
 
-// leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may do so at a time.
+// leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may be half open at a time.
 const leaveTime = 100 * time.Millisecond
 
 // gate is a listener that identifies its callers and limits their number.
@@ -56,16 +57,16 @@ type gate struct {
 	places *places
 }
 
-// places counts the connections of all listeners of a server.
+// places counts the connections and waiting requests of a server, for each class of callers.
 type places struct {
 	taken   [classes]atomic.Int32
-	waits   [classes]atomic.Int32 // requests among them that wait without a limit
+	waits   [classes]atomic.Int32 // requests on these connections that wait without a time limit
 	leaving atomic.Int32          // refused connections that are still half open
 	closing sync.Mutex            // held during a close
 }
 
-// close closes a connection, one at a time to save threads. It does not take a turn: package net makes close wait for a reader, and
-// the reader may wait for a turn. The close waits for nothing else, because Drain has already taken what the peer sent.
+// close closes connections one at a time, to save threads. It does not take a turn: package net makes close wait for a reader,
+// and the reader may wait for a turn. The close waits for nothing else, because Drain has already taken what the peer sent.
 func (p *places) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
@@ -104,8 +105,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, named("read", err))
 }
 
-// hungUp replaces the read of one byte by which net/http notices during a handler that the client is gone. It takes no byte: after a
-// byte that a client sent too early, net/http would stop watching.
+// hungUp stands in for the read of one byte by which net/http watches a client during a handler. It only reports whether the
+// client is gone. If it took a byte that the client sent too early, net/http would stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -137,7 +138,7 @@ func named(call string, err error) error {
 	return err
 }
 
-// call makes a system call that does not wait. Root has its own turns.
+// call makes a system call that does not block. Calls for root have turns of their own.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -178,7 +179,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// wait takes a place for a request that waits without a limit. release releases it.
+// wait takes a place for a request that waits without a time limit. release frees the place.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > mostWaits() {
@@ -217,11 +218,11 @@ func (g *gate) turnAway(c net.Conn, who peer) {
 // mostUnsent limits the bytes of answers to one class of callers that wait for clients to read.
 const mostUnsent = 16 << 20
 
-// readTime is how long a client may take to read its answer if another answer has no room.
+// readTime is how long a client may leave an answer unread while another answer waits for room.
 const readTime = time.Second / 4
 
-// room limits the memory of answers to one class of callers. One answer is made at a time. If it finds no room, the room cuts off
-// clients that don't read.
+// room limits the memory of the answers to one class of callers. Answers are made one at a time. If an answer finds no room, the
+// room cuts off a client that does not read.
 type room struct {
 	turn   chan struct{} // capacity 1
 	mu     sync.Mutex
@@ -243,13 +244,13 @@ func newRooms() (out [classes]*room) {
 	return out
 }
 
-// answer calls build when it is this request's turn. The answer takes room until sent is called. A single answer may be larger than
-// the room.
+// answer calls build when it is this request's turn. The answer takes up room until sent is called. A single answer may be larger
+// than the room.
 func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, lookLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried first, so that it succeeds even if the limit is over
+	case m.turn <- struct{}{}: // tried first, so that it succeeds even after the time limit
 	default:
 		select {
 		case m.turn <- struct{}{}:
@@ -297,8 +298,8 @@ func (m *room) give(h *held) {
 	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large when there is room for it. build must not wait, because other requests of the class wait
-// for it.
+// inTurn makes an answer that may be large, when there is room for it. build must not wait, because other requests of the class
+// wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -26,7 +26,7 @@ const (
 // notices limits the rate of notices.
 type notices struct {
 	mu    sync.Mutex
-	spent time.Time // accepted notices use up time, each a step; time before noticeBurst steps ago is lost
+	spent time.Time // each accepted notice moves this time forward by one step, at most up to the present
 }
 
 // take reports whether another notice is accepted now, and counts it.

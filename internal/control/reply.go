@@ -72,7 +72,7 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// later returns an answer whose JSON is made when there is room for it. Many clients may not read their answers.
+// later returns an answer whose JSON is made when there is room for it in memory: many clients may not read their answers.
 func later(status int, v any, err error) (reply, error) { return reply{status: status, late: v}, err }
 
 // encoder writes one line of JSON per value, without HTML escapes.

@@ -40,10 +40,10 @@ type route struct {
 
 const (
 	lookLimit = 5 * time.Second  // for answers from memory
-	slotLimit = 9 * time.Second  // for the scan directory, whose clients wait for 10 s, and for examining the volume, which ends before
+	slotLimit = 9 * time.Second  // for the scan directory and the examination of the volume: their clients wait for 10 s
 	workLimit = 30 * time.Second // for work that reads many files
 
-	topologyLimit = 3 * time.Minute // longer than gateways take to end
+	topologyLimit = 3 * time.Minute // longer than the end of all gateways takes
 )
 
 // routes is the whole API: request, access, wait for the boot, time limit, handler. Each route answers within its limit, even if the

@@ -157,7 +157,7 @@ func (s *Server) enter() *client.Error {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // if a client announces a body and does not send it, the wait for it is short
+	if r.ContentLength != 0 { // limits the wait for a client that announces a body and does not send it
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.enter(); err != nil {
@@ -190,7 +190,7 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out.stream(w)
 }
 
-// guarded checks access, reads the body and runs the handler. It turns a panic into an error.
+// guarded checks access, reads the body and runs the handler. After a panic it answers with an error.
 func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {

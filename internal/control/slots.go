@@ -12,7 +12,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots answers as s6 does. dir is always an absolute path. For a directory that is no slot, the error has the kind unknown.
+// Slots gives access to the service directories of s6. dir is always an absolute path. If dir is no slot, the error has the kind
+// unknown.
 type Slots interface {
 	// Slots returns all slots sorted by name.
 	Slots(ctx context.Context) []client.Slot
@@ -163,7 +164,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // its state before that run was down, with no process left
+	later := u.known && s.Run > u.after // before that later run it was down, and none of its processes was left
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -179,7 +180,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot is in the state, can't reach it, or ctx ends.
+// awaitSlot blocks until the slot is in the state or can't reach it, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {

@@ -62,17 +62,18 @@ func table(st client.Status, look show.Look) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // already escaped; it may have colours
+	out.body = show.Status(st, look) // its texts are escaped; it may have colours
 	return out
 }
 
 // sweepTime limits the wait for the supervisor's search for processes that have ended without notice.
 const sweepTime = 100 * time.Millisecond
 
-// known returns a snapshot with the named services, if they exist. added are services in it that the boot has not registered yet.
+// known returns a snapshot that has the named services, if they exist. added are services in it that the boot has not registered
+// yet.
 func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a busy supervisor does it later
+	_ = s.core.Sweep(sweep) // a busy supervisor does this later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -82,7 +83,7 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		now := s.core.Snapshot() // newer than the list: a service that the boot has registered meanwhile is in one of them
+		now := s.core.Snapshot() // newer than the list, so a service that the boot has just registered is in one of them
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -139,8 +140,8 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// In a list of services, all last log lines together have at most mostTails bytes. If they have more, each service has its last few
-// lines, shortened. Services write these lines, and many of them would fill the memory.
+// mostTails limits the bytes of all last log lines in a list of services. Beyond it, each service has only its last few lines,
+// shortened. The services write these lines, and many of them would fill the memory.
 const (
 	mostTails = 1 << 20
 	fewLines  = 3
@@ -241,7 +242,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns a service with the facts that the caller may see.
+// view returns the facts about a service that the caller may see.
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	st := look(v.PID)
 	out := client.Service{
@@ -272,7 +273,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
-	if s.policy.classOf(who) != otherClass { // texts from the service itself
+	if s.policy.classOf(who) != otherClass { // the service itself chooses this text
 		out.StatusText = v.Status
 	}
 	return out

@@ -58,7 +58,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 type verdict struct {
 	reached bool
 	failed  *client.Error
-	died    bool      // it failed because a run ended; the caller adds a report of that
+	died    bool      // a run has ended, so it failed; the caller adds how the run ended
 	again   time.Time // when to judge again without a change; zero for never
 }
 
@@ -87,11 +87,11 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // it is a task that has ended
+	case v.Want == supervisor.WantDown: // the service is a task that has ended
 		return verdict{reached: v.Done && v.State == supervisor.Down, died: !v.Done && v.State == supervisor.Down}
 	}
 	if g.crashed(v) {
-		return verdict{died: true} // whatever its state is now
+		return verdict{died: true} // whatever state it is in now
 	}
 	switch v.State {
 	case supervisor.Up:
@@ -111,8 +111,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed reports whether a run that ended since the command makes the start fail. The run was not told to end, and no new one
-// replaces it at once.
+// crashed reports whether a run that ended after the command makes the start fail. It does if hinit did not end the run, and no
+// new run replaces it at once.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
@@ -126,7 +126,8 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return false
 }
 
-// endedByItself reports whether the last run has ended by itself since the command. Then a service that is wanted down is a task.
+// endedByItself reports whether the last run has ended by itself after the command. If the service is wanted down then, it is a
+// task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
@@ -158,7 +159,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // the time begins with the service's turn to start
+			end = now.Add(timeout) // the time limit begins with the service's turn to start
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
 		}
@@ -210,7 +211,8 @@ const (
 	tailWidth = 200 // bytes of each line
 )
 
-// account describes a service that failed to start: its state, how the run ended, and its last log lines, quoted for a terminal.
+// account describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are quoted
+// for a terminal.
 func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
@@ -247,7 +249,7 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	return b.String()
 }
 
-// overdue says how far a command has come when its time is over.
+// overdue describes the state of a command when its time limit is over.
 func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:

@@ -47,7 +47,7 @@ func inotifyInstances() (fds []int) {
 		if err != nil {
 			continue
 		}
-		// For an inotify instance the error is that the path doesn't exist; for any other descriptor it is another one.
+		// This call fails with ENOENT on an inotify instance, and with another error on any other descriptor.
 		if _, err = unix.InotifyAddWatch(fd, "", unix.IN_ATTRIB); errors.Is(err, unix.ENOENT) {
 			fds = append(fds, fd)
 		}

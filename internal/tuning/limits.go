@@ -26,14 +26,15 @@ const (
 	descriptorsEach = 2
 	// descriptorsKept is the number of descriptors that hinit keeps for itself: control socket, clients, log files and profiles.
 	descriptorsKept = 64
-	// processesKept is how many processes and threads are needed besides services: hinit's own, hooks, docker exec.
+	// processesKept is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
 	processesKept = 32
 )
 
 const (
-	// processMargin is the number of free process numbers of the container below which the status says that they run out.
+	// processMargin is a number of process numbers. The status warns when the container has fewer free ones.
 	processMargin = 8
-	// mostScanned is the largest limit of processes with which processes are counted to find the service that has most of them.
+	// mostScanned limits the search for the service with most processes: hinit searches only if the container may have at most
+	// this many processes.
 	mostScanned = 8192
 )
 
@@ -94,8 +95,8 @@ func SpareDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
 }
 
-// ProcessesUsedUp returns a text if the process numbers of the container are used up, which names the service at fault, else "".
-// leaders returns the main processes of the services, by name; it is called only if they are used up. ProcessesUsedUp does not
+// ProcessesUsedUp returns a warning if the process numbers of the container are used up, else "". The warning names the service
+// at fault. leaders returns the main processes of the services by name; it is called only for a warning. ProcessesUsedUp does not
 // block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })

@@ -19,7 +19,8 @@ const (
 	bootGCPercent = 400
 	// RestAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	RestAfter = 250 * time.Millisecond
-	// RestAgain is the delay of a second return of memory, for what the first run of each periodic task has used.
+	// RestAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left memory
+	// behind.
 	RestAgain = 2500 * time.Millisecond
 	// restWorth is how many bytes the heap must have grown since the last collection to make another one worthwhile. It must also
 	// have grown by an eighth, because the cost of a collection grows with the heap.
@@ -30,13 +31,13 @@ const (
 // more, because new memory is more expensive than used memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
-	if percent < 0 || percent > bootGCPercent { // GOGC sets another value, or turns the collector off: keep that
+	if percent < 0 || percent > bootGCPercent { // GOGC sets another value or turns the collector off, so keep its setting
 		debug.SetGCPercent(percent)
 	}
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// memoryShare is the divisor of the container's memory limit that gives PID 1's own limit. leastMemory is the smallest limit.
+// PID 1 may use the container's memory limit divided by memoryShare, and at least leastMemory.
 const (
 	memoryShare = 8
 	leastMemory = 24 << 20

@@ -17,15 +17,15 @@ const (
 	// processors limits how many goroutines of PID 1 may compute at the same time, even if the machine has more processors. Each
 	// costs a thread, and memory.
 	processors = 4
-	// reserve is how many threads serve goroutines that neither compute nor take a turn. These are the supervisor's loop (it
+	// reserve is the number of threads for goroutines that neither compute nor take a turn. These are the supervisor's loop (it
 	// forks and reads /proc), the boot, the reports, and the two consoles. One accepts connections, and two wait for
 	// notifications.
 	reserve = 8
-	// atStart is how many further threads the runtime has. They are its monitor, the thread that waits for signals, the thread
-	// that makes others, and the current one.
+	// atStart is the number of further threads of the runtime: its monitor, the thread that waits for signals, the thread that
+	// makes others, and the current thread.
 	atStart = 5
-	// slack is how many threads exist only to hold process numbers for the next program (re-execution). Its runtime may make a
-	// few more threads at its start than this one did.
+	// slack is the number of threads that only hold process numbers for the next program (re-execution). The runtime of that
+	// program may make a few more threads at its start.
 	slack = 4
 	// settleTime limits how long MakeThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second

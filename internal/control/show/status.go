@@ -170,7 +170,7 @@ func (w *page) head(in client.Init) {
 
 type row [9]string
 
-// Columns that shrink or vanish on a narrow terminal.
+// The columns of the table, from left to right.
 const (
 	colName = iota
 	colState

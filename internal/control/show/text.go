@@ -52,7 +52,7 @@ func plainText(text string) bool {
 // escape writes an escaped line.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := mostMarks // a mark at the beginning would join the text before it
+	marks := mostMarks // so that a mark at the beginning is escaped: it would join the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)

@@ -7,7 +7,7 @@ import (
 	"hinit/client"
 )
 
-// Grade says how well a service is.
+// Grade says how well a service does its work.
 type Grade int
 
 // The grades. A service in trouble does not run and may not start again. An ailing service is up and does not do its work.
@@ -21,16 +21,16 @@ const (
 
 // The kinds of problems, as in the metric hinit_service_problem.
 const (
-	ProblemFailed    = "failed"     // it cannot be started as it is defined
+	ProblemFailed    = "failed"     // the service cannot be started as it is defined
 	ProblemParked    = "parked"     // another start is pointless until its inputs change
 	ProblemCrashLoop = "crash-loop" // too many fast exits
-	ProblemBackoff   = "backoff"    // it has ended and waits for its next start
-	ProblemUnserved  = "unserved"   // its profile is wanted, and no gateway serves it
-	ProblemDeaf      = "deaf"       // it is up and takes no messages
+	ProblemBackoff   = "backoff"    // the service has ended and waits for its next start
+	ProblemUnserved  = "unserved"   // the profile is wanted, and no gateway serves it
+	ProblemDeaf      = "deaf"       // the gateway is up and takes no messages
 	ProblemCheck     = "check"      // a check fails
-	ProblemPaused    = "paused"     // a signal has stopped its process, such as SIGSTOP
-	ProblemOther     = "other"      // it is ready, and has a problem that the note describes
-	ProblemNotReady  = "not-ready"  // it is up, and has not reported yet that it works
+	ProblemPaused    = "paused"     // a signal such as SIGSTOP has stopped the process
+	ProblemOther     = "other"      // the service is ready, and has a problem that the note describes
+	ProblemNotReady  = "not-ready"  // the service is up, and has not reported readiness yet
 )
 
 // ProblemKinds returns all kinds of problems.

@@ -67,8 +67,8 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The figures before "meanwhile" add up to
-// the first one, without the steps "beside it".
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first figure is the sum of the
+// figures before "meanwhile", without steps that are marked "beside it".
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
@@ -138,7 +138,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is like [LastExit], with another time as the present. It is not escaped.
+// LastExitAt is like [LastExit], but now is the present time. It is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
