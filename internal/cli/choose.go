@@ -9,12 +9,13 @@ import (
 	"hinit/internal/control/show"
 )
 
-// Chooses reports whether a word of a command can stand for several services: a pattern of path.Match, or @GROUP.
+// Chooses reports whether an argument of a command can stand for several services: a pattern of path.Match, or @GROUP.
 func Chooses(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether a word names a service: by its name, its profile, its group, or a pattern for name or profile.
+// Matches reports whether an argument stands for a service: it is the service's name, profile or group, or a pattern that matches
+// its name or profile.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
 		return group != "" && group == s.Group // "" is not a group

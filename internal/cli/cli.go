@@ -26,7 +26,7 @@ type Terminal struct {
 	In       *os.File
 	Out, Err io.Writer // for people: see cmdline.Escaped
 	Screen   bool      // Out is a terminal
-	notes    *os.File  // the terminal behind Err, for a line that is overwritten; nil if Err is no terminal
+	notes    *os.File  // the terminal behind Err, for a progress line; nil if Err is no terminal
 	Env      func(string) (string, bool)
 }
 
@@ -67,7 +67,8 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.Code(err), "%s", message)
 }
 
-// Show prints an answer, as JSON or by the function people, or prints the error. It returns the exit code.
+// Show prints an answer, or the error. It prints JSON if the user has asked for it, else it calls people. It returns the exit
+// code.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -83,14 +84,14 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 type Verb struct {
 	Name, Args, Summary, Help string
 	Doing                     string // completes "cannot …"; the default is the name
-	JSON                      string // description of --json, if it does more than print JSON
+	JSON                      string // description of --json, if it prints more than the usual JSON
 	Run                       func(*Terminal, *Call) int
 	Outside                   bool                              // another program has the verb
 	TakesVerbs                bool                              // its arguments are verbs
 	Services                  bool                              // its arguments are services: names, patterns and groups
-	Last                      int                               // number of arguments at the end that are no services
-	Empty                     func(*Terminal, *Call) int        // with --json: prints that no service is in the state; nil: print nothing
-	Offline                   func(*Terminal) ([]string, error) // names of services without a running init; nil: it needs one
+	Last                      int                               // number of arguments at the end that name no services
+	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service is in the state; nil: print nothing
+	Offline                   func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
 
 // Call is a verb with its arguments: flags may stand anywhere before a lone "--".
@@ -179,7 +180,7 @@ func (t *Terminal) Dial() (*dial.Client, error) {
 	return cmdline.Dial(t.Env)
 }
 
-// Ask sends one request to the running init and returns the answer. The time limit is limit.
+// Ask sends one request to the running init and returns the answer, within the time limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -215,7 +216,7 @@ func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.
 // youth is the longest time that an init needs before it answers.
 const youth = 10 * time.Second
 
-// beginning reports whether process 1 is an init that may not answer yet.
+// beginning reports whether process 1 is an init that has just started and may not answer yet.
 func beginning() bool {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	if err != nil {

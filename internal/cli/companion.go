@@ -14,7 +14,7 @@ import (
 // CompanionVerb is a verb of its own program, hinit-NAME, which is installed beside hinit. PID 1 links nothing of it.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf is a verb of a program with several verbs. The program gets the words in first before the arguments.
+// CompanionOf is a verb of a program that has several verbs. The program gets first, and then the arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, Outside: true,

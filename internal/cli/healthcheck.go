@@ -48,7 +48,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// sayHealth prints a health. If it is not OK, the line begins with no.
+// sayHealth prints whether the container is healthy. If it is not, the line begins with no.
 func (t *Terminal) sayHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

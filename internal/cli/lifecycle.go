@@ -159,8 +159,8 @@ func allMeans(verb string) string {
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// everything returns the services that --all means for a verb. It waits until hinit knows all of them. If the data volume does
-// not answer, it returns the known services after half of the patience.
+// everything returns the services that --all stands for. It waits until hinit knows all of them. If the data volume does not
+// answer, it returns the known services when half of patience is over.
 func (t *Terminal) everything(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
@@ -210,7 +210,7 @@ func (t *Terminal) everything(ctx context.Context, cl *dial.Client, verb string,
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml wants up. With them, start --all starts again what stop --all has stopped.
+// enabledServices returns the services that hinit.yaml enables. start --all starts them again after a stop --all.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)

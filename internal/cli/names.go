@@ -25,9 +25,9 @@ func (f *stateFlag) Set(text string) error {
 	return nil
 }
 
-// parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP; the flag
-// --state selects among them. It passes a plain name to hinit unchecked, because hinit may find a service that its status does not
-// have yet. With --state such a name is an error, because the service has no state.
+// parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP, and the
+// flag --state selects some of these services. A plain name goes to hinit unchecked, because hinit may find a service that its
+// status does not have yet. With --state such a name is an error, because an unknown service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
 	c.Flags.Var(&state, "state", "only services in the state `STATE`: trouble, failed, up and so on")
@@ -59,7 +59,7 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// none prints that no service is in the state, and returns the exit code.
+// none prints that no service, or none of the named ones, is in the state. It returns the exit code.
 func (t *Terminal) none(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
@@ -123,11 +123,11 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 type chosen struct {
 	of     client.Service
 	word   string
-	itself bool // an argument is its name, not only a pattern
+	itself bool // an argument is its name, so the service is not only matched by a pattern
 }
 
-// standsFor returns the services in a status that an argument means. A name that the status does not have is looked up in hinit if
-// the state is needed, and is passed on unchecked if not.
+// standsFor returns the services that an argument stands for. If the status lacks a name and the state is needed, it asks hinit
+// for that service. If the state is not needed, it passes on the name unchecked.
 func (t *Terminal) standsFor(word string, services []client.Service, needsState bool) (found []chosen, err error) {
 	text := string([]rune(word)) // the status is JSON, in which invalid UTF-8 is U+FFFD
 	for _, s := range services {
@@ -154,7 +154,8 @@ func (t *Terminal) standsFor(word string, services []client.Service, needsState 
 	return found, err
 }
 
-// wordFor returns a name that means this service only: its profile, or its slot if another service has the name of the profile.
+// wordFor returns a name that means this service only: its profile, or the name of its slot if another service is called like the
+// profile.
 func wordFor(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name

@@ -10,8 +10,8 @@ const (
 	progressEvery = 100 * time.Millisecond
 )
 
-// progress draws a line such as "starting, 1.4 s" on the terminal, if there is one, while work goes on. end stops that and removes
-// the line. Call it before you print anything else. A goroutine draws until then.
+// progress draws a line such as "starting, 1.4 s" on the terminal, if there is one, until end is called. end removes the line.
+// Call it before you print anything else. A goroutine draws the line.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.notes == nil {
 		return func() {}

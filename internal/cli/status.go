@@ -60,7 +60,7 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// named returns the exit code for the services that the user has named. The command may show further ones.
+// named returns the exit code for the named services alone, although the command may show further ones.
 func (t *Terminal) named(ctx context.Context, cl *dial.Client, c *Call) int {
 	st, err := cl.Status(ctx, c.Named...)
 	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {

@@ -21,7 +21,7 @@ const MostServices = 1000
 // mostSteps limits the steps of the boot that have metrics.
 const mostSteps = 100
 
-// certain is how long after an exit its cause counts as final: an explanation may still arrive.
+// certain is how long the cause of an exit may still change, because an explanation may arrive late.
 const certain = 2 * time.Second
 
 // Causes are the values of the label cause, besides "other".
@@ -71,7 +71,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	out.put(up, 1)
-	stops, _ := c.stops(ctx) // without them, the other metrics are still useful
+	stops, _ := c.stops(ctx) // the other metrics are useful without them
 	var seen *observed
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
@@ -102,7 +102,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// distinct returns the services without duplicates of a label. Prometheus refuses two series with the same labels.
+// distinct returns the services, but only the first of several with the same label. Prometheus refuses two series with the same
+// labels.
 func distinct(list []client.Service) []client.Service {
 	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
 	for i := range list {
@@ -150,7 +151,7 @@ func (s sink) init(st client.Status, seen *observed) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		// without reaped children, whose time counts for their services
+		// the time of reaped children is left out: it counts for their services
 		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.put(ownMemory, float64(own.memory))
 		s.put(ownTasks, float64(own.threads))
@@ -273,7 +274,7 @@ func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error)
 	return took, err
 }
 
-// known sums the counts by the causes of [Causes], and all others as "other".
+// known sums the counts by cause. Causes that [Causes] lacks count as "other".
 func known(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {

@@ -49,7 +49,7 @@ type app struct {
 // report is a message of a source. It changes the model, in the goroutine of the terminal library.
 type report func(now time.Time) next
 
-// next is what follows a message: a command, and whether to draw the screen.
+// next says what happens after a message: a command for the terminal library, and whether to draw the screen.
 type next struct {
 	cmd  tea.Cmd
 	draw bool
@@ -61,7 +61,7 @@ type event struct {
 	host int
 }
 
-// report sends a change of the model, after which the screen is drawn.
+// report sends a function that changes the model. Afterwards the screen is drawn.
 func (a *app) report(change func(now time.Time)) {
 	a.send(report(func(now time.Time) next {
 		change(now)
@@ -226,13 +226,14 @@ func (a *app) follow() {
 			}
 		})
 	}
-	if now.Events && !a.events { // never stopped again, so that no event is missing when the pane opens again
+	if now.Events && !a.events { // it never stops, so that no event is missing when the pane opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// during calls run in a goroutine once the cursor has rested for a moment. The caller ends run by the returned function. If wanted is false, during starts nothing.
+// during calls run in a goroutine once the cursor has rested for a moment, and returns a function that ends run. If wanted is
+// false, it starts nothing.
 func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {

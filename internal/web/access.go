@@ -21,7 +21,7 @@ import (
 
 const (
 	sessionCookie = "hinit_session"
-	pageCookie    = "hinit_page" // cookie to which the secret of a form is bound
+	pageCookie    = "hinit_page" // cookie to which the secret of the forms is bound
 	sessionTime   = 12 * time.Hour
 )
 
@@ -62,8 +62,8 @@ func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// knows reports whether a request has the token, or a session that began with it. It counts no attempts, so the correct token is
-// accepted after any number of wrong ones.
+// knows reports whether a request has the token, or a session that began with the token. It limits no attempts, so the right
+// token is accepted after any number of wrong ones.
 func (s *Server) knows(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -80,7 +80,7 @@ func (s *Server) knows(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
-// key returns the key under which the limits count a request.
+// key returns the name under which the limits count a request.
 func (s *Server) key(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -176,7 +176,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 // owner is the key of all requests with the token or over the Unix socket. Requests of others do not reduce its limits.
 const owner = "owner"
 
-// remote returns the key under which the requests of one reader count.
+// remote returns the name under which the limits count the requests of one reader.
 func remote(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -184,8 +184,8 @@ func remote(r *http.Request) string {
 	return remoteOf(r.RemoteAddr)
 }
 
-// remoteOf returns the key of an address. All loopback addresses of this machine count as one reader, and so does an IPv6 network of
-// one customer (/64).
+// remoteOf returns the name under which the limits count an address. All loopback addresses count as one reader, and so does an
+// IPv6 network of one customer (/64).
 func remoteOf(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -203,7 +203,7 @@ func remoteOf(address string) string {
 	return ip.String()
 }
 
-// limiter limits the requests a second of each key, with a burst. It stores a bounded number of keys.
+// limiter limits the requests a second for each key, and allows bursts. It stores a bounded number of keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -225,7 +225,7 @@ func (l *limiter) allow(key string) bool {
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // many addresses at once can gain one burst each
+			clear(l.buckets) // so each of many addresses can gain one burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -238,7 +238,7 @@ type connectionLimit struct {
 	most int
 
 	mu    sync.Mutex
-	taken int // without the owner's
+	taken int // without the connections of the owner
 	by    map[string]int
 }
 

@@ -101,7 +101,7 @@ type boardsPage struct {
 	Boards     []board
 }
 
-// listed decodes the list that a program has printed. fault says why it is old or missing.
+// listed decodes the list that a program has printed. fault says why the list is old or missing.
 func listed[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -169,11 +169,11 @@ type Beside struct {
 }
 
 const (
-	besideFresh = 2 * time.Second  // longest age of an answer on its own page
-	besideLook  = 30 * time.Second // longest age of the answer that decides about the navigation
+	besideFresh = 2 * time.Second  // longest age of an answer on the page of the boards or sandboxes
+	besideLook  = 30 * time.Second // longest age of the answer that decides about the entries in the navigation
 	besideTime  = 5 * time.Second  // limit of a command
 
-	besidePatience = time.Second // wait for the first answer; after it, a page is shown without
+	besidePatience = time.Second // longest wait for the first answer; then the page is shown without it
 )
 
 // source runs a command for all readers together, one run at a time.
@@ -191,7 +191,7 @@ type answer struct {
 	at    time.Time // zero: it has never run
 	text  []byte    // JSON, nil for none
 	there bool      // the container has boards or sandboxes
-	fault string    // reason for which text is not newer
+	fault string    // reason for which there is no newer text
 }
 
 // get returns an answer that is at most as old as old. If none arrives within patience, it returns the last one.
@@ -217,7 +217,7 @@ func (s *source) get(home string, old, patience time.Duration) answer {
 	return last
 }
 
-// question runs the command once. While the kernel holds the command on a volume that hangs, no other one starts.
+// question runs the command once. If the command hangs because the kernel waits for a volume, no second one starts.
 func (s *source) question(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), besideTime)
 	defer cancel()

@@ -23,14 +23,14 @@ const (
 	mostEvents = 4096                  // events that the timeline keeps
 	mostRows   = 5000                  // services that the page shows
 	retry      = time.Second           // between two attempts to connect to hinit
-	silence    = 6 * time.Second       // without a line of the status, after which the stream is opened again
-	unheard    = 3 * time.Second       // without a line of the status, after which the page calls it old; more than client.WatchBeat
+	silence    = 6 * time.Second       // longest time without a line of the status; then the hub opens the stream again
+	unheard    = 3 * time.Second       // longest time without a line of the status before the page calls it old; more than client.WatchBeat
 	gather     = 50 * time.Millisecond // events within this time are handled together
-	fresh      = time.Second           // longest age of an answer that another request received
+	fresh      = time.Second           // longest age of a status that another request has fetched, for which no new one is fetched
 	lookTime   = 5 * time.Second       // limit for the status
 	keepWatch  = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostShared = 16                    // versions that are kept, and encoded changes to each
-	mostAtOnce = 50                    // services in one request by name
+	mostShared = 16                    // largest number of old versions, and of encoded changes to one version
+	mostAtOnce = 50                    // most services in one request by name
 )
 
 // hub holds the state that all readers share: the newest status, its rows as HTML, and the last events.
@@ -63,7 +63,7 @@ type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
-	rows   map[string]*row // a row that is equal in two versions is the same one
+	rows   map[string]*row // rows by name; two versions share a row that has not changed
 
 	mu      sync.Mutex // held while the changes are encoded
 	encoded map[string]string
@@ -180,7 +180,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			if e.Service != "" {
 				select {
 				case names <- e.Service:
-				default: // the followed status has the change within a second
+				default: // the stream of the status brings the change within a second
 				}
 			}
 			return nil
@@ -188,14 +188,14 @@ func (h *hub) followEvents(ctx context.Context) {
 		if err != nil {
 			last = 0
 			h.mu.Lock()
-			h.events = nil // it sends its whole history again
+			h.events = nil // hinit sends its whole history again
 			h.mu.Unlock()
 		}
 		pause.For(ctx, retry)
 	}
 }
 
-// askFor updates services after their events.
+// askFor fetches the status of services after their events.
 func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	for {
 		var list []string

@@ -48,7 +48,7 @@ type group struct {
 	Rows                    []template.HTML
 }
 
-// fixed is the order of a column that can't sort the list.
+// fixed stands for the order of a column that can't sort the list.
 const fixed = "-"
 
 var (
@@ -107,7 +107,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	arrange(shown, page.Order)
-	if page.Order == "" || page.By == "" { // in each group, services in trouble come first too
+	if page.Order == "" || page.By == "" { // services in trouble come first in each group too
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
 	page.Groups, page.Shown = grouped(shown, page.By), len(shown)
@@ -133,7 +133,8 @@ func grade(x row) int {
 	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
 }
 
-// grouped groups rows by their looks in the order of the rows, or by profile or group. Rows without one come last.
+// grouped divides rows into groups: by their looks, in the order of the rows, or by profile or group. Rows without a profile or
+// group come last.
 func grouped(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
@@ -206,7 +207,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLi
 	}()
 	defer func() {
 		cancel()
-		for range data { // until produce has returned
+		for range data { // wait until produce has returned
 		}
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -25,7 +25,7 @@ const (
 	usualLines = 200
 	mostLines  = 2000
 	searchTime = 4 * time.Second
-	around     = 10 * time.Minute // time before the line of a link
+	around     = 10 * time.Minute // for a link to a line: how much earlier the shown log begins
 )
 
 // errEnough ends the reading of a log.
@@ -35,7 +35,7 @@ var errEnough = errors.New("enough lines")
 type logView struct {
 	There, Whole, Archive     bool // Whole: the log has the page for itself
 	Name, Query, Level, Since string
-	At                        string // line of a link
+	At                        string // time of the line that a link names
 	N                         int
 	Levels                    []string
 	Sinces                    [][2]string

@@ -16,7 +16,7 @@ import (
 
 const (
 	measureEvery  = 3 * time.Second
-	measureOld    = 2 * pointEvery // after this pause, an average since the last measurement does not describe the present
+	measureOld    = 2 * pointEvery // if the last measurement is older, an average since then does not describe the present
 	mostProcesses = 50             // processes of a service on its page
 )
 
@@ -164,8 +164,8 @@ type past struct {
 	lines       [2]string // the values as graphs
 }
 
-// add adds a measurement. passed is the time since the measurement before. If over is true, it is the last one of a period, which had the
-// length stretch.
+// add adds a measurement. passed is the time since the previous measurement. over says that it is the last one of a period with
+// the length stretch.
 func (p *past) add(u usage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
@@ -201,7 +201,7 @@ func line(values []float32, least float32) string {
 			flat++
 			continue
 		}
-		for _, step := range [][2]int{{flat, 0}, {1, last - h}} { // a sign or a blank separates two numbers
+		for _, step := range [][2]int{{flat, 0}, {1, last - h}} { // a minus sign separates two numbers as a blank does
 			if step[0] == 0 {
 				continue
 			}

@@ -64,7 +64,7 @@ const (
 	mostSearches  = 4    // log searches at the same time
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	pace          = 200 * time.Millisecond // least time between two changes for one reader
+	pace          = 200 * time.Millisecond // shortest time between two changes for one reader
 )
 
 // Server serves the page.
@@ -208,7 +208,7 @@ func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// about is the service that a page is about. fault says why its status is old, if it is.
+// about is the subject of a page: a service. fault says why its status is old, if it is.
 type about struct {
 	*client.Service
 	init  client.Init

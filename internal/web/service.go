@@ -23,7 +23,7 @@ import (
 // servicePage is the content of the page of one service.
 type servicePage struct {
 	rowView
-	Service *client.Service // its texts may be chosen by others
+	Service *client.Service // the service or others may have chosen its texts
 	Fault   string
 	Tree    []procstat.Stat
 	Past    pastView
@@ -137,7 +137,7 @@ func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearer(r) // unlike Basic, no browser adds it by itself
+	_, bearer := bearer(r) // no browser adds this header by itself, unlike Basic
 	switch {
 	case done[verb] == "":
 		s.fail(w, r, http.StatusNotFound, "There is no such command.")
@@ -175,7 +175,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// look is the look of a service: a style class and a sign. With the sign, a reader does not need to see colours.
+// look is how a page shows a state: a style class, a sign and a word. The sign helps readers who do not see the colours.
 type look struct{ Class, Sign, Word string }
 
 // looks are the looks of the grades.
@@ -224,7 +224,7 @@ func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 // mostText limits the bytes of a text from others.
 const mostText = 1000
 
-// oneLine makes one line of a text from others. It hides secrets and removes everything that is no text.
+// oneLine makes one safe line of a text from others. It hides secrets, and escapes everything that is no text.
 func oneLine(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"

@@ -57,7 +57,7 @@ type archiver struct {
 	x         archive.Export
 	im        archive.Import
 	out, all  string
-	quiet     bool // stop the gateway for the last part of the copy
+	quiet     bool // stop the gateway while the last part is copied
 	up, where bool
 	head      archive.Head // head of the archive
 	sum       string
@@ -150,7 +150,7 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.missing(name, err)
 	}
-	// a write without a reader returns an error, and the signal does not end the process
+	// if the reader of the archive has gone, a write returns an error, and the signal does not end the process
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.send(name, a.Raw()))
@@ -235,7 +235,8 @@ func (a *archiver) pause(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser runs fn in another goroutine, and so with the user of the process, although the caller runs within [fsutil.Actor.Do].
+// asProcessUser runs fn with the user of the process, in another goroutine. The goroutine of the caller may have another user
+// (within [fsutil.Actor.Do]).
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
@@ -348,7 +349,7 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// toHome configures a.im for the home of a new profile.
+// toHome prepares a.im for the home of a new profile.
 func (a *archiver) toHome(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
@@ -365,7 +366,7 @@ func (a *archiver) toHome(name string) {
 	}
 }
 
-// receive makes a profile from the archive that in delivers, and informs the init.
+// receive makes a profile from the archive that in delivers, and lets the init read the profiles again.
 func (a *archiver) receive(in io.Reader) error {
 	err := a.agent.Actor.Do(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)

@@ -63,7 +63,7 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle. fill writes its content.
+// part is one file of a bundle. fill writes the content of the file.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
@@ -151,7 +151,7 @@ func (b *bundle) logs(lines int) (parts []part) {
 	return parts
 }
 
-// within calls fn and waits for its result until end.
+// within calls fn and returns its result. If there is none before end, it returns an error.
 func within[T any](end time.Time, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -211,7 +211,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish returns what was written. It adds late if the capture was not finished before.
+// finish returns the stored text. If the capture was not finished before, it adds late.
 func (c *capture) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,8 +319,8 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// ofProcessOne reads a file of process 1, if this process is in the same container. If the host's processes are visible, process 1
-// is the host's.
+// ofProcessOne reads a file of process 1 in /proc, if this process is in the same container. Otherwise process 1 may be the
+// host's.
 func ofProcessOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)

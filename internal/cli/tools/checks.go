@@ -99,8 +99,8 @@ type steering struct {
 	doing string        // completes "cannot …"
 }
 
-// all gives the order to the checks of each service, and prints each error. It returns the services that have accepted it, and the
-// exit code.
+// all gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the order,
+// and the exit code.
 func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
@@ -125,5 +125,5 @@ func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []cl
 	return done, code
 }
 
-// configured reports whether a check is from hinit.yaml, so that it can run on request and be paused.
+// configured reports whether a check is from hinit.yaml. Only such a check can run on request and be paused.
 func configured(one client.Check) bool { return one.Type != show.ProblemDeaf }

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/loglevel"
 )
 
-// scripts has one file for each shell. A script asks "hinit completion words" for the words that can replace the last one.
+// scripts has one file for each shell. A script asks "hinit completion words" for the words that complete the last one.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
@@ -62,7 +62,7 @@ it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
 // candidate is a word that the user may want, with its description.
 type candidate struct{ word, about string }
 
-// complete returns the words that can replace the last word.
+// complete returns the words that complete the last word.
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash splits --flag=value into three words
 		words = append(words, "")

@@ -55,7 +55,7 @@ func working(store *profiles.Store) (busy []string, err error) {
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)
 		if unread != nil || st.Active == 0 {
-			continue // whether the gateway works is unknown if its file is unreadable
+			continue // its state file is unreadable, so whether the gateway works is unknown
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

@@ -35,7 +35,7 @@ type explanation struct {
 
 // advice is a command and its use.
 type advice struct {
-	Command string `json:"command"` // the text to type
+	Command string `json:"command"` // the command to type
 	For     string `json:"for"`     // its effect
 }
 

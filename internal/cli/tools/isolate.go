@@ -17,13 +17,13 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// homeMove describes the change of a profile home's owner.
+// homeMove describes how the owner of a profile's home changes.
 type homeMove struct {
 	Profile string `json:"profile"`
 	From    int    `json:"from"`    // uid of the present owner
-	To      int    `json:"to"`      // uid of the owner afterwards; the same if nothing changes
+	To      int    `json:"to"`      // uid of the new owner; the same if nothing changes
 	Changed int64  `json:"changed"` // number of files that change their owner
-	Left    int64  `json:"left"`    // number of files that keep it: devices, and files with a name elsewhere that can't be copied
+	Left    int64  `json:"left"`    // number of files that keep their owner: devices, and files with a name elsewhere that can't be copied
 	Error   string `json:"error"`   // reason for which the home could not be moved, "" if it was
 }
 
@@ -115,7 +115,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// release returns the home of a profile with its own user to the agent's user, who will remove it.
+// release gives the home of a profile with its own user to the agent's user, who then removes it.
 func (m *manager) release(name string) error {
 	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
 	if !options.Tenants.IsOne(name) {

@@ -75,7 +75,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		if !cli.FlagGiven(c, "n") {
 			opt.N = -1
 		}
-		opt.Previous = true // lines of that time may have been rotated away
+		opt.Previous = true // lines of that time may be in an archive
 	}
 	if *previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
@@ -239,8 +239,8 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largest returns the longest line and the largest archive that hinit writes with this configuration. They are at least the defaults
-// of [reader.Read], because an earlier configuration may have had larger ones.
+// largest returns the longest line and the largest archive that a log may have here. An earlier configuration may have allowed
+// more, so they are at least the defaults of [reader.Read].
 func largest(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {

@@ -68,11 +68,11 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
-// both returns a function that matches the lines of one log with at least the level least and a match of the pattern.
+// both returns a function that matches lines of one log: those with at least the level least that match the pattern.
 func both(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		level := log.Of(text) // it must see every line
+		level := log.Of(text) // a line without a level has the level of the line before it
 		return level >= least.Level && pattern.Match(text)
 	}
 }

@@ -121,7 +121,7 @@ type waitReport struct {
 type waiting struct {
 	cl     *dial.Client
 	key    string
-	first  client.Service // state at the beginning; no name without a service
+	first  client.Service // state at the beginning; its name is "" for a wait without a service
 	cursor uint64         // Seq of the last event seen
 }
 

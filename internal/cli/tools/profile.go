@@ -83,7 +83,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list(append(names, "")[0])
 }
 
-// begin normalizes and checks the names of profiles. If the verb changes profiles, it also refuses users who may not do that.
+// begin checks the names of profiles, and returns a manager for them. If the verb changes profiles, it refuses a user who may not
+// change them.
 func begin(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -269,7 +270,7 @@ func (m *manager) warnOfSelection() {
 	}
 }
 
-// missing prints that there is no such profile, or why that is unknown.
+// missing prints that there is no such profile, or why hinit can't know.
 func (m *manager) missing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
@@ -277,8 +278,8 @@ func (m *manager) missing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
 }
 
-// change changes profiles by the agent's own command, or by itself if there is no such command. Then it asks the init to read the
-// profiles again.
+// change changes profiles by the agent's own command. If there is no such command, it calls itself. Then it lets the init read
+// the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.byAgent(command, vars)
 	if err == nil && !done {
@@ -315,7 +316,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	return true, nil
 }
 
-// confirm asks a question that a person has to answer at a terminal.
+// confirm asks a person at the terminal, and returns whether the answer is yes.
 func (m *manager) confirm(question string) (bool, error) {
 	if !proc.IsTerminal(m.In) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")

@@ -73,14 +73,14 @@ func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
 }
 
-// visible reports whether the init's pid means the same process in this PID namespace. It compares their ages. The process starts
-// before its hinit, and on a busy machine the engine needs seconds between the two.
+// visible reports whether the init's pid means the same process in the PID namespace of this command. It compares the ages of
+// both. A process starts before its hinit, and on a busy machine the engine needs seconds between the two.
 func visible(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// isOf reports whether the age of a process fits an init that began this long ago.
+// isOf reports whether a process of this age can be an init that began so long ago.
 func isOf(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }
@@ -88,8 +88,8 @@ func isOf(age, since time.Duration) bool {
 // tryTime limits how long a binary may take to report that it can take over.
 const tryTime = 10 * time.Second
 
-// tryImage runs a binary in a harmless mode, and checks that it supports the handover. A binary without support would begin as if
-// the container had just started.
+// tryImage runs a binary that only prints its format of the handover, and checks the format. A binary without the handover would
+// begin as if the container had just started.
 func tryImage(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")

@@ -167,7 +167,7 @@ func takeEnviron(t *cli.Terminal, pid int) error {
 // maxRun limits how much of a slot's run program is read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the slot of a gateway exports, as PID 1 reads them. hinit may have no slots.
+// exportsOf returns the variables that the slot of a gateway exports, as PID 1 reads them. It returns none if hinit has no slots.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })

@@ -26,7 +26,7 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends a signal to each service. The function which returns the name of a service's signal.
+// sendSignals sends a signal to each service. which returns the name of the signal for a service.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {

@@ -117,7 +117,8 @@ type treeRoot struct {
 	pid         int
 }
 
-// growTree finds the processes of each service. nested reports whether a process is in a PID namespace below this one. If rest is set, it adds a branch with the processes of no service. The results lack user and command.
+// growTree returns the processes of each service, without user and command. nested reports whether a process is in a PID
+// namespace below this one. With rest, it adds a branch for the processes of no service.
 func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {

@@ -45,8 +45,8 @@ type Feed struct {
 	status atomic.Pointer[client.Status] // newest status
 }
 
-// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does. The feed follows a
-// hinit that later changes its socket.
+// Open finds the running hinit by the environment. It blocks and fails as [dial.Dial] does. If hinit moves to another socket
+// later, the feed finds it again.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env, here: true, client: cmdline.Here(env)}
 	return f, f.client.Reach()
@@ -98,7 +98,7 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	})
 }
 
-// again calls ask until ctx ends. It calls ask again when hinit was gone, or has become another image of itself.
+// again calls ask until ctx ends. After ask has returned, it waits for a moment and calls it again.
 func (f *Feed) again(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		err := ask()
@@ -112,7 +112,7 @@ func (f *Feed) again(ctx context.Context, lost func(error), ask func() error) {
 	}
 }
 
-// reason returns an error without the name of the request.
+// reason returns the message of an error, without the name of the request.
 func reason(err error) error {
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		return errors.New(said.Message)

@@ -28,7 +28,7 @@ func (r *record) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-kept+1, 0):], u)
 }
 
-// sparks draws the last measurements as a graph. Its height stands for the largest figure, or for least if that is larger.
+// sparks draws the last measurements as a graph. The full height stands for the largest value, or for least if least is larger.
 func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
@@ -100,7 +100,7 @@ func (m *Model) columns() []column {
 	}
 	most := min(widest, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
-	if longest > most { // drop the common prefix of all gateways first
+	if longest > most { // the names are too long, so drop the common prefix of gateways
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {

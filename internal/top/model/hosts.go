@@ -18,7 +18,7 @@ type host struct {
 	name   string
 	status client.Status
 	heard  time.Time // time of the last line of the status; zero before the first
-	lost   time.Time // when it stopped answering; zero while it answers
+	lost   time.Time // since when the host does not answer; zero while it answers
 	why    string
 }
 
@@ -80,7 +80,7 @@ func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent reports whether a host does not answer, since when, and why.
+// silent reports whether a host does not answer. since and why say since when, and for which reason.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():

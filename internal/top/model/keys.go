@@ -61,7 +61,7 @@ func (m *Model) Paste(letter rune) {
 	}
 }
 
-// typed applies a key to a line that the user types.
+// typed applies a key to the text that the user types.
 func (m *Model) typed(key string, text *string) {
 	switch key {
 	case "enter":
@@ -336,7 +336,7 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// answered applies a key to the word that the user types. It returns the orders when the word is complete.
+// answered applies a key to the word that the user types. When the word is complete, it returns the orders.
 func (m *Model) answered(key string) []Order {
 	was := m.asking
 	m.typed(key, &m.word)
@@ -366,7 +366,7 @@ func (m *Model) confirmed() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
-// next returns the next order of the rollout.
+// next returns the next order of the rollout, or ends the rollout.
 func (m *Model) next() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {

@@ -40,7 +40,7 @@ type pane struct {
 	kind    paneKind
 	focused bool
 	zoomed  bool
-	back    int // scrolled lines, from the end (log, events) or from the beginning (details)
+	back    int // number of lines between the window and the end (log, events) or the beginning (details)
 	search  string
 	before  bool           // show the log of the earlier run
 	least   loglevel.Level // least level of the lines to show; 0 for all
@@ -102,7 +102,7 @@ func (m *Model) before() {
 	}
 }
 
-// severer raises the least level of the lines to show. After the highest level it shows all lines again.
+// severer raises the least level of shown lines by one. After the highest level it shows all lines again.
 func (m *Model) severer() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.back = next[m.pane.least], 0
@@ -347,7 +347,7 @@ func found(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // if a letter has another length in lower case, all positions differ
+			if i < 0 || len(lower) != len(text) { // in lower case some letter has another length, so positions differ
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})
