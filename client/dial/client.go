@@ -114,7 +114,7 @@ func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(clie
 
 // Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
-	return c.tell(ctx, post("look for profiles", "/v1/rescan", nil).within(workTime))
+	return c.askNothing(ctx, post("look for profiles", "/v1/rescan", nil).within(workTime))
 }
 
 // Reload makes hinit read its configuration again and returns the changes.
@@ -227,7 +227,7 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 func (c *Client) Say(ctx context.Context, service, text string) error {
 	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.Said{Text: text})
 	q.repeats = true
-	return c.tell(ctx, q)
+	return c.askNothing(ctx, q)
 }
 
 // Slots returns all slots sorted by name. The list is empty if hinit does not answer as s6.
@@ -245,7 +245,7 @@ func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 // SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has accepted them. For an unknown
 // letter the error is ErrBadRequest, and hinit carries out none of them.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
-	return c.tell(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
+	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
 // SlotWait returns when the slot is in the state until, at once if it already is. The states have the names of the options of
@@ -264,7 +264,7 @@ const slotWaitTime = 100 * 365 * 24 * time.Hour
 // SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
 // supervises the new directories and has told the services of removed ones to end.
 func (c *Client) SlotScan(ctx context.Context, flags string) error {
-	return c.tell(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
+	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
 
 func (c *Client) oneSlot(ctx context.Context, q question) (client.Slot, error) {
@@ -288,5 +288,5 @@ func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) 
 
 // Notify posts a notice: an event with its key and data. If the caller is a process of a service, the event names that service.
 func (c *Client) Notify(ctx context.Context, n client.Notice) error {
-	return c.tell(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
+	return c.askNothing(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
 }

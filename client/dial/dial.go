@@ -44,7 +44,7 @@ const (
 
 // New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
 func New(socket string) *Client {
-	c := &Client{cutTime: cutTime}
+	c := &Client{cutTime: repeatTime}
 	c.socket.Store(&socket)
 	return c
 }

@@ -27,8 +27,8 @@ const (
 	maxReply = 64 << 20
 	// busyPause is the pause before the next attempt when hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// cutTime is how long a request is repeated after its connection was cut.
-	cutTime = time.Second
+	// repeatTime is how long a request is repeated after its connection was cut.
+	repeatTime = time.Second
 )
 
 // question is one request.
@@ -112,8 +112,8 @@ func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error
 	return answer, nil
 }
 
-// tell sends a request, and ignores the content of a successful answer.
-func (c *Client) tell(ctx context.Context, q question) error {
+// askNothing sends a request, and ignores the content of a successful answer.
+func (c *Client) askNothing(ctx context.Context, q question) error {
 	r, err := c.send(ctx, q)
 	if err == nil {
 		r.close()

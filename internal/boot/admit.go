@@ -13,7 +13,7 @@ import (
 //
 // The error has two lines, each with a prefix that people search the log for. Print it on standard error and exit with 1.
 func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
-	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.ShellTruthy(Value(env, "HINIT_ALLOW_ANY_UID")) ||
+	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.IsShellTruthy(Value(env, "HINIT_ALLOW_ANY_UID")) ||
 		InPod(env) && uid >= platformUID {
 		return nil
 	}

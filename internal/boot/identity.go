@@ -85,7 +85,7 @@ func (a *Agent) isSettled() bool {
 // DockerSocket returns the first existing socket and its group. It returns none if the sandbox service is on: the agent does not
 // need the socket then, and its group means root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
-	if config.ShellTruthy(Value(env, "HINIT_SANDBOX")) {
+	if config.IsShellTruthy(Value(env, "HINIT_SANDBOX")) {
 		return "", 0, false
 	}
 	for _, path := range sockets {

@@ -91,7 +91,7 @@ func RouteCommand(c CommandLine) Route {
 		return r
 	}
 	r.Profile, r.ProfileNamed = profile, named
-	optOut := slices.Contains(rest, "--no-supervise") || config.Truthy3(Value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
+	optOut := slices.Contains(rest, "--no-supervise") || config.IsTruthy(Value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
 	if optOut || Value(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
 		r.Foreground = true
 		return r

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/control/show"
 )
 
-// Chooses reports whether an argument of a command can stand for several services: a pattern of path.Match, or @GROUP.
-func Chooses(word string) bool {
+// IsSelector reports whether an argument of a command can stand for several services: a pattern of path.Match, or @GROUP.
+func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 

@@ -23,11 +23,11 @@ import (
 
 // Terminal has the input and the outputs of a verb.
 type Terminal struct {
-	In       *os.File
-	Out, Err io.Writer // for people: see cmdline.Escaped
-	Screen   bool      // Out is a terminal
-	notes    *os.File  // the terminal behind Err, for a progress line; nil if Err is no terminal
-	Env      func(string) (string, bool)
+	In         *os.File
+	Out, Err   io.Writer // for people: see cmdline.Escaped
+	Screen     bool      // Out is a terminal
+	progressTo *os.File  // the terminal behind Err, for a progress line; nil if Err is no terminal
+	Env        func(string) (string, bool)
 }
 
 // NewTerminal returns the terminal of this process.
@@ -35,7 +35,7 @@ func NewTerminal() *Terminal {
 	out, errs := cmdline.Escaped{Writer: os.Stdout}, cmdline.Escaped{Writer: os.Stderr}
 	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
-		t.notes = os.Stderr
+		t.progressTo = os.Stderr
 	}
 	return t
 }
@@ -62,7 +62,7 @@ func (t *Terminal) Failed(doing string, err error) int {
 	}
 	message := cmdline.Message(doing, err)
 	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
-		message += t.nameMeant(said.Message)
+		message += t.nearestName(said.Message)
 	}
 	return t.Fail(cmdline.Code(err), "%s", message)
 }
@@ -89,7 +89,7 @@ type Verb struct {
 	Outside                   bool                              // another program has the verb
 	TakesVerbs                bool                              // its arguments are verbs
 	Services                  bool                              // its arguments are services: names, patterns and groups
-	Last                      int                               // number of arguments at the end that name no services
+	Trailing                  int                               // number of arguments at the end that name no services
 	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service is in the state; nil: print nothing
 	Offline                   func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
@@ -204,7 +204,7 @@ const DialPause = 20 * time.Millisecond
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
-		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {
+		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !initIsStarting() {
 			return cl, err
 		}
 		if !pause.For(ctx, DialPause) {
@@ -213,21 +213,21 @@ func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.
 	}
 }
 
-// youth is the longest time that an init needs before it answers.
-const youth = 10 * time.Second
+// startupTime is the longest time that an init needs before it answers.
+const startupTime = 10 * time.Second
 
-// beginning reports whether process 1 is an init that has just started and may not answer yet.
-func beginning() bool {
+// initIsStarting reports whether process 1 is an init that has just started and may not answer yet.
+func initIsStarting() bool {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	if err != nil {
 		return false
 	}
 	st, err := procstat.Read(1)
-	return err == nil && isYoung(line, time.Since(procstat.StartedAt(st.Start)))
+	return err == nil && isStartingInit(line, time.Since(procstat.StartedAt(st.Start)))
 }
 
-// isYoung reports whether a process with this command line, in the form of /proc, is a hinit that has just begun.
-func isYoung(cmdline []byte, age time.Duration) bool {
+// isStartingInit reports whether a process with this command line, in the form of /proc, is a hinit that has just begun.
+func isStartingInit(cmdline []byte, age time.Duration) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {
 	case "init", "tini":
@@ -238,7 +238,7 @@ func isYoung(cmdline []byte, age time.Duration) bool {
 	default:
 		return false
 	}
-	return age < youth
+	return age < startupTime
 }
 
 // Config reads the configuration that hinit would read here.

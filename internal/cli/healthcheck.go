@@ -39,7 +39,7 @@ var HealthcheckVerb = Verb{
 		h, err := Ask(t, ShortWait, func(ctx context.Context, cl *dial.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
 		code := t.Show(c, h, err, func() {
 			no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
-			t.sayHealth(&h, cmp.Or(no, "unhealthy"))
+			t.printHealth(&h, cmp.Or(no, "unhealthy"))
 		})
 		if err == nil && !h.OK {
 			return cmdline.Failed
@@ -48,8 +48,8 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// sayHealth prints whether the container is healthy. If it is not, the line begins with no.
-func (t *Terminal) sayHealth(h *client.Health, no string) {
+// printHealth prints whether the container is healthy. If it is not, the line begins with no.
+func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))
 		return

@@ -74,7 +74,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	}
 	switch {
 	case *all:
-		names, err = t.everything(ctx, cl, c.Verb.Name, patience-time.Since(begin))
+		names, err = t.allServices(ctx, cl, c.Verb.Name, patience-time.Since(begin))
 	case *changed:
 		names, err = t.drifted(ctx, cl)
 	}
@@ -159,9 +159,9 @@ func allMeans(verb string) string {
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// everything returns the services that --all stands for. It waits until hinit knows all of them. If the data volume does not
+// allServices returns the services that --all stands for. It waits until hinit knows all of them. If the data volume does not
 // answer, it returns the known services when half of patience is over.
-func (t *Terminal) everything(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
+func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {

@@ -35,18 +35,18 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	if !ok {
 		return nil, code, false
 	}
-	at := max(0, len(words)-c.Verb.Last)
+	at := max(0, len(words)-c.Verb.Trailing)
 	if (c.isSet("all") || c.isSet("changed")) && (state != "" || at > 0) {
 		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
 	}
 	c.Named = words[:at]
-	if state != "" || slices.ContainsFunc(words[:at], Chooses) {
+	if state != "" || slices.ContainsFunc(words[:at], IsSelector) {
 		chosen, err := t.Chosen(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
 		}
 		if len(chosen) == 0 {
-			return nil, t.none(c, at > 0, string(state)), false
+			return nil, t.printNone(c, at > 0, string(state)), false
 		}
 		words = append(chosen, words[at:]...)
 	}
@@ -59,8 +59,8 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// none prints that no service, or none of the named ones, is in the state. It returns the exit code.
-func (t *Terminal) none(c *Call, named bool, state string) int {
+// printNone prints that no service, or none of the named ones, is in the state. It returns the exit code.
+func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
 	}
@@ -100,7 +100,7 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	}
 	c.Named = nil
 	for _, word := range words {
-		found, err := t.standsFor(word, st.Services, state != "")
+		found, err := t.servicesFor(word, st.Services, state != "")
 		if err != nil {
 			return nil, err
 		}
@@ -119,44 +119,44 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	return names, nil
 }
 
-// chosen is a selected service, and a name by which hinit can find it.
-type chosen struct {
+// selection is a selected service, and a name by which hinit can find it.
+type selection struct {
 	of     client.Service
 	word   string
 	itself bool // an argument is its name, so the service is not only matched by a pattern
 }
 
-// standsFor returns the services that an argument stands for. If the status lacks a name and the state is needed, it asks hinit
+// servicesFor returns the services that an argument stands for. If the status lacks a name and the state is needed, it asks hinit
 // for that service. If the state is not needed, it passes on the name unchecked.
-func (t *Terminal) standsFor(word string, services []client.Service, needsState bool) (found []chosen, err error) {
+func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
 	text := string([]rune(word)) // the status is JSON, in which invalid UTF-8 is U+FFFD
 	for _, s := range services {
 		itself := text == s.Name // even if the name has characters of a pattern
 		switch {
 		case itself && s.Profile == "":
-			found = append(found, chosen{s, word, true})
-		case itself, Chooses(word) && Matches(word, &s):
-			found = append(found, chosen{s, wordFor(&s, services), itself})
+			found = append(found, selection{s, word, true})
+		case itself, IsSelector(word) && Matches(word, &s):
+			found = append(found, selection{s, uniqueName(&s, services), itself})
 		}
 	}
 	switch {
 	case len(found) > 0:
 		return found, nil
-	case Chooses(word):
+	case IsSelector(word):
 		return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
 	case !needsState:
-		return []chosen{{client.Service{}, word, true}}, nil
+		return []selection{{client.Service{}, word, true}}, nil
 	}
 	st, err := t.Status(ShortWait, word)
 	for _, s := range st.Services {
-		found = append(found, chosen{s, wordFor(&s, services), true})
+		found = append(found, selection{s, uniqueName(&s, services), true})
 	}
 	return found, err
 }
 
-// wordFor returns a name that means this service only: its profile, or the name of its slot if another service is called like the
+// uniqueName returns a name that means this service only: its profile, or the name of its slot if another service is called like the
 // profile.
-func wordFor(s *client.Service, services []client.Service) string {
+func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name
 	}

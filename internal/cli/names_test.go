@@ -26,7 +26,7 @@ func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 		{"coder", []string{"coder"}},
 		{"not-yet-known", []string{"not-yet-known"}},
 	} {
-		found, err := (*Terminal)(nil).standsFor(c.word, services, false)
+		found, err := (*Terminal)(nil).servicesFor(c.word, services, false)
 		var got []string
 		for _, one := range found {
 			got = append(got, one.word)

@@ -7,9 +7,9 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// nameMeant returns the end of a message about an unknown service or profile: the name that was probably meant. message is hinit's
+// nearestName returns the end of a message about an unknown service or profile: the name that was probably meant. message is hinit's
 // answer.
-func (t *Terminal) nameMeant(message string) string {
+func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
 	quoted, err := strconv.QuotedPrefix(rest)
@@ -23,7 +23,7 @@ func (t *Terminal) nameMeant(message string) string {
 	var names []string
 	st, _ := t.Status(ShortWait) // without the status there are no names
 	for i := range st.Services {
-		names = append(names, wordFor(&st.Services[i], nil))
+		names = append(names, uniqueName(&st.Services[i], nil))
 	}
 	return cmdline.DidYouMean(word, names)
 }

@@ -13,7 +13,7 @@ const (
 // progress draws a line such as "starting, 1.4 s" on the terminal, if there is one, until end is called. end removes the line.
 // Call it before you print anything else. A goroutine draws the line.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
-	if t.notes == nil {
+	if t.progressTo == nil {
 		return func() {}
 	}
 	over, wiped := make(chan struct{}), make(chan struct{})
@@ -24,11 +24,11 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 		for drawn := false; ; drawn = true {
 			select {
 			case <-timer.C:
-				fmt.Fprintf(t.notes, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
+				fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
 				timer.Reset(progressEvery)
 			case <-over:
 				if drawn {
-					fmt.Fprint(t.notes, "\r\x1b[K")
+					fmt.Fprint(t.progressTo, "\r\x1b[K")
 				}
 				return
 			}

@@ -55,13 +55,13 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		return t.named(ctx, cl, c)
+		return t.exitCodeOfNamed(ctx, cl, c)
 	}
 	return cmdline.Done
 }
 
-// named returns the exit code for the named services alone, although the command may show further ones.
-func (t *Terminal) named(ctx context.Context, cl *dial.Client, c *Call) int {
+// exitCodeOfNamed returns the exit code for the named services alone, although the command may show further ones.
+func (t *Terminal) exitCodeOfNamed(ctx context.Context, cl *dial.Client, c *Call) int {
 	st, err := cl.Status(ctx, c.Named...)
 	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 		return cmdline.NotUp

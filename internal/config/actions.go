@@ -55,9 +55,9 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// actions sets the command and the environment of the service that carries out actions. That service reads the same file, as the
+// fillActions sets the command and the environment of the service that carries out actions. That service reads the same file, as the
 // agent's user.
-func (l *loader) actions(s *Service) {
+func (l *loader) fillActions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -70,8 +70,8 @@ func (l *loader) actions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// fields returns the keys that are valid for this action, which has either a command or a webhook.
-func (a *Action) fields() []Key {
+// keys returns the keys that are valid for this action, which has either a command or a webhook.
+func (a *Action) keys() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"
 	})
@@ -87,12 +87,12 @@ func checkWebhook(s string) string {
 	return ""
 }
 
-// actions reads a mapping from events to one action or a list of actions.
-func (d *decoder) actions(n *yaml.Node, key string) Actions {
+// decodeActions reads a mapping from events to one action or a list of actions.
+func (d *decoder) decodeActions(n *yaml.Node, key string) Actions {
 	out := Actions{}
 	for _, e := range d.entries(n, key, ActionEvents) {
 		if !slices.Contains(ActionEvents, e.key) {
-			d.unknown(e.line, key+".", e.key, ActionEvents, nil)
+			d.reportUnknownKey(e.line, key+".", e.key, ActionEvents, nil)
 			continue
 		}
 		key, items := key+"."+e.key, []*yaml.Node{e.value}
@@ -103,19 +103,19 @@ func (d *decoder) actions(n *yaml.Node, key string) Actions {
 			d.problems.at(e.line, "cannot set %s: an event can have %d actions, here are %d", key, mostActions, len(items))
 			continue
 		}
-		out[e.key] = list(d, &yaml.Node{Kind: yaml.SequenceNode, Content: items}, key, "actions", d.action)
+		out[e.key] = decodeList(d, &yaml.Node{Kind: yaml.SequenceNode, Content: items}, key, "actions", d.decodeAction)
 	}
 	return out
 }
 
-func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {
+func (d *decoder) decodeAction(n *yaml.Node, key string) (a Action, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected an action such as {exec: [notify]} or {webhook: \"https://example.org/hooks/1\"}, got %s", key, describe(n))
 		return a, false
 	}
 	before := len(d.problems.list)
 	a = NewAction()
-	d.fields(n, key+".", "", Keys[Action](), &a, nil)
+	d.decodeMapping(n, key+".", "", Keys[Action](), &a, nil)
 	switch {
 	case len(d.problems.list) > before:
 	case (a.Exec == nil) == (a.Webhook == ""):

@@ -82,9 +82,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// named returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. what describes a
+// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. what describes a
 // name for messages. wrong returns why a name is invalid, or "".
-func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
+func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
 		return out
@@ -108,10 +108,10 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// fields decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is empty.
+// decodeMapping decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is empty.
 // base is the path of root itself, for messages. If the path of a key is in other, that function gets the value.
-func (d *decoder) fields(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
-	names := fieldNames(schema, within, other)
+func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
+	names := keyNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
 		path := within + e.key
 		if take, ok := other[path]; ok {
@@ -121,13 +121,13 @@ func (d *decoder) fields(n *yaml.Node, base, within string, schema []Key, root a
 		i := slices.IndexFunc(schema, func(k Key) bool { return k.Path == path })
 		switch {
 		case i >= 0:
-			d.field(e, base, &schema[i], root)
+			d.decodeKey(e, base, &schema[i], root)
 		case slices.Contains(names, e.key) && isWord(e.value) && shortOf(schema, path) != nil:
-			d.field(e, base, shortOf(schema, path), root)
+			d.decodeKey(e, base, shortOf(schema, path), root)
 		case slices.Contains(names, e.key):
-			d.fields(e.value, base, path+".", schema, root, other)
+			d.decodeMapping(e.value, base, path+".", schema, root, other)
 		default:
-			d.unknown(e.line, base+within, e.key, names, fieldPaths(schema))
+			d.reportUnknownKey(e.line, base+within, e.key, names, keyPaths(schema))
 		}
 	}
 }
@@ -145,10 +145,10 @@ func shortOf(fields []Key, path string) *Key {
 
 func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
-// fieldNames returns the keys that are valid directly below the path within.
-func fieldNames(fields []Key, within string, other map[string]func(*yaml.Node)) []string {
+// keyNames returns the keys that are valid directly below the path within.
+func keyNames(fields []Key, within string, other map[string]func(*yaml.Node)) []string {
 	var names []string
-	for _, path := range slices.AppendSeq(fieldPaths(fields), maps.Keys(other)) {
+	for _, path := range slices.AppendSeq(keyPaths(fields), maps.Keys(other)) {
 		if rest, ok := strings.CutPrefix(path, within); ok {
 			name, _, _ := strings.Cut(rest, ".")
 			names = append(names, name)
@@ -158,7 +158,7 @@ func fieldNames(fields []Key, within string, other map[string]func(*yaml.Node)) 
 	return slices.Compact(names)
 }
 
-func fieldPaths(fields []Key) []string {
+func keyPaths(fields []Key) []string {
 	paths := make([]string, len(fields))
 	for i, k := range fields {
 		paths[i] = k.Path
@@ -167,19 +167,19 @@ func fieldPaths(fields []Key) []string {
 	return paths
 }
 
-// unknown reports an unknown key below prefix, and a valid key that was probably meant. It looks for a key with nearly the same
+// reportUnknownKey reports an unknown key below prefix, and a valid key that was probably meant. It looks for a key with nearly the same
 // spelling in this mapping, then for the same name elsewhere below the same root.
-func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
-	if what := strange(key); what != "" && Nearest(key, names) == "" {
+func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
+	if what := invisibleCharacter(key); what != "" && Nearest(key, names) == "" {
 		d.problems.at(line, "unknown key %q%s", prefix+key, what)
 		return
 	}
-	other, known := otherNames[snake(key)]
+	other, known := otherNames[snakeCase(key)]
 	if known = known && slices.Contains(names, strings.Split(other, ".")[0]); known {
 		d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
 		return
 	}
-	for _, word := range []string{key, snake(key)} {
+	for _, word := range []string{key, snakeCase(key)} {
 		if near := Nearest(word, names); near != "" {
 			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
 			return
@@ -193,7 +193,7 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 		}
 	}
 	for _, p := range paths {
-		if word := snake(key); p == key || strings.HasSuffix(p, "."+key) || p == word || strings.HasSuffix(p, "."+word) {
+		if word := snakeCase(key); p == key || strings.HasSuffix(p, "."+key) || p == word || strings.HasSuffix(p, "."+word) {
 			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, root+p)
 			return
 		}
@@ -201,17 +201,17 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 	d.problems.at(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
 }
 
-// field reads and checks one value, and records its origin.
-func (d *decoder) field(e entry, base string, k *Key, root any) {
+// decodeKey reads and checks one value, and records its origin.
+func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.At(root)
 	was := copyOf(at)
 	before := len(d.problems.list)
-	d.value(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
+	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
 		return
 	}
-	reason := checkHoles(at, k.Holes)
+	reason := checkPlaceholders(at, k.Placeholders)
 	if reason == "" && k.check != nil {
 		reason = k.check(at)
 	}
@@ -250,25 +250,25 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkHoles returns why a placeholder in the texts that at points to is invalid, or "". holes are the valid placeholders.
-func checkHoles(at any, holes []string) string {
-	if holes == nil {
+// checkPlaceholders returns why a placeholder in the texts that at points to is invalid, or "". valid are the placeholders that it may have.
+func checkPlaceholders(at any, valid []string) string {
+	if valid == nil {
 		return ""
 	}
 	switch at := at.(type) {
 	case *string:
-		return checkTemplate(*at, holes)
+		return checkTemplate(*at, valid)
 	case *Paths:
-		return checkHoles((*[]string)(at), holes)
+		return checkPlaceholders((*[]string)(at), valid)
 	case *[]string:
 		for _, s := range *at {
-			if reason := checkTemplate(s, holes); reason != "" {
+			if reason := checkTemplate(s, valid); reason != "" {
 				return reason
 			}
 		}
 	case *map[string]string:
 		for _, name := range sortedKeys(*at) {
-			if reason := checkTemplate((*at)[name], holes); reason != "" {
+			if reason := checkTemplate((*at)[name], valid); reason != "" {
 				return name + ": " + reason
 			}
 		}

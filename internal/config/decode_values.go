@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// value decodes n into the variable that at points to. text describes the expected text, for messages.
-func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
+// decodeValue decodes n into the variable that at points to. text describes the expected text, for messages.
+func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
 	}
@@ -23,7 +23,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	scalar := n.Kind == yaml.ScalarNode
 	switch at := at.(type) {
 	case *string:
-		if text, ok := d.text(n, key, text); ok {
+		if text, ok := d.decodeText(n, key, text); ok {
 			*at = text
 		}
 	case *bool:
@@ -33,7 +33,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 		}
 		*at = strings.EqualFold(n.Value, "true")
 	case *Switch:
-		d.onOff(n, key, at)
+		d.decodeSwitch(n, key, at)
 	case *int:
 		if i, ok := integer(n); ok {
 			*at = i
@@ -68,31 +68,31 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 		}
 		*at = sig
 	case *[]string:
-		*at = d.words(n, key)
+		*at = d.decodeWords(n, key)
 	case *[]int:
-		*at = d.numbers(n, key)
+		*at = d.decodeNumbers(n, key)
 	case *map[string]string:
-		d.variables(n, key, *at)
+		d.decodeVariables(n, key, *at)
 	case *map[string]ResourceLimit:
-		d.limits(n, key, *at)
+		d.decodeLimits(n, key, *at)
 	case *Paths:
-		d.paths(n, key, at)
+		d.decodePaths(n, key, at)
 	case *Bytes:
-		d.bytes(n, key, at)
+		d.decodeBytes(n, key, at)
 	case *[]Hook:
-		*at = list(d, n, key, "hooks such as [{command: [\"sync\"]}]", d.hook)
+		*at = decodeList(d, n, key, "hooks such as [{command: [\"sync\"]}]", d.decodeHook)
 	case *[]Need:
-		*at = d.needs(n, key)
+		*at = d.decodeNeeds(n, key)
 	case *[]Check:
-		*at = d.checks(n, key)
+		*at = d.decodeChecks(n, key)
 	case *Actions:
-		*at = d.actions(n, key)
+		*at = d.decodeActions(n, key)
 	}
 }
 
-// text returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are valid
+// decodeText returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are valid
 // only in quotes.
-func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
+func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) {
 	n = resolve(n)
 	tag := n.ShortTag()
 	switch {
@@ -108,9 +108,9 @@ func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	return "", false
 }
 
-// list reads a list, which replaces the default. one reads an item; the key of the item ends in its index. example is a valid item
+// decodeList reads a list, which replaces the default. one reads an item; the key of the item ends in its index. example is a valid item
 // for messages.
-func list[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
+func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
 		return nil
@@ -124,25 +124,25 @@ func list[T any](d *decoder, n *yaml.Node, key, example string, one func(item *y
 	return out
 }
 
-func (d *decoder) words(n *yaml.Node, key string) []string {
-	return list(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.text(item, key, "words") })
+func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
+	return decodeList(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.decodeText(item, key, "words") })
 }
 
-func (d *decoder) hook(n *yaml.Node, key string) (Hook, bool) {
+func (d *decoder) decodeHook(n *yaml.Node, key string) (Hook, bool) {
 	h, before := NewHook(), len(d.problems.list)
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
 		return h, false
 	}
-	d.fields(n, key+".", "", Keys[Hook](), &h, nil)
+	d.decodeMapping(n, key+".", "", Keys[Hook](), &h, nil)
 	if h.Command == nil && len(d.problems.list) == before {
 		d.problems.at(n.Line, "cannot use %s: its command is missing", key)
 	}
 	return h, true
 }
 
-func (d *decoder) numbers(n *yaml.Node, key string) []int {
-	return list(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
+func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
+	return decodeList(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
 		i, ok := integer(item)
 		if !ok {
 			d.problems.at(item.Line, "cannot set %s: expected whole numbers, got %s", key, describe(item))
@@ -151,13 +151,13 @@ func (d *decoder) numbers(n *yaml.Node, key string) []int {
 	})
 }
 
-func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {
+func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]string) {
 	for _, e := range d.entries(n, key, nil) {
 		if !varName(e.key) {
 			d.problems.at(e.line, "cannot set %s: %q cannot be the name of an environment variable", key, e.key)
 			continue
 		}
-		if text, ok := d.text(e.value, key+"."+e.key, "text"); ok {
+		if text, ok := d.decodeText(e.value, key+"."+e.key, "text"); ok {
 			vars[e.key] = text
 			d.origins[key+"."+e.key] = origin{file: d.problems.file, line: e.line}
 		}
@@ -190,8 +190,8 @@ func cutSize(text string) (number uint64, power int, ok bool) {
 	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
 }
 
-// decimal returns the number of bytes of a size if its suffix stands for a power of 1000.
-func decimal(text string) uint64 {
+// decimalSize returns the number of bytes of a size if its suffix stands for a power of 1000.
+func decimalSize(text string) uint64 {
 	number, power, _ := cutSize(text)
 	for range power {
 		number *= 1000

@@ -19,7 +19,7 @@ func (c *Config) Effective() []client.ConfigEntry {
 	leaves := c.leaves()
 	entries := make([]client.ConfigEntry, len(leaves))
 	for i, l := range leaves {
-		entries[i] = client.ConfigEntry{Key: l.key, Value: l.shown(), Origin: c.originOf(l).String()}
+		entries[i] = client.ConfigEntry{Key: l.key, Value: l.masked(), Origin: c.originOf(l).String()}
 	}
 	return entries
 }
@@ -59,7 +59,7 @@ type leaf struct {
 	inherits string // key whose value this one has while it is not set
 }
 
-func (l leaf) shown() any {
+func (l leaf) masked() any {
 	value, ok := l.value.(string)
 	switch {
 	case !ok:
@@ -107,12 +107,12 @@ func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
 		case *[]Check:
 			for i := range *at {
 				c := &(*at)[i]
-				leaves = appendLeaves(leaves, key+"."+c.Name+".", checkFields(c.Type), c)
+				leaves = appendLeaves(leaves, key+"."+c.Name+".", checkKeys(c.Type), c)
 			}
 		case *Actions:
 			for event, list := range *at {
 				for i := range list {
-					leaves = appendLeaves(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].fields(), &list[i])
+					leaves = appendLeaves(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].keys(), &list[i])
 				}
 			}
 		case *map[string]ResourceLimit:
@@ -165,11 +165,11 @@ func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 
 // These lists are made once, because every status of one service needs them.
 var (
-	serviceInForce = sync.OnceValue(func() []Key { return listed(Keys[Service]()) })
-	profileInForce = sync.OnceValue(func() []Key { return listed(Keys[Profile]()) })
+	serviceInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Service]()) })
+	profileInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Profile]()) })
 )
 
-func listed(fields []Key) []Key {
+func keysInForce(fields []Key) []Key {
 	return slices.DeleteFunc(slices.Clone(fields), func(k Key) bool {
 		first, _, _ := strings.Cut(k.Path, ".")
 		return !slices.Contains(inForce, first)
@@ -182,7 +182,7 @@ func differing(c *Config, prefix string, fields []Key, own, builtin any) (entrie
 	for _, l := range appendLeaves(nil, prefix, fields, own) {
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
 		if !slices.ContainsFunc(defaults, same) {
-			entries = append(entries, client.ConfigEntry{Key: strings.TrimPrefix(l.key, prefix), Value: l.shown(), Origin: c.originOf(l).String()})
+			entries = append(entries, client.ConfigEntry{Key: strings.TrimPrefix(l.key, prefix), Value: l.masked(), Origin: c.originOf(l).String()})
 		}
 	}
 	slices.SortFunc(entries, func(a, b client.ConfigEntry) int { return strings.Compare(a.Key, b.Key) })

@@ -141,29 +141,29 @@ func hostPort(host, port string) string {
 	return net.JoinHostPort(strings.Trim(cmp.Or(host, "127.0.0.1"), "[]"), port)
 }
 
-func (d *decoder) checks(n *yaml.Node, key string) []Check {
+func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	if len(n.Content) > mostChecks && n.Kind == yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: a service can have %d checks, here are %d", key, mostChecks, len(n.Content))
 		return nil
 	}
 	seen := map[string]bool{}
-	return list(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
-		c, ok := d.check(item, one)
+	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
+		c, ok := d.decodeCheck(item, one)
 		if ok && seen[c.Name] {
 			d.problems.at(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
 			ok = false
 		}
 		if ok {
 			seen[c.Name] = true
-			d.rename(one+".", key+"."+c.Name+".", &c) // so that messages have the name of the check
+			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages have the name of the check
 		}
 		return c, ok
 	})
 }
 
-// rename moves the origins of a check's keys from one path to another.
-func (d *decoder) rename(from, to string, c *Check) {
-	paths := fieldPaths(checkFields(c.Type))
+// renameOrigins moves the origins of a check's keys from one path to another.
+func (d *decoder) renameOrigins(from, to string, c *Check) {
+	paths := keyPaths(checkKeys(c.Type))
 	for name := range c.HTTP.Headers {
 		paths = append(paths, "http.headers."+name)
 	}
@@ -175,8 +175,8 @@ func (d *decoder) rename(from, to string, c *Check) {
 	}
 }
 
-// check reads one check. Its type decides which keys are valid.
-func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
+// decodeCheck reads one check. Its type decides which keys are valid.
+func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
 		return c, false
@@ -192,12 +192,12 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	}
 	before := len(d.problems.list)
 	c = NewCheck(kind)
-	fields := checkFields("")
+	fields := checkKeys("")
 	if len(types) == 1 {
 		c.Type = types[0]
-		fields = checkFields(c.Type)
+		fields = checkKeys(c.Type)
 	}
-	d.fields(n, key+".", "", fields, &c, nil)
+	d.decodeMapping(n, key+".", "", fields, &c, nil)
 	if len(d.problems.list) > before {
 		return c, false
 	}
@@ -260,9 +260,9 @@ func (h HTTPCheck) contradiction() string {
 	return ""
 }
 
-// checkFields returns the valid keys of a check of one type: the common keys, and the keys of the type. An empty type stands for
+// checkKeys returns the valid keys of a check of one type: the common keys, and the keys of the type. An empty type stands for
 // all types.
-func checkFields(of string) []Key {
+func checkKeys(of string) []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Check]()), func(k Key) bool {
 		typ, _, typed := strings.Cut(k.Path, ".")
 		return typed && of != "" && typ != of

@@ -68,7 +68,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 			}
 		}
 		for _, text := range c.Templates() {
-			if reason := checkTemplate(text, holes["service"]); reason != "" {
+			if reason := checkTemplate(text, placeholders["service"]); reason != "" {
 				l.problems.from(at, "cannot use %s: %s", key, reason)
 			}
 		}
@@ -100,7 +100,7 @@ func checkHost(s string) string {
 }
 
 func checkURL(s string) string {
-	u, err := url.Parse(holesFilled(s))
+	u, err := url.Parse(fillPlaceholders(s))
 	switch {
 	case err != nil:
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
@@ -117,8 +117,8 @@ func checkURL(s string) string {
 	return checkHost(u.Hostname())
 }
 
-// holesFilled replaces each placeholder by a text that is valid as a port and in a path.
-func holesFilled(s string) string {
+// fillPlaceholders replaces each placeholder by a text that is valid as a port and in a path.
+func fillPlaceholders(s string) string {
 	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
 }
 

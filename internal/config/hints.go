@@ -61,15 +61,15 @@ var otherNames = map[string]string{
 	"stop_grace_period": "stop.grace", "stopwaitsecs": "stop.grace", "mem_limit": "memory.restart", "ulimits": "limits", "cron": "schedule.cron", "uid": "user",
 }
 
-var humps = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\p{Ll})(\p{Lu})`) })
+var caseBoundary = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\p{Ll})(\p{Lu})`) })
 
-// snake returns a key in lower case with underscores: maxRestarts, max-restarts and MAX_RESTARTS become max_restarts.
-func snake(key string) string {
-	return strings.ToLower(strings.ReplaceAll(humps().ReplaceAllString(key, "${1}_$2"), "-", "_"))
+// snakeCase returns a key in lower case with underscores: maxRestarts, max-restarts and MAX_RESTARTS become max_restarts.
+func snakeCase(key string) string {
+	return strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
 }
 
-// strange describes an invisible character in a key, or returns "".
-func strange(key string) string {
+// invisibleCharacter describes an invisible character in a key, or returns "".
+func invisibleCharacter(key string) string {
 	for _, r := range key {
 		if r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)) {
 			return fmt.Sprintf("; it has the character %U, which looks like a blank or like nothing: type the line again with plain spaces", r)
@@ -78,12 +78,12 @@ func strange(key string) string {
 	return ""
 }
 
-// units replaces the words that people write for units of a duration.
-var units = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
+// durationUnits replaces the words that people write for units of a duration.
+var durationUnits = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
 
 // durationHint returns the duration that was probably meant, in valid form, or "".
 func durationHint(text string) string {
-	text = units.Replace(strings.ToLower(text))
+	text = durationUnits.Replace(strings.ToLower(text))
 	days := 0
 	for _, unit := range []string{"days", "day", "d"} {
 		if rest, cut := strings.CutSuffix(text, unit); cut {

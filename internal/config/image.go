@@ -26,8 +26,8 @@ type Image struct {
 	NoInsecure bool
 	// Stage2Fails is the effect of a failed boot step: "2" ends the boot, "1" is a warning, any other value is a note.
 	Stage2Fails string
-	// Beyond are commands in the image's boot scripts that hinit does not know. Each begins with the name of its script.
-	Beyond []string
+	// UnknownCommands are commands in the image's boot scripts that hinit does not know. Each begins with the name of its script.
+	UnknownCommands []string
 }
 
 // readImage reads the facts about the image in dir. A file that a user other than root can change counts as missing.
@@ -56,15 +56,15 @@ func readImage(dir string) (m Image) {
 			}
 		}
 	}
-	m.Beyond = slices.Collect(strings.SplitSeq(strings.TrimSuffix(read("beyond"), "\n"), "\n"))
-	if m.Beyond[0] == "" {
-		m.Beyond = nil
+	m.UnknownCommands = slices.Collect(strings.SplitSeq(strings.TrimSuffix(read("beyond"), "\n"), "\n"))
+	if m.UnknownCommands[0] == "" {
+		m.UnknownCommands = nil
 	}
 	return m
 }
 
-// image applies the behaviour of the image to keys that the file does not set. It returns the exit codes that park a gateway.
-func (l *loader) image() (gatewayParks []int) {
+// applyImage applies the behaviour of the image to keys that the file does not set. It returns the exit codes that park a gateway.
+func (l *loader) applyImage() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
 		c.Image.Stage2Fails = fails

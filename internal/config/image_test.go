@@ -33,7 +33,7 @@ func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	c := load("services: {own: {command: [x]}}\nprofiles: {coder: {env: {A: b}}}", map[string]string{"HERMES_DASHBOARD": "1", "HERMES_DASHBOARD_INSECURE": "1"})
 	want := Image{
 		Version: "0.99.0", Stamp: "abc", Subcommands: []string{"chat", "mcp"}, GatewayParks: []int{0, 78}, DashboardHost: "127.0.0.1", NoInsecure: true,
-		Stage2Fails: "2", Beyond: []string{"stage2-hook.sh: cp a b", "02: true"},
+		Stage2Fails: "2", UnknownCommands: []string{"stage2-hook.sh: cp a b", "02: true"},
 	}
 	if !reflect.DeepEqual(c.Image, want) {
 		t.Errorf("image %+v", c.Image)

@@ -158,7 +158,7 @@ func (l *loader) finishIsolation() {
 // checkShares reports a shared directory that contains other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
-		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{holeProfile: "NAME", holeProfileHome: "NAME"}))
+		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: "NAME"}))
 		for _, inside := range []string{l.cfg.Home + "/profiles/x", l.cfg.Home + "/.hinit/x", l.cfg.Control.Socket} {
 			if strings.HasPrefix(inside, path+"/") {
 				key := prefix + "isolation.share"

@@ -141,7 +141,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	if doubt != nil {
-		if err := shown(f, doubt); err != nil {
+		if err := checkQuotable(f, doubt); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -155,9 +155,9 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// shown returns an error if messages must not quote the content of a file that other users can replace. The user who put the file
+// checkQuotable returns an error if messages must not quote the content of a file that other users can replace. The user who put the file
 // there may not be allowed to read it.
-func shown(f *os.File, doubt *trust.Doubt) error {
+func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
 		return reason(err)
@@ -182,11 +182,11 @@ func reason(err error) error {
 
 // parse returns the root of the only document in data.
 func (l *loader) parse(data []byte) *yaml.Node {
-	if line, what := unreadable(data); what != "" {
+	if line, what := invalidByte(data); what != "" {
 		l.problems.at(line, "cannot parse YAML: %s", what)
 		return nil
 	}
-	if line := crowded(data); line > 0 {
+	if line := lineOfTooManyValues(data); line > 0 {
 		l.problems.at(line, "cannot read more than %d values; remove what is not needed here", mostValues)
 		return nil
 	}
@@ -206,7 +206,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
 		return nil
 	}
-	if line := heavy(&doc); line > 0 {
+	if line := lineOfTooManyAliases(&doc); line > 0 {
 		l.problems.at(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", mostValues)
 		return nil
 	}
@@ -237,10 +237,10 @@ func (l *loader) finish(doc *yaml.Node) {
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
 	if doc != nil {
-		d.fields(doc, "", "", fields, c, map[string]func(*yaml.Node){
+		d.decodeMapping(doc, "", "", fields, c, map[string]func(*yaml.Node){
 			"services":      func(n *yaml.Node) { services = n },
 			"runs":          func(n *yaml.Node) { runs = n },
-			"profiles":      func(n *yaml.Node) { own = l.takeProfiles(d, n, fields) },
+			"profiles":      func(n *yaml.Node) { own = l.decodeProfiles(d, n, fields) },
 			"logs.profiles": func(n *yaml.Node) { profileLogs = n },
 		})
 	}
@@ -250,7 +250,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	l.finishSetup(&c.Agent.Setup, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	parkOn := c.Restart.ParkOn
-	gatewayParks := l.image()
+	gatewayParks := l.applyImage()
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
@@ -263,25 +263,25 @@ func (l *loader) finish(doc *yaml.Node) {
 				"leave out the inputs, or user %q", key, h.User)
 		}
 	}
-	l.profileLogs(d, profileLogs)
+	l.decodeProfileLogs(d, profileLogs)
 	c.Restart.ParkOn = gatewayParks
-	l.ownProfiles(d, own)
+	l.decodeOwnSettings(d, own)
 	l.finishIsolation()
 	c.Restart.ParkOn = parkOn // services do not have the gateways' codes
-	l.services(d, services)
-	l.order()
-	l.runs(d, runs)
+	l.decodeServices(d, services)
+	l.checkOrder()
+	l.decodeRuns(d, runs)
 	c.Restart.ParkOn = gatewayParks
 	if l.plain {
 		l.refuseAgent()
 	}
 }
 
-// profileLogs sets the log limits of the profiles that have their own. Call it when all other limits are final.
-func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
-	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
+// decodeProfileLogs sets the log limits of the profiles that have their own. Call it when all other limits are final.
+func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
+	for name, e := range d.namedEntries(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
-		d.fields(e.value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
+		d.decodeMapping(e.value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
 		l.cfg.Logs.Profiles[name] = limits
 	}
 }
@@ -355,10 +355,10 @@ func (l *loader) refuseAgent() {
 	}
 }
 
-// refuseAgentHole reports a template that uses the agent's program.
-func (l *loader) refuseAgentHole(s *Service, prefix string) {
+// refuseAgentPlaceholder reports a template that uses the agent's program.
+func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	check := func(key, text string) {
-		if strings.Contains(text, "{"+holeAgent+"}") && !strings.Contains(text, "{{"+holeAgent+"}}") {
+		if strings.Contains(text, "{"+agentPlaceholder+"}") && !strings.Contains(text, "{{"+agentPlaceholder+"}}") {
 			l.problems.from(l.cfg.origins[prefix+key], "cannot use {agent} in %s%s: hinit run hosts no agent", prefix, key)
 		}
 	}
@@ -375,7 +375,7 @@ func (l *loader) refuseAgentHole(s *Service, prefix string) {
 func Text(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), env: env}
 	text, err := l.read("")
-	if err != nil || l.doubt != nil || crowded(text) > 0 {
+	if err != nil || l.doubt != nil || lineOfTooManyValues(text) > 0 {
 		return nil
 	}
 	return text

@@ -16,8 +16,8 @@ type Need struct {
 	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
 	Optional bool   `key:"optional"`                            // hinit ignores the need if there is no such service, or if the service is not enabled
 
-	said bool // the file sets Until
-	line int
+	untilSet bool // the file sets Until
+	line     int
 }
 
 // The values of [Need].Until.
@@ -103,20 +103,20 @@ func NewProfile(c *Config) Profile {
 	}
 }
 
-// needs reads a list of needs.
-func (d *decoder) needs(n *yaml.Node, key string) []Need {
+// decodeNeeds reads a list of needs.
+func (d *decoder) decodeNeeds(n *yaml.Node, key string) []Need {
 	seen := map[string]bool{}
-	return list(d, n, key, "names such as [db] or [{name: db, until: started}]", func(item *yaml.Node, one string) (Need, bool) {
+	return decodeList(d, n, key, "names such as [db] or [{name: db, until: started}]", func(item *yaml.Node, one string) (Need, bool) {
 		need, before := Need{line: item.Line}, len(d.problems.list)
 		if item.Kind != yaml.MappingNode {
-			need.Name, _ = d.text(item, key, "names")
+			need.Name, _ = d.decodeText(item, key, "names")
 		} else {
-			d.fields(item, one+".", "", Keys[Need](), &need, nil)
+			d.decodeMapping(item, one+".", "", Keys[Need](), &need, nil)
 			if need.Name == "" && len(d.problems.list) == before {
 				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
 			}
 		}
-		need.said = need.Until != ""
+		need.untilSet = need.Until != ""
 		if seen[need.Name] {
 			d.problems.at(item.Line, "cannot set %s: %q is in the list twice; one need has one condition", key, need.Name)
 		}
@@ -130,12 +130,12 @@ func (d *decoder) needs(n *yaml.Node, key string) []Need {
 func plainNeeds(needs []Need) []any {
 	out := make([]any, 0, len(needs))
 	for _, n := range needs {
-		if !n.said && !n.Optional {
+		if !n.untilSet && !n.Optional {
 			out = append(out, n.Name)
 			continue
 		}
 		one := map[string]any{"name": n.Name}
-		if n.said {
+		if n.untilSet {
 			one["until"] = n.Until
 		}
 		if n.Optional {
@@ -173,19 +173,19 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	}
 }
 
-// takeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, still undecoded.
-func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
+// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, still undecoded.
+func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
-	names := fieldNames(fields, within, nil)
+	names := keyNames(fields, within, nil)
 	for _, e := range d.entries(n, "profiles", append(slices.Clone(names), "names of profiles")) {
 		if i := slices.IndexFunc(fields, func(k Key) bool { return k.Path == within+e.key }); i >= 0 {
-			d.field(e, "", &fields[i], l.cfg)
+			d.decodeKey(e, "", &fields[i], l.cfg)
 			continue
 		}
 		switch {
 		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
 			if near := Nearest(e.key, names); near != "" {
-				d.unknown(e.line, within, e.key, names, nil)
+				d.reportUnknownKey(e.line, within, e.key, names, nil)
 				continue
 			}
 			d.problems.at(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
@@ -198,12 +198,12 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []ent
 	return own
 }
 
-// ownProfiles decodes the settings of single profiles. Call it when the inherited values are final.
-func (l *loader) ownProfiles(d *decoder, own []entry) {
+// decodeOwnSettings decodes the settings of single profiles. Call it when the inherited values are final.
+func (l *loader) decodeOwnSettings(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
 		before := len(d.problems.list)
-		d.fields(e.value, prefix, "", Keys[Profile](), &p, nil)
+		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {
 			l.finishRestart(&p.Restart, prefix)
 			l.finishSetup(&p.Setup, prefix)

@@ -12,8 +12,8 @@ type owner struct {
 	restartOn    *[]string
 }
 
-// order checks the needs of all services, and sets the default state that each need waits for. Call it when all services are known.
-func (l *loader) order() {
+// checkOrder checks the needs of all services, and sets the default state that each need waits for. Call it when all services are known.
+func (l *loader) checkOrder() {
 	c := l.cfg
 	var owners []owner
 	needs, follows := edges{}, edges{}
@@ -21,7 +21,7 @@ func (l *loader) order() {
 		owners = append(owners, o)
 		kept := make([]Need, 0, len(*o.needs))
 		for _, n := range *o.needs {
-			if l.need(o, &n) {
+			if l.checkNeed(o, &n) {
 				kept = append(kept, n)
 				needs[o.name] = append(needs[o.name], edge{n.Name, n.line})
 			}
@@ -30,7 +30,7 @@ func (l *loader) order() {
 		key := o.prefix + "restart_on"
 		for _, name := range *o.restartOn {
 			line := c.origins[key].line
-			l.known(key, line, name)
+			l.checkExists(key, line, name)
 			follows[o.name] = append(follows[o.name], edge{name, line})
 		}
 	}
@@ -45,20 +45,20 @@ func (l *loader) order() {
 		c.Profiles.Own[name] = p
 	}
 	for _, o := range owners {
-		l.cycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")
-		l.cycle(o, follows, "restart_on", "they would restart each other for ever; remove one of these names")
+		l.reportCycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")
+		l.reportCycle(o, follows, "restart_on", "they would restart each other for ever; remove one of these names")
 	}
 }
 
-// need sets the state that a need waits for, unless the file sets it. It returns false if the need is ignored or invalid.
-func (l *loader) need(o owner, n *Need) bool {
+// checkNeed sets the state that a need waits for, unless the file sets it. It returns false if the need is ignored or invalid.
+func (l *loader) checkNeed(o owner, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
 	if n.Optional && (!isService && !isGateway || isService && !s.Enabled) {
 		return false
 	}
-	if !l.known(key, n.line, n.Name) {
+	if !l.checkExists(key, n.line, n.Name) {
 		return false
 	}
 	task, policy := isService && s.IsTask(), s.Restart.Policy
@@ -83,8 +83,8 @@ func (l *loader) need(o owner, n *Need) bool {
 	return true
 }
 
-// known reports whether a service of this name exists, or may exist later. If not, it reports a problem.
-func (l *loader) known(key string, line int, name string) bool {
+// checkExists reports whether a service of this name exists, or may exist later. If not, it reports a problem.
+func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
 	switch {
@@ -114,8 +114,8 @@ type edge struct {
 
 type edges map[string][]edge
 
-// cycle reports that an owner depends on itself. Only the first name in a cycle is reported.
-func (l *loader) cycle(o owner, from edges, key, why string) {
+// reportCycle reports that an owner depends on itself. Only the first name in a cycle is reported.
+func (l *loader) reportCycle(o owner, from edges, key, why string) {
 	var path []string
 	seen := map[string]bool{}
 	var walk func(name string) bool

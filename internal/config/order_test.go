@@ -35,7 +35,7 @@ services:
 `, nil)
 	bare := func(needs []Need) (out []Need) {
 		for _, n := range needs {
-			n.line, n.said = 0, false
+			n.line, n.untilSet = 0, false
 			out = append(out, n)
 		}
 		return out

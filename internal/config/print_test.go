@@ -122,7 +122,7 @@ func TestTruth(t *testing.T) {
 		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
 		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
 	} {
-		if got := [2]bool{Truthy3(word), ShellTruthy(word)}; got != want {
+		if got := [2]bool{IsTruthy(word), IsShellTruthy(word)}; got != want {
 			t.Errorf("%q: got %v, want %v", word, got, want)
 		}
 	}

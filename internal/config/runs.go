@@ -18,10 +18,10 @@ const (
 	kanbanStart = 30 * time.Second
 )
 
-// runs decodes the commands that a client may run once.
-func (l *loader) runs(d *decoder, n *yaml.Node) {
+// decodeRuns decodes the commands that a client may run once.
+func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := d.named(n, "runs", "the name %q of a run", checkProfileName)
+	nodes := d.namedEntries(n, "runs", "the name %q of a run", checkProfileName)
 	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
 		nodes[KanbanWorker] = entry{}
 	}
@@ -35,7 +35,7 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 			}
 		}
 		if e.value != nil {
-			d.fields(e.value, prefix, "", Keys[Run](), &r, nil)
+			d.decodeMapping(e.value, prefix, "", Keys[Run](), &r, nil)
 		}
 		if r.Command == nil {
 			l.problems.at(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
@@ -60,7 +60,7 @@ func KanbanWorkerCommand() []string {
 // ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} by options, and does not expand
 // them.
 func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
-	at := slices.Index(command, "{"+holeOptions+"}")
+	at := slices.Index(command, "{"+optionsPlaceholder+"}")
 	if at < 0 {
 		return c.Expand(command, vars)
 	}

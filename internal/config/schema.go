@@ -22,17 +22,17 @@ import (
 //   - is: the valid values, see kindOf.
 //   - env: the environment variable that wins over the file.
 //   - inherits: the key whose value this one has while it is not set.
-//   - fill: the placeholders that its text may have, see holes. On a struct it is for the fields with fill ".".
+//   - fill: the placeholders that its text may have, see placeholders. On a struct it is for the fields with fill ".".
 //   - without: a key of an embedded struct that is left out.
 //   - alias: another spelling of the key. On a struct: names of keys of the struct that are also valid outside of its mapping.
 type Key struct {
-	Path     string // dotted, below the root
-	Env      string
-	Inherits string
-	Alias    string   // path of the key of which this one is another spelling
-	Holes    []string // valid placeholders; nil if the value is no template
-	Root     bool
-	Short    bool
+	Path         string // dotted, below the root
+	Env          string
+	Inherits     string
+	Alias        string   // path of the key of which this one is another spelling
+	Placeholders []string // valid placeholders; nil if the value is no template
+	Root         bool
+	Short        bool
 
 	kind
 	index   []int  // indexes of the struct fields that lead from the root to the value
@@ -77,8 +77,8 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 			k.Inherits = in.Inherits + name
 		}
 		fill, isStruct := tag.Get("fill"), of.Field(i).Type.Kind() == reflect.Struct
-		if k.Holes = holes[fill]; fill == "." || fill == "" && isStruct {
-			k.Holes = in.Holes
+		if k.Placeholders = placeholders[fill]; fill == "." || fill == "" && isStruct {
+			k.Placeholders = in.Placeholders
 		}
 		if isStruct {
 			keys = appendKeys(keys, of.Field(i).Type, &k)
@@ -100,14 +100,14 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	return keys
 }
 
-// holes are the sets of placeholders, see template.go.
-var holes = map[string][]string{
-	"profile": {holeAgent, holeProfile, holeHome, holeProfileHome},
-	"rename":  {holeAgent, holeProfile, holeTo, holeHome, holeProfileHome},
-	"cwd":     {holeHome, holeProfile, holeProfileHome},
-	"service": {holeAgent, holeHome},
-	"home":    {holeHome},
-	"run":     {holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome},
+// placeholders are the sets of placeholders, see template.go.
+var placeholders = map[string][]string{
+	"profile": {agentPlaceholder, profilePlaceholder, homePlaceholder, profileHomePlaceholder},
+	"rename":  {agentPlaceholder, profilePlaceholder, toPlaceholder, homePlaceholder, profileHomePlaceholder},
+	"cwd":     {homePlaceholder, profilePlaceholder, profileHomePlaceholder},
+	"service": {agentPlaceholder, homePlaceholder},
+	"home":    {homePlaceholder},
+	"run":     {agentPlaceholder, profilePlaceholder, taskPlaceholder, optionsPlaceholder, homePlaceholder, profileHomePlaceholder},
 }
 
 // kind describes the valid values of a key beyond its Go type.
@@ -122,38 +122,38 @@ type check func(at any) string
 // kinds has the check for each word of the struct tag "is", and its name for people.
 var kinds = sync.OnceValue(func() map[string]kind {
 	return map[string]kind{
-		"address":     {"IP address", of(checkHost)},
-		"auto":        {"auto or a number", of(checkParallel)},
-		"codes":       {"list of exit codes", eachBetween(0, 255, "an exit code")},
-		"command":     {"command", of(checkCommand)},
-		"cpus":        {"list of processors", parsed(cpulist.Parse)},
-		"cron":        {"schedule", parsed(func(s string) (cronspec.Spec, error) { return cronspec.Parse(s, "") })},
-		"dir":         {"path", of(checkDirTemplate)},
-		"envfiles":    {check: of(checkEnvFiles)},
-		"filename":    {"file name", of(checkFileName)},
-		"group":       {"name of a group", of(checkProfileName)},
-		"headers":     {check: of(checkHeaders)},
-		"home":        {"path", of(checkHome)},
-		"inputs":      {"list of paths and globs", of(checkInputs)},
-		"name":        {check: of(checkProfileName)},
+		"address":     {"IP address", checkOf(checkHost)},
+		"auto":        {"auto or a number", checkOf(checkParallel)},
+		"codes":       {"list of exit codes", checkEach(0, 255, "an exit code")},
+		"command":     {"command", checkOf(checkCommand)},
+		"cpus":        {"list of processors", checkParsed(cpulist.Parse)},
+		"cron":        {"schedule", checkParsed(func(s string) (cronspec.Spec, error) { return cronspec.Parse(s, "") })},
+		"dir":         {"path", checkOf(checkDirTemplate)},
+		"envfiles":    {check: checkOf(checkEnvFiles)},
+		"filename":    {"file name", checkOf(checkFileName)},
+		"group":       {"name of a group", checkOf(checkProfileName)},
+		"headers":     {check: checkOf(checkHeaders)},
+		"home":        {"path", checkOf(checkHome)},
+		"inputs":      {"list of paths and globs", checkOf(checkInputs)},
+		"name":        {check: checkOf(checkProfileName)},
 		"names":       {Type: "list of names"},
-		"notnegative": durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
-		"path":        {"path", of(checkAbs)},
-		"paths":       {"list of paths", of(checkShare)},
-		"port":        {"port", of(checkPort)},
-		"ports":       {"list of ports", eachBetween(1, 65535, "a port")},
-		"positive":    durationThat("above zero", func(d time.Duration) bool { return d > 0 }),
-		"regexp":      {"regular expression", of(checkRegexp)},
-		"signal":      {"signal: `" + strings.Join(Signals, "`, `") + "`", of(checkSignal)},
-		"socket":      {"path", of(checkSocket)},
-		"status":      {"status codes", parsed(ParseStatus)},
-		"uids":        {"range of uids", of(checkUIDs)},
-		"umask":       {"octal number", of(checkUmask)},
-		"url":         {"URL", of(checkURL)},
-		"user":        {"user", of(checkUser)},
-		"variable":    {"variable", of(checkVar)},
-		"webhook":     {"URL", of(checkWebhook)},
-		"zone":        {"time zone", parsed(cronspec.Zone)},
+		"notnegative": checkDuration("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
+		"path":        {"path", checkOf(checkAbs)},
+		"paths":       {"list of paths", checkOf(checkShare)},
+		"port":        {"port", checkOf(checkPort)},
+		"ports":       {"list of ports", checkEach(1, 65535, "a port")},
+		"positive":    checkDuration("above zero", func(d time.Duration) bool { return d > 0 }),
+		"regexp":      {"regular expression", checkOf(checkRegexp)},
+		"signal":      {"signal: `" + strings.Join(Signals, "`, `") + "`", checkOf(checkSignal)},
+		"socket":      {"path", checkOf(checkSocket)},
+		"status":      {"status codes", checkParsed(ParseStatus)},
+		"uids":        {"range of uids", checkOf(checkUIDs)},
+		"umask":       {"octal number", checkOf(checkUmask)},
+		"url":         {"URL", checkOf(checkURL)},
+		"user":        {"user", checkOf(checkUser)},
+		"variable":    {"variable", checkOf(checkVar)},
+		"webhook":     {"URL", checkOf(checkWebhook)},
+		"zone":        {"time zone", checkParsed(cronspec.Zone)},
 	}
 })
 
@@ -169,15 +169,15 @@ func kindOf(is string) (k kind) {
 	case "oneof":
 		k = oneOf(words...)
 	case "between":
-		k = between(words[0], words[1])
+		k = checkRange(words[0], words[1])
 	case "atleast":
 		least, _ := time.ParseDuration(words[0])
-		k = durationThat(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
+		k = checkDuration(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
 	default:
 		k = kinds()[word]
 	}
 	if isOptional {
-		return optional(k)
+		return orEmpty(k)
 	}
 	return k
 }

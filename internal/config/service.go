@@ -11,10 +11,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// services decodes every service. The rest of the configuration must be final, because services inherit from it.
-func (l *loader) services(d *decoder, n *yaml.Node) {
+// decodeServices decodes every service. The rest of the configuration must be final, because services inherit from it.
+func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	c := l.cfg
-	nodes := d.named(n, "services", "service name %q", checkServiceName)
+	nodes := d.namedEntries(n, "services", "service name %q", checkServiceName)
 	for _, b := range builtIn {
 		_, written := nodes[b.name]
 		_, named := l.lookup(b.variable)
@@ -23,22 +23,22 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 		}
 	}
 	for _, name := range sortedKeys(nodes) {
-		l.service(d, name, nodes[name])
+		l.decodeService(d, name, nodes[name])
 	}
 	if _, written := nodes[ActionsName]; !written && c.hasActions() {
-		l.service(d, ActionsName, entry{})
+		l.decodeService(d, ActionsName, entry{})
 	}
 }
 
-// service decodes one service. The entry of a built-in service may be empty.
-func (l *loader) service(d *decoder, name string, e entry) {
+// decodeService decodes one service. The entry of a built-in service may be empty.
+func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.plain {
 		l.plainService(&s)
 	}
 	commandFrom := ""
 	if name == ActionsName {
-		l.actions(&s)
+		l.fillActions(&s)
 	}
 	for _, b := range builtIn {
 		if b.name == name && !l.plain {
@@ -47,11 +47,11 @@ func (l *loader) service(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && rootsOwn(name) && !l.plain && d.doubt != nil { // it always runs as root, whatever the file says
+	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // it always runs as root, whatever the file says
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
-		d.fields(e.value, prefix, "", Keys[Service](), &s, nil)
+		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
 	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
 		d.problems.at(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
@@ -73,8 +73,8 @@ const (
 	LeaseName     = "hinit-lease"   // holds the lease of the volume
 )
 
-// rootsOwn reports whether a built-in service always runs as root.
-func rootsOwn(name string) bool { return name == SandboxName || name == LeaseName }
+// alwaysRoot reports whether a built-in service always runs as root.
+func alwaysRoot(name string) bool { return name == SandboxName || name == LeaseName }
 
 // leaseVar switches on the lease service. Its value selects the program.
 const leaseVar = "HINIT_LEASE"
@@ -82,15 +82,15 @@ const leaseVar = "HINIT_LEASE"
 // leaseRestart is the delay before the lease service restarts.
 const leaseRestart = 100 * time.Millisecond
 
-// lease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages decide
+// fillLease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages decide
 // which init serves the volume.
-func (l *loader) lease(s *Service) string {
-	if kind, _ := l.lookup(leaseVar); !PlainlyFalse(kind) && kind != "kubernetes" {
+func (l *loader) fillLease(s *Service) string {
+	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
 		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
 	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // long before its lease expires
-	return s.runs("hinit-lease-kubernetes")
+	return s.setCommand("hinit-lease-kubernetes")
 }
 
 // builtIn lists the built-in services. fill sets the command and returns the variables that changed it.
@@ -98,19 +98,19 @@ var builtIn = [...]struct {
 	name, variable string
 	fill           func(l *loader, s *Service) (vars string)
 }{
-	{DashboardName, "HERMES_DASHBOARD", (*loader).dashboard},
-	{KanbanName, kanbanVar, func(_ *loader, s *Service) string { return s.runs("hinit-kanban", "serve") }},
-	{WebName, "HINIT_WEB", func(_ *loader, s *Service) string { return s.runs("hinit-web", "serve") }},
+	{DashboardName, "HERMES_DASHBOARD", (*loader).fillDashboard},
+	{KanbanName, kanbanVar, func(_ *loader, s *Service) string { return s.setCommand("hinit-kanban", "serve") }},
+	{WebName, "HINIT_WEB", func(_ *loader, s *Service) string { return s.setCommand("hinit-web", "serve") }},
 	{ForwardName, "HINIT_FORWARD", func(_ *loader, s *Service) string {
 		s.Env["HERMES_HOME"] = "{home}"
-		return s.runs("hinit-web", "forward")
+		return s.setCommand("hinit-web", "forward")
 	}},
-	{SandboxName, "HINIT_SANDBOX", (*loader).sandbox},
-	{LeaseName, leaseVar, (*loader).lease},
+	{SandboxName, "HINIT_SANDBOX", (*loader).fillSandbox},
+	{LeaseName, leaseVar, (*loader).fillLease},
 }
 
-// runs sets a command that depends on no variable.
-func (s *Service) runs(command ...string) string {
+// setCommand sets a command that depends on no variable.
+func (s *Service) setCommand(command ...string) string {
 	s.Command = command
 	return ""
 }
@@ -119,19 +119,19 @@ func (s *Service) runs(command ...string) string {
 // services that run as root.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// sandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must not
+// fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must not
 // get the engine's socket.
-func (l *loader) sandbox(s *Service) string {
+func (l *loader) fillSandbox(s *Service) string {
 	s.User = "root"
 	s.Env["HERMES_HOME"] = "{home}"
 	if roots, set := l.lookup(sandboxRoots); set {
 		s.Env[sandboxRoots] = roots
 	}
-	return s.runs("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
+	return s.setCommand("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
 }
 
-// dashboard sets the command of the image's dashboard (contract, section 10), and returns the variables that changed it.
-func (l *loader) dashboard(s *Service) (vars string) {
+// fillDashboard sets the command of the image's dashboard (contract, section 10), and returns the variables that changed it.
+func (l *loader) fillDashboard(s *Service) (vars string) {
 	host, port := cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), "9119"
 	var used []string
 	if v, ok := l.lookup("HERMES_DASHBOARD_HOST"); ok {
@@ -164,10 +164,10 @@ func (l *loader) dashboard(s *Service) (vars string) {
 // that does not look like it.
 func (l *loader) switchedOn(name string) bool {
 	v, _ := l.lookup(name)
-	if !ShellTruthy(v) && !PlainlyFalse(v) {
+	if !IsShellTruthy(v) && !IsFalse(v) {
 		l.warn("%s=%q counts as off; 1, true and yes are on", name, v)
 	}
-	return ShellTruthy(v)
+	return IsShellTruthy(v)
 }
 
 // finishService settles keys that depend on each other and expands the templates. commandFrom names the variables from which a
@@ -194,7 +194,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		if _, set := l.lookup(s.EnabledBy); set {
 			if s.Name == LeaseName {
 				kind, _ := l.lookup(leaseVar)
-				s.Enabled = !PlainlyFalse(kind)
+				s.Enabled = !IsFalse(kind)
 			} else {
 				s.Enabled = l.switchedOn(s.EnabledBy)
 			}
@@ -202,7 +202,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		}
 	}
 	if l.plain {
-		l.refuseAgentHole(s, prefix)
+		l.refuseAgentPlaceholder(s, prefix)
 	}
 	l.finishChecks(s, prefix)
 	s.Command, s.Operation.StopCommand = c.Expand(s.Command, nil), c.Expand(s.Operation.StopCommand, nil)

@@ -23,8 +23,8 @@ type Setup struct {
 	Operation  Operation                `key:""`
 }
 
-// Caps reports whether a limit needs a control group for the service.
-func (s *Setup) Caps() bool {
+// NeedsCgroup reports whether a limit needs a control group for the service.
+func (s *Setup) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MostPIDs > 0
 }
 
@@ -125,7 +125,7 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 // count if they are on.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
-		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!rootsOwn(name) || s.Enabled) {
+		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRoot(name) || s.Enabled) {
 			return name
 		}
 	}
@@ -223,7 +223,7 @@ func (l *loader) finishSetup(s *Setup, prefix string) {
 // leastMemory is the smallest memory limit that hinit accepts. Every program needs more.
 const leastMemory = 1 << 20
 
-func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {
+func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	size, ok := parseSize(n)
 	if !ok && n.Kind == yaml.ScalarNode {
 		u, err := strconv.ParseUint(n.Value, 0, 63)
@@ -239,7 +239,7 @@ func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {
 	}
 }
 
-func (d *decoder) onOff(n *yaml.Node, key string, at *Switch) {
+func (d *decoder) decodeSwitch(n *yaml.Node, key string, at *Switch) {
 	switch {
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!bool":
 		*at = Switch(strings.ToLower(n.Value))
@@ -250,31 +250,31 @@ func (d *decoder) onOff(n *yaml.Node, key string, at *Switch) {
 	}
 }
 
-func (d *decoder) paths(n *yaml.Node, key string, at *Paths) {
+func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 	if n.Kind != yaml.SequenceNode {
-		if text, ok := d.text(n, key, "path"); ok {
+		if text, ok := d.decodeText(n, key, "path"); ok {
 			*at = Paths{text}
 		}
 		return
 	}
-	*at = d.words(n, key)
+	*at = d.decodeWords(n, key)
 }
 
-func (d *decoder) limits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
+func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
 	own := strings.TrimSuffix(key, "rlimits") + "limits" // also for the alias rlimits
 	if !strings.HasSuffix(key, "rlimits") {
 		own = key
 	}
 	for _, e := range d.entries(n, key, limitNames) {
 		if !slices.Contains(limitNames, e.key) {
-			d.unknown(e.line, key+".", e.key, limitNames, nil)
+			d.reportUnknownKey(e.line, key+".", e.key, limitNames, nil)
 			continue
 		}
 		if first, twice := d.origins[own+"."+e.key]; twice && own != key {
 			d.problems.at(e.line, "cannot set %s.%s: it is already set on line %d", key, e.key, first.line)
 			continue
 		}
-		limit, ok := d.limit(e, key+"."+e.key)
+		limit, ok := d.decodeLimit(e, key+"."+e.key)
 		if ok {
 			limits[e.key] = limit
 			d.origins[own+"."+e.key] = origin{file: d.problems.file, line: e.line}
@@ -282,15 +282,15 @@ func (d *decoder) limits(n *yaml.Node, key string, limits map[string]ResourceLim
 	}
 }
 
-// limit reads one limit, or a soft and a hard one.
-func (d *decoder) limit(e entry, key string) (limit ResourceLimit, ok bool) {
+// decodeLimit reads one limit, or a soft and a hard one.
+func (d *decoder) decodeLimit(e entry, key string) (limit ResourceLimit, ok bool) {
 	soft, hard, both := strings.Cut(e.value.Value, ":")
 	if !both || e.value.Kind != yaml.ScalarNode {
-		limit.Soft, ok = d.limitNumber(e.value, e.key, key)
+		limit.Soft, ok = d.decodeLimitNumber(e.value, e.key, key)
 		return ResourceLimit{limit.Soft, limit.Soft}, ok
 	}
 	part := func(text string) (uint64, bool) {
-		return d.limitNumber(&yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}, e.key, key)
+		return d.decodeLimitNumber(&yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}, e.key, key)
 	}
 	if limit.Soft, ok = part(soft); ok {
 		limit.Hard, ok = part(hard)
@@ -302,7 +302,7 @@ func (d *decoder) limit(e entry, key string) (limit ResourceLimit, ok bool) {
 	return limit, ok
 }
 
-func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {
+func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	switch tag := n.ShortTag(); {
 	case n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == "unlimited":
 		return Unlimited, true
@@ -321,7 +321,7 @@ func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 		return size, true
 	case isSize:
 		d.problems.at(n.Line, "cannot set %s: expected a number or unlimited, got %s; it is no size in bytes, write %d or %d",
-			key, describe(n), size, decimal(n.Value))
+			key, describe(n), size, decimalSize(n.Value))
 	default:
 		d.problems.at(n.Line, "cannot set %s: expected a number%s or unlimited, got %s", key, sizeToo(name), describe(n))
 	}

@@ -10,27 +10,27 @@ import (
 
 // The placeholders of templates. The struct tag "fill" says which of them a key may use.
 const (
-	holeAgent       = "agent"        // agent.binary
-	holeHome        = "home"         // home
-	holeProfile     = "profile"      // name of the profile
-	holeProfileHome = "profile_home" // home directory of the profile
-	holeTo          = "to"           // new name, in a rename
-	holeTask        = "task"         // task of a one-shot run
-	holeOptions     = "options"      // a whole word of a command, which the words of a client replace
+	agentPlaceholder       = "agent"        // agent.binary
+	homePlaceholder        = "home"         // home
+	profilePlaceholder     = "profile"      // name of the profile
+	profileHomePlaceholder = "profile_home" // home directory of the profile
+	toPlaceholder          = "to"           // new name, in a rename
+	taskPlaceholder        = "task"         // task of a one-shot run
+	optionsPlaceholder     = "options"      // a whole word of a command, which the words of a client replace
 )
 
 // AgentDecides reports whether the agent may set parts of a command or an address that belongs to this user. It is true only for the
 // agent's own user. The agent writes the .env of its profiles, so templates of other users get {env:NAME} from hinit.yaml alone.
 func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
 
-var variableHole = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
+var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
 // FillVariables replaces every {env:NAME} in text by the result of value.
 func FillVariables(text string, value func(name string) string) string {
 	if !strings.Contains(text, "{env:") {
 		return text
 	}
-	return variableHole().ReplaceAllStringFunc(text, func(hole string) string { return value(hole[len("{env:") : len(hole)-1]) })
+	return variablePlaceholder().ReplaceAllStringFunc(text, func(hole string) string { return value(hole[len("{env:") : len(hole)-1]) })
 }
 
 // Variables lists the names of every {env:NAME} in the templates of a check.
@@ -63,9 +63,9 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 			return v, true
 		}
 		switch name {
-		case holeAgent:
+		case agentPlaceholder:
 			return c.Agent.Binary, true
-		case holeHome:
+		case homePlaceholder:
 			return c.Home, true
 		}
 		return "", false

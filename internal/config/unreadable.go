@@ -11,9 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unreadable describes the first byte that is invalid in a YAML file, or returns "". The library does not report the line or column
+// invalidByte describes the first byte that is invalid in a YAML file, or returns "". The library does not report the line or column
 // of such a byte. It reports a file in UTF-16 itself.
-func unreadable(data []byte) (line int, what string) {
+func invalidByte(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
 	}
@@ -75,9 +75,9 @@ const mostValues = 100_000
 // longText is the number of bytes of a text that count as one more value.
 const longText = 16
 
-// crowded returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed, because the
+// lineOfTooManyValues returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed, because the
 // parser needs about 200 bytes for each value.
-func crowded(data []byte) (line int) {
+func lineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	line = 1
 	for _, c := range data {
@@ -94,38 +94,38 @@ func crowded(data []byte) (line int) {
 	return 0
 }
 
-// weight counts values with aliases expanded. A count above mostValues is not exact; then heaviest is the line of the alias with the
-// most values.
-type weight struct {
-	known    map[*yaml.Node]int
-	most     int
-	heaviest int
+// valueCounter counts values with aliases expanded. A count above mostValues is not exact. Then worstAlias is the line of the alias
+// with the most values.
+type valueCounter struct {
+	known      map[*yaml.Node]int
+	most       int
+	worstAlias int
 }
 
-func (w *weight) of(n *yaml.Node) int {
-	if total, known := w.known[n]; known {
+func (v *valueCounter) count(n *yaml.Node) int {
+	if total, known := v.known[n]; known {
 		return total
 	}
-	w.known[n] = mostValues + 1 // for an alias to a value that contains the alias
+	v.known[n] = mostValues + 1 // for an alias to a value that contains the alias
 	total := 1 + len(n.Value)/longText
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		total = w.of(n.Alias)
-		if total > w.most {
-			w.most, w.heaviest = total, n.Line
+		total = v.count(n.Alias)
+		if total > v.most {
+			v.most, v.worstAlias = total, n.Line
 		}
 	}
 	for _, child := range n.Content {
-		total = min(total+w.of(child), mostValues+1)
+		total = min(total+v.count(child), mostValues+1)
 	}
-	w.known[n] = total
+	v.known[n] = total
 	return total
 }
 
-// heavy returns a line at which a document exceeds mostValues, or 0.
-func heavy(doc *yaml.Node) (line int) {
-	w := weight{known: make(map[*yaml.Node]int)}
-	if w.of(doc) <= mostValues {
+// lineOfTooManyAliases returns a line at which a document exceeds mostValues, or 0.
+func lineOfTooManyAliases(doc *yaml.Node) (line int) {
+	v := valueCounter{known: make(map[*yaml.Node]int)}
+	if v.count(doc) <= mostValues {
 		return 0
 	}
-	return max(w.heaviest, 1)
+	return max(v.worstAlias, 1)
 }

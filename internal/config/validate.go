@@ -47,7 +47,7 @@ func checkAbs(s string) string {
 
 // checkDirTemplate is like checkAbs, but the text may begin with a placeholder for a path.
 func checkDirTemplate(s string) string {
-	for _, hole := range []string{holeHome, holeProfileHome} {
+	for _, hole := range []string{homePlaceholder, profileHomePlaceholder} {
 		if strings.HasPrefix(s, "{"+hole+"}") {
 			return ""
 		}
@@ -130,12 +130,14 @@ func checkVar(s string) string {
 // varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// of makes a check of a function that takes a value of type T.
-func of[T any](reason func(T) string) check { return func(at any) string { return reason(*at.(*T)) } }
+// checkOf makes a check of a function that takes a value of type T.
+func checkOf[T any](reason func(T) string) check {
+	return func(at any) string { return reason(*at.(*T)) }
+}
 
-// parsed accepts a text that a function can parse. The function's error is the fault.
-func parsed[T any](parse func(string) (T, error)) check {
-	return of(func(s string) string {
+// checkParsed accepts a text that a function can parse. The function's error is the fault.
+func checkParsed[T any](parse func(string) (T, error)) check {
+	return checkOf(func(s string) string {
 		if _, err := parse(s); err != nil {
 			return err.Error()
 		}
@@ -143,9 +145,9 @@ func parsed[T any](parse func(string) (T, error)) check {
 	})
 }
 
-// eachBetween accepts numbers in a range. The message begins with what, as in "a port".
-func eachBetween(least, most int, what string) check {
-	return of(func(numbers []int) string {
+// checkEach accepts numbers in a range. The message begins with what, as in "a port".
+func checkEach(least, most int, what string) check {
+	return checkOf(func(numbers []int) string {
 		for _, n := range numbers {
 			if n < least || n > most {
 				return fmt.Sprintf("%s is from %d to %d, got %d", what, least, most, n)
@@ -155,8 +157,8 @@ func eachBetween(least, most int, what string) check {
 	})
 }
 
-// durationThat accepts durations for which ok returns true. is describes them for messages.
-func durationThat(is string, ok func(time.Duration) bool) kind {
+// checkDuration accepts durations for which ok returns true. is describes them for messages.
+func checkDuration(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
 			return fmt.Sprintf("expected a duration %s, got %s", is, formatDuration(d))
@@ -165,8 +167,8 @@ func durationThat(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-// between accepts numbers in a range. least and most are the bounds, as text.
-func between(least, most string) kind {
+// checkRange accepts numbers in a range. least and most are the bounds, as text.
+func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
 		var n float64
 		switch at := at.(type) {
@@ -184,8 +186,8 @@ func between(least, most string) kind {
 	}}
 }
 
-// optional is like k, but also accepts an empty value.
-func optional(k kind) kind {
+// orEmpty is like k, but also accepts an empty value.
+func orEmpty(k kind) kind {
 	return kind{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 			return ""
@@ -195,7 +197,7 @@ func optional(k kind) kind {
 }
 
 func oneOf(words ...string) kind {
-	return kind{"`" + strings.Join(words, "`, `") + "`", of(func(s string) string {
+	return kind{"`" + strings.Join(words, "`, `") + "`", checkOf(func(s string) string {
 		if slices.Contains(words, s) {
 			return ""
 		}
@@ -258,7 +260,7 @@ func secondsOrDuration(text string) (d time.Duration, reason string) {
 
 // switchText reads a switch as the image's scripts do, and refuses a text that means neither yes nor no.
 func switchText(text string) (on bool, reason string) {
-	if on = ShellTruthy(text); !on && !PlainlyFalse(text) {
+	if on = IsShellTruthy(text); !on && !IsFalse(text) {
 		reason = "expected 1, true or yes, or 0, false or no"
 	}
 	return on, reason

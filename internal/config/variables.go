@@ -41,18 +41,20 @@ func UnknownVariables(environ []string) (warnings []string) {
 	return warnings
 }
 
-// Truthy3 reports whether s is 1, true or yes, in any case. The agent's command line reads switches such as
+// IsTruthy reports whether s is 1, true or yes, in any case. The agent's command line reads switches such as
 // HERMES_GATEWAY_NO_SUPERVISE in this way.
-func Truthy3(s string) bool { return slices.Contains([]string{"1", "true", "yes"}, strings.ToLower(s)) }
+func IsTruthy(s string) bool {
+	return slices.Contains([]string{"1", "true", "yes"}, strings.ToLower(s))
+}
 
-// ShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read switches
+// IsShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read switches
 // such as HERMES_DASHBOARD in this way: "tRuE" and "on" are false.
-func ShellTruthy(s string) bool {
+func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
 
-// PlainlyFalse reports whether s is a word that switches a thing off. A value that is neither true nor
+// IsFalse reports whether s is a word that switches a thing off. A value that is neither true nor
 // plainly false deserves a warning.
-func PlainlyFalse(s string) bool {
+func IsFalse(s string) bool {
 	return slices.Contains([]string{"", "0", "false", "no", "off", "n", "f"}, strings.ToLower(s))
 }

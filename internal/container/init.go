@@ -50,7 +50,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	// a stop.
 	sig := signals.Listen()
 	taken, none := reexec.Take()
-	tuning.InheritNothing()
+	tuning.CloseInheritedOnExec()
 	tuning.LimitMemory()
 	threads, err := tuning.MakeThreads(taken.Threads()) // so many that services can't use up the process numbers for them
 	if err != nil {

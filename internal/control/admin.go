@@ -16,8 +16,8 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
 	out, err := s.core.Reload(r.Context(), how)
-	out.Changes, out.Plan, out.Settings = list(out.Changes), list(out.Plan), list(out.Settings)
-	return later(http.StatusOK, out, err)
+	out.Changes, out.Plan, out.Settings = nonNil(out.Changes), nonNil(out.Plan), nonNil(out.Settings)
+	return answerLater(http.StatusOK, out, err)
 }
 
 func postTopology(s *Server, r *request, how client.Topology) (reply, error) {
@@ -25,13 +25,13 @@ func postTopology(s *Server, r *request, how client.Topology) (reply, error) {
 		return reply{}, refuse(client.KindBadRequest, "mode is %q; it is one of %s, in a container with profiles", how.Mode, strings.Join(client.Topologies, ", "))
 	}
 	out, err := s.core.Topology(r.Context(), how.Mode, how.DryRun)
-	return later(http.StatusOK, out, err)
+	return answerLater(http.StatusOK, out, err)
 }
 
 func postExamine(s *Server, r *request, _ struct{}) (reply, error) {
-	return later(http.StatusOK, client.ExamineReply{Findings: list(s.core.Examine(r.Context()))}, nil)
+	return answerLater(http.StatusOK, client.ExamineReply{Findings: nonNil(s.core.Examine(r.Context()))}, nil)
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	return s.inTurn(r, func() (reply, error) { return done(client.ConfigReply{Entries: list(s.core.Config())}) })
+	return s.inTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
 }

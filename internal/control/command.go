@@ -47,7 +47,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		}
 		begin := time.Now()
 		limit := patience(wait, timeout)
-		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, late(limit))
+		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, timeLimitError(limit))
 		defer cancel()
 		before, err := s.lookup(ctx, r, limit)
 		switch {
@@ -88,7 +88,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 	if wantsText(r.Request) {
 		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
-	return later(status, view, nil)
+	return answerLater(status, view, nil)
 }
 
 // bootTime is the time limit of a command that does not wait for its effect. The command still waits for the boot, and until
@@ -106,7 +106,7 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 // profile may be new. It waits at most as long as patience; ctx ends at that time too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
-	v, unknown := resolve(s.core.Snapshot(), name)
+	v, unknown := findService(s.core.Snapshot(), name)
 	if unknown == nil || r.route.boot != forNames {
 		return v, unknown
 	}
@@ -116,7 +116,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case !over:
 		return nil, unknown // the client is part of the boot, so it can't wait for it
 	}
-	if v, unknown = resolve(s.core.Snapshot(), name); unknown == nil {
+	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
 	}
 	switch err := s.core.Find(ctx, name); {
@@ -128,7 +128,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	default:
 		return nil, unknown // the disk has not answered; the name stays unknown
 	}
-	return resolve(s.core.Snapshot(), name)
+	return findService(s.core.Snapshot(), name)
 }
 
 // awaitBoot waits until the boot is over. It returns false if the client is part of the boot and so may not wait for it.
@@ -192,7 +192,7 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	if ask.Signal < 1 || ask.Signal > mostSignal {
 		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, mostSignal)
 	}
-	v, err := s.lookup(r.Context(), r, lookLimit)
+	v, err := s.lookup(r.Context(), r, readLimit)
 	switch {
 	case err != nil:
 		return reply{}, err

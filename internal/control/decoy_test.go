@@ -20,10 +20,10 @@ func TestAServiceDirectoryOfTheAgentsNeverStandsForAProfile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			snap := &supervisor.Snapshot{Services: []*supervisor.Service{c.other, gateway}}
-			if v, err := resolve(snap, "coder"); err != nil || v.Name != c.want {
+			if v, err := findService(snap, "coder"); err != nil || v.Name != c.want {
 				t.Errorf("it is %+v, %v", v, err)
 			}
-			if v, err := resolve(snap, c.other.Name); c.other.Name == "web" && (err != nil || v != c.other) {
+			if v, err := findService(snap, c.other.Name); c.other.Name == "web" && (err != nil || v != c.other) {
 				t.Errorf("it is %+v, %v", v, err)
 			}
 		})

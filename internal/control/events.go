@@ -83,7 +83,7 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	}
 	out.feed(ctx, follow, ring.News, func() (more bool) {
 		records, lost := ring.Since(cursor)
-		records, more = first(records)
+		records, more = firstBatch(records)
 		if lost > 0 {
 			out.write(client.Lost{Lost: lost})
 			cursor += lost
@@ -96,8 +96,8 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	})
 }
 
-// first returns at most batch items of a list, and whether more follow. So a slow client holds few items in memory.
-func first[T any](all []T) (some []T, more bool) {
+// firstBatch returns at most batch items of a list, and whether more follow. So a slow client holds few items in memory.
+func firstBatch[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
 	}

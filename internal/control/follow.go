@@ -25,8 +25,8 @@ type follower struct {
 
 // next returns the changes since the last call. It returns all services at first, and when a service was added or removed.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
-	snap, added := f.server.known(ctx, nil)
-	services := slices.DeleteFunc(slices.Clone(ordered(snap.Services)), func(v *supervisor.Service) bool { return !listed(v) })
+	snap, added := f.server.snapshotWith(ctx, nil)
+	services := slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
 	problems := make([]uint64, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
@@ -42,7 +42,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	if change.Whole {
 		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
 	}
-	shorten(change.Services)
+	shortenTails(change.Services)
 	f.sent, f.problems = services, problems
 	return change, change.Whole || len(change.Services) > 0
 }
@@ -63,7 +63,7 @@ func (s *Server) followStatus(out *lines, r *request) {
 		news := s.core.News()
 		line, err := s.inTurn(r, func() (reply, error) {
 			if change, changed := f.next(r.Context()); changed || due {
-				return done(change)
+				return answer(change)
 			}
 			return reply{}, nil
 		})

@@ -50,7 +50,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 			unless(cmp.Or(l.Detail, "another hinit serves the volume"))
 		}
 	}
-	snap, _ = s.known(r.Context(), nil)
+	snap, _ = s.snapshotWith(r.Context(), nil)
 	unserved, idle := s.countWanted(snap, &h)
 	if probe == "" {
 		unless(unserved)
@@ -62,9 +62,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 		unless(idle)
 	}
 	if len(h.Troubled) > batch {
-		return s.inTurn(r, func() (reply, error) { return done(h) })
+		return s.inTurn(r, func() (reply, error) { return answer(h) })
 	}
-	return done(h)
+	return answer(h)
 }
 
 // countWanted counts the services that are wanted up. unserved names a profile without a gateway. idle says why a pod is not
@@ -145,7 +145,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 // judge returns the verdict on a service, from the same facts as the status.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
-		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, look(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
+		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, readStat(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
 		Checks: s.core.Checks.Checks(v.Name),
 	}
 	return show.Judge(&out)
@@ -159,7 +159,7 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())
 	}
-	v, err := s.lookup(r.Context(), r, lookLimit)
+	v, err := s.lookup(r.Context(), r, readLimit)
 	if err != nil {
 		return reply{}, err
 	}
@@ -173,5 +173,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return later(http.StatusOK, s.view(v, r.who), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return answerLater(http.StatusOK, s.view(v, r.who), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

@@ -102,7 +102,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	if failed == nil && err == nil && n == 0 {
 		err = io.EOF
 	}
-	return n, cmp.Or(failed, named("read", err))
+	return n, cmp.Or(failed, withCallName("read", err))
 }
 
 // hungUp stands in for the read of one byte by which net/http watches a client during a handler. It only reports whether the
@@ -127,11 +127,11 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 		}
 		return true
 	})
-	return sent, cmp.Or(failed, named("write", err))
+	return sent, cmp.Or(failed, withCallName("write", err))
 }
 
-// named adds the name of the system call to its error.
-func named(call string, err error) error {
+// withCallName adds the name of the system call to its error.
+func withCallName(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
 	}
@@ -172,7 +172,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		n := &g.places.taken[g.policy.classOf(who)]
 		if n.Add(1) > mostConns() {
 			n.Add(-1)
-			g.turnAway(c, who)
+			g.refuseConnection(c, who)
 			continue
 		}
 		return &conn{Conn: c, raw: raw, peer: who, places: g.places, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
@@ -196,9 +196,9 @@ func (c *conn) Close() error {
 	return c.places.close(c.Conn)
 }
 
-// turnAway refuses a connection. The answer fits into the empty buffer of a new socket, so the write does not block; the deadline is
+// refuseConnection refuses a connection. The answer fits into the empty buffer of a new socket, so the write does not block; the deadline is
 // for safety. The connection stays half open for a moment, because curl reports an early close as a failed connection.
-func (g *gate) turnAway(c net.Conn, who peer) {
+func (g *gate) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
@@ -227,11 +227,11 @@ type room struct {
 	turn   chan struct{} // capacity 1
 	mu     sync.Mutex
 	unsent int
-	held   []*held // oldest first
+	unread []*unreadAnswer // oldest first
 }
 
-// held is an answer that its client has not read yet.
-type held struct {
+// unreadAnswer is an answer that its client has not read yet.
+type unreadAnswer struct {
 	bytes int
 	since time.Time
 	conn  net.Conn
@@ -247,7 +247,7 @@ func newRooms() (out [classes]*room) {
 // answer calls build when it is this request's turn. The answer takes up room until sent is called. A single answer may be larger
 // than the room.
 func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
-	limit, cancel := context.WithTimeoutCause(ctx, lookLimit, errUnread)
+	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
 	case m.turn <- struct{}{}: // tried first, so that it succeeds even after the time limit
@@ -261,24 +261,24 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 	defer func() { <-m.turn }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
-		out.sent, err = m.keep(limit, &held{len(out.body), time.Now(), c})
+		out.sent, err = m.reserve(limit, &unreadAnswer{len(out.body), time.Now(), c})
 	}
 	return out, err
 }
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// keep waits until there is room for an answer.
-func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
+// reserve waits until there is room for an answer.
+func (m *room) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
 		if m.unsent == 0 || m.unsent+h.bytes <= mostUnsent {
 			m.unsent += h.bytes
-			m.held = append(m.held, h)
+			m.unread = append(m.unread, h)
 			m.mu.Unlock()
-			return func() { m.give(h) }, nil
+			return func() { m.free(h) }, nil
 		}
-		oldest := m.held[0]
+		oldest := m.unread[0]
 		m.mu.Unlock()
 		if oldest.conn != nil && time.Since(oldest.since) > readTime {
 			_ = oldest.conn.Close() // the slow client sees a closed connection
@@ -291,11 +291,11 @@ func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
 	}
 }
 
-func (m *room) give(h *held) {
+func (m *room) free(h *unreadAnswer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unsent -= h.bytes
-	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
+	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
 // inTurn makes an answer that may be large, when there is room for it. build must not wait, because other requests of the class

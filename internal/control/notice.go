@@ -23,14 +23,14 @@ const (
 	noticeBurst = 50
 )
 
-// notices limits the rate of notices.
-type notices struct {
+// noticeLimit limits the rate of notices.
+type noticeLimit struct {
 	mu    sync.Mutex
 	spent time.Time // each accepted notice moves this time forward by one step, at most up to the present
 }
 
-// take reports whether another notice is accepted now, and counts it.
-func (n *notices) take(now time.Time) bool {
+// allow reports whether another notice is accepted now, and counts it.
+func (n *noticeLimit) allow(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	const step = time.Second / noticeRate
@@ -46,11 +46,11 @@ func (n *notices) take(now time.Time) bool {
 
 func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	switch {
-	case !noticeKey(n.Key):
+	case !isNoticeKey(n.Key):
 		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
 	case len(n.Data) > maxData:
 		return reply{}, refuse(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxData)
-	case !s.notices.take(s.now()):
+	case !s.noticeLimit.allow(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
 	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: show.Line(n.Data)}
@@ -68,4 +68,4 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 
 var validKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z./_-]+$`) })
 
-func noticeKey(key string) bool { return len(key) <= maxKey && validKey().MatchString(key) }
+func isNoticeKey(key string) bool { return len(key) <= maxKey && validKey().MatchString(key) }

@@ -9,25 +9,25 @@ import (
 )
 
 func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
-	var n notices
+	var n noticeLimit
 	now := time.Now()
 	for i := range noticeBurst {
-		if !n.take(now) {
+		if !n.allow(now) {
 			t.Fatalf("notice %d is one too many", i)
 		}
 	}
-	if n.take(now) {
+	if n.allow(now) {
 		t.Error("there is no limit")
 	}
 	for i := range noticeRate + 1 {
-		if n.take(now.Add(time.Second)) != (i < noticeRate) {
+		if n.allow(now.Add(time.Second)) != (i < noticeRate) {
 			t.Errorf("a second later, notice %d: there are not %d more", i+1, noticeRate)
 		}
 	}
 	for key, want := range map[string]bool{
 		"a": true, "Job/3.done_x-y": true, strings.Repeat("k", 64): true, "": false, "a b": false, "a\n": false, "ü": false, strings.Repeat("k", 65): false,
 	} {
-		if noticeKey(key) != want {
+		if isNoticeKey(key) != want {
 			t.Errorf("the key %q is taken: %t", key, !want)
 		}
 	}

@@ -53,16 +53,16 @@ func explain(ctx context.Context, err error) *client.Error {
 
 // reply is a handler's answer: a body, or a stream that writes its own.
 type reply struct {
-	status int
-	header http.Header // further headers; the type is JSON unless it is set here
-	body   []byte
-	late   any // value for a JSON body that is made when it is the request's turn
-	stream func(w http.ResponseWriter)
-	fault  *client.Error // error that the body describes
-	sent   func()        // must be called when the body is sent; nil for nothing
+	status   int
+	header   http.Header // further headers; the type is JSON unless it is set here
+	body     []byte
+	deferred any // value for a JSON body that is made when it is the request's turn
+	stream   func(w http.ResponseWriter)
+	fault    *client.Error // error that the body describes
+	sent     func()        // must be called when the body is sent; nil for nothing
 }
 
-func done(v any) (reply, error) { return withStatus(http.StatusOK, v) }
+func answer(v any) (reply, error) { return withStatus(http.StatusOK, v) }
 
 func withStatus(status int, v any) (reply, error) {
 	var body bytes.Buffer
@@ -72,8 +72,10 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// later returns an answer whose JSON is made when there is room for it in memory: many clients may not read their answers.
-func later(status int, v any, err error) (reply, error) { return reply{status: status, late: v}, err }
+// answerLater returns an answer whose JSON is made when there is room for it in memory: many clients may not read their answers.
+func answerLater(status int, v any, err error) (reply, error) {
+	return reply{status: status, deferred: v}, err
+}
 
 // encoder writes one line of JSON per value, without HTML escapes.
 func encoder(w io.Writer) *json.Encoder {

@@ -23,7 +23,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // it does not wait
-		if give, err := m.keep(ctx, &held{3 << 20, time.Now(), nil}); err == nil {
+		if give, err := m.reserve(ctx, &unreadAnswer{3 << 20, time.Now(), nil}); err == nil {
 			total += 3 << 20
 			gives = append(gives, give)
 		}
@@ -33,7 +33,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() {
-		give, err := m.keep(t.Context(), &held{mostUnsent * 2, time.Now(), nil}) // larger than the room: alone
+		give, err := m.reserve(t.Context(), &unreadAnswer{mostUnsent * 2, time.Now(), nil}) // larger than the room: alone
 		if err == nil {
 			give()
 		}
@@ -61,12 +61,12 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 		}
 	}
 	few := list[:2]
-	if shorten(few); len(few[0].LastExit.Tail) != 20 || len(few[0].LastExit.Tail[0]) != 500 {
+	if shortenTails(few); len(few[0].LastExit.Tail) != 20 || len(few[0].LastExit.Tail[0]) != 500 {
 		t.Error("those of two are shortened")
 	}
 	lines := list[7].LastExit.Tail
-	shorten(list)
-	out, err := done(list)
+	shortenTails(list)
+	out, err := answer(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 		ask := func(ctx context.Context) reply {
 			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, strings.NewReader(body))
 			r.SetPathValue("name", "gateway-a")
-			return s.guarded(rt, httptest.NewRecorder(), r)
+			return s.handle(rt, httptest.NewRecorder(), r)
 		}
 		first := ask(t.Context())
 		if method != http.MethodPost || first.fault != nil || len(first.body) == 0 {

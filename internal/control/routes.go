@@ -39,7 +39,7 @@ type route struct {
 }
 
 const (
-	lookLimit = 5 * time.Second  // for answers from memory
+	readLimit = 5 * time.Second  // for answers from memory
 	slotLimit = 9 * time.Second  // for the scan directory and the examination of the volume: their clients wait for 10 s
 	workLimit = 30 * time.Second // for work that reads many files
 
@@ -50,29 +50,29 @@ const (
 // disk is slow, because the core's calls end with the request's context.
 func routes() []route {
 	return []route{
-		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
+		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},
 		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
-		{"GET /v1/services/{name}", mayRead, anytime, lookLimit, getService},
+		{"GET /v1/services/{name}", mayRead, anytime, readLimit, getService},
 		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart, false)},
 		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop, false)},
 		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart, false)},
 		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, command(client.VerbStart, true)},
-		{"POST /v1/services/{name}/checks", mayControl, anytime, lookLimit, withBody(postChecks)},
-		{"POST /v1/services/{name}/signal", mayControl, anytime, lookLimit, withBody(postSignal)},
-		{"POST /v1/services/{name}/say", mayControl, anytime, lookLimit, withBody(postSay)},
+		{"POST /v1/services/{name}/checks", mayControl, anytime, readLimit, withBody(postChecks)},
+		{"POST /v1/services/{name}/signal", mayControl, anytime, readLimit, withBody(postSignal)},
+		{"POST /v1/services/{name}/say", mayControl, anytime, readLimit, withBody(postSay)},
 		{"POST /v1/runs", mayControl, afterAll, workLimit, withBody(postRun)},
 		{"GET /v1/runs", mayControl, anytime, 0, getRuns},
 		{"GET /v1/runs/{id}", mayControl, anytime, 0, getRun},
-		{"POST /v1/runs/{id}/stop", mayControl, anytime, lookLimit, withBody(postRunStop)},
-		{"POST /v1/notices", mayControl, anytime, lookLimit, withBody(postNotice)},
+		{"POST /v1/runs/{id}/stop", mayControl, anytime, readLimit, withBody(postRunStop)},
+		{"POST /v1/notices", mayControl, anytime, readLimit, withBody(postNotice)},
 		{"GET /v1/events", mayRead, anytime, 0, getEvents},
 		{"POST /v1/rescan", mayControl, afterAll, workLimit, withBody(postRescan)},
 		{"POST /v1/reload", mayControl, afterAll, workLimit, withBody(postReload)},
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, withBody(postExamine)},
-		{"POST /v1/reexec", mayReplace, anytime, lookLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // more than the status: it shows paths and settings
-		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},
+		{"POST /v1/reexec", mayReplace, anytime, readLimit, withBody(postReexec)},
+		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // more than the status: it shows paths and settings
+		{"GET /v1/health", mayRead, anytime, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
 		{"POST /v1/slots/control", mayControl, anytime, slotLimit, withBody(postSlotControl)},
@@ -101,9 +101,9 @@ func (r *request) parse() (err error) {
 	return nil
 }
 
-// late is the cause of a context that ended at the limit of its route.
-type late time.Duration
+// timeLimitError is the cause of a context that ended at the limit of its route.
+type timeLimitError time.Duration
 
-func (l late) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }
+func (l timeLimitError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }
 
-func (late) Unwrap() error { return context.DeadlineExceeded }
+func (timeLimitError) Unwrap() error { return context.DeadlineExceeded }

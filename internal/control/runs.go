@@ -26,7 +26,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 		return reply{}, err
 	}
 	run, err := s.core.StartRun(r.Context(), ask)
-	return later(http.StatusOK, run, err)
+	return answerLater(http.StatusOK, run, err)
 }
 
 // checkRun returns an error for an invalid request.
@@ -64,14 +64,14 @@ func getRuns(s *Server, r *request) (reply, error) {
 	if !follow {
 		return s.inTurn(r, func() (reply, error) {
 			runs, _ := s.core.Runs.Since(0)
-			return done(client.RunsReply{Runs: list(runs)})
+			return answer(client.RunsReply{Runs: nonNil(runs)})
 		})
 	}
 	return s.stream(r, true, func(out *lines) {
 		cursor := uint64(0)
 		out.feed(r.Context(), true, s.core.Runs.News, func() (more bool) {
 			runs, next := s.core.Runs.Since(cursor)
-			runs, more = first(runs)
+			runs, more = firstBatch(runs)
 			for _, run := range runs {
 				out.write(run)
 				cursor = run.Seq
@@ -90,7 +90,7 @@ func getRun(s *Server, r *request) (reply, error) {
 	id := r.PathValue("id")
 	run, err := s.core.Runs.Find(id)
 	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
-		return later(http.StatusOK, run, err)
+		return answerLater(http.StatusOK, run, err)
 	}
 	ms, bad := strconv.ParseInt(query.Get("wait_ms"), 10, 64)
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
@@ -106,12 +106,12 @@ func getRun(s *Server, r *request) (reply, error) {
 	for {
 		news := s.core.Runs.News()
 		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil {
-			return later(http.StatusOK, run, err)
+			return answerLater(http.StatusOK, run, err)
 		}
 		select {
 		case <-news:
 		case <-over.C:
-			return later(http.StatusOK, run, err)
+			return answerLater(http.StatusOK, run, err)
 		case <-r.Context().Done():
 			return reply{}, ended(r.Context())
 		}
@@ -120,7 +120,7 @@ func getRun(s *Server, r *request) (reply, error) {
 
 func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 	run, err := s.core.Runs.Stop(r.Context(), r.PathValue("id"))
-	return later(http.StatusOK, run, err)
+	return answerLater(http.StatusOK, run, err)
 }
 
 // maxSaid limits the text of a service.

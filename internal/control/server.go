@@ -43,21 +43,21 @@ func closed(ctx context.Context) *client.Error {
 
 // Server answers the control API. Make it with New.
 type Server struct {
-	core     Core
-	policy   policy
-	log      func(string)
-	used     func()
-	now      func() time.Time
-	bodyTime time.Duration // from the end of a header to the end of the body
-	sendTime time.Duration // for a client to read one piece of an answer
-	lookTime time.Duration // for the boot to list the profiles, when a request names a service
-	limit    func(route) time.Duration
-	http     *http.Server
-	mux      *http.ServeMux
-	places   places
-	rooms    [classes]*room // room for answers
-	cancel   context.CancelCauseFunc
-	notices  notices
+	core        Core
+	policy      policy
+	log         func(string)
+	used        func()
+	now         func() time.Time
+	bodyTime    time.Duration // from the end of a header to the end of the body
+	sendTime    time.Duration // for a client to read one piece of an answer
+	lookTime    time.Duration // for the boot to list the profiles, when a request names a service
+	limit       func(route) time.Duration
+	http        *http.Server
+	mux         *http.ServeMux
+	places      places
+	rooms       [classes]*room // room for answers
+	cancel      context.CancelCauseFunc
+	noticeLimit noticeLimit
 
 	mu       sync.Mutex
 	closing  *client.Error // error for new requests; nil while they are accepted
@@ -146,8 +146,8 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	}
 }
 
-// enter counts a new request. It returns an error if the server accepts none any more.
-func (s *Server) enter() *client.Error {
+// beginRequest counts a new request. It returns an error if the server accepts none any more.
+func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == nil {
@@ -160,7 +160,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // limits the wait for a client that announces a body and does not send it
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
-	if err := s.enter(); err != nil {
+	if err := s.beginRequest(); err != nil {
 		if err.Kind == client.KindReplaced { // nothing was read, so any request may be repeated
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
@@ -173,7 +173,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
-	out := s.guarded(rt, w, r)
+	out := s.handle(rt, w, r)
 	if out.sent != nil {
 		defer out.sent()
 	}
@@ -190,8 +190,8 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out.stream(w)
 }
 
-// guarded checks access, reads the body and runs the handler. After a panic it answers with an error.
-func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
+// handle checks access, reads the body and runs the handler. After a panic it answers with an error.
+func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.report(r, p)
@@ -217,8 +217,8 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	if err == nil {
 		out, err = s.answer(rt, req)
 	}
-	if err == nil && out.late != nil {
-		out, err = s.rooms[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.late) })
+	if err == nil && out.deferred != nil {
+		out, err = s.rooms[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.deferred) })
 	}
 	if err != nil {
 		return failure(explain(r.Context(), err))
@@ -238,7 +238,7 @@ func (s *Server) answer(rt route, r *request) (reply, error) {
 			return reply{}, err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), limit-time.Since(begin), late(limit))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), limit-time.Since(begin), timeLimitError(limit))
 	defer cancel()
 	r.Request = r.WithContext(ctx)
 	return rt.handle(s, r)

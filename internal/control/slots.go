@@ -44,9 +44,9 @@ func getSlots(s *Server, r *request) (reply, error) {
 		return s.inTurn(r, func() (reply, error) {
 			out := client.SlotsReply{Slots: []client.Slot{}}
 			if core, err := s.slots(); err == nil {
-				out.Slots = list(core.Slots(r.Context()))
+				out.Slots = nonNil(core.Slots(r.Context()))
 			}
-			return done(out)
+			return answer(out)
 		})
 	}
 	core, err := s.slots()
@@ -57,7 +57,7 @@ func getSlots(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return done(client.SlotsReply{Slots: []client.Slot{slot}})
+	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
 }
 
 func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
@@ -137,7 +137,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return done(client.SlotsReply{Slots: []client.Slot{slot}})
+	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
 }
 
 type slotGoal struct {
@@ -187,7 +187,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		news := s.core.News()
 		slot, err := slotAt(ctx, core, dir)
 		if e := (*client.Error)(nil); !first && errors.As(err, &e) && e.Kind == client.KindUnknown {
-			return vanished(last, u)
+			return slotRemoved(last, u)
 		}
 		if err != nil {
 			return client.Slot{}, err
@@ -199,7 +199,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		case u.reached(slot):
 			return slot, nil
 		case slot.Permanent && !slot.Up && u.letter != 'd' && u.letter != 'D':
-			return client.Slot{}, refuse(client.KindPermanent, "%s", permanently(slot))
+			return client.Slot{}, refuse(client.KindPermanent, "%s", permanentReason(slot))
 		}
 		select {
 		case <-news:
@@ -209,8 +209,8 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// vanished ends a wait for a slot that was removed. The slot counts as down.
-func vanished(slot client.Slot, u slotGoal) (client.Slot, error) {
+// slotRemoved ends a wait for a slot that was removed. The slot counts as down.
+func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0
 		return slot, nil
@@ -218,7 +218,7 @@ func vanished(slot client.Slot, u slotGoal) (client.Slot, error) {
 	return client.Slot{}, refuse(client.KindPermanent, "%s was removed", slot.Name)
 }
 
-func permanently(s client.Slot) string {
+func permanentReason(s client.Slot) string {
 	how := fmt.Sprintf("its last run exited with code %d", s.ExitCode)
 	if s.Signal != 0 {
 		how = fmt.Sprintf("its last run was ended by signal %d", s.Signal)

@@ -26,7 +26,7 @@ import (
 
 // getStatus answers with hinit and all services but the CMD, or with the named services in that order, as JSON or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	snap, added := s.known(r.Context(), r.query["name"]) // may wait for the boot, so it comes before the turn
+	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so it comes before the turn
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {
@@ -39,7 +39,7 @@ func getStatus(s *Server, r *request) (reply, error) {
 func statusAs(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
-		return done(st)
+		return answer(st)
 	case len(as) == 1 && as[0] == client.AsTable:
 		look := show.Look{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
@@ -69,15 +69,15 @@ func table(st client.Status, look show.Look) reply {
 // sweepTime limits the wait for the supervisor's search for processes that have ended without notice.
 const sweepTime = 100 * time.Millisecond
 
-// known returns a snapshot that has the named services, if they exist. added are services in it that the boot has not registered
+// snapshotWith returns a snapshot that has the named services, if they exist. added are services in it that the boot has not registered
 // yet.
-func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
+func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
 	_ = s.core.Sweep(sweep) // a busy supervisor does this later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
-		return slices.ContainsFunc(names, func(name string) bool { _, err := resolve(snap, name); return err != nil })
+		return slices.ContainsFunc(names, func(name string) bool { _, err := findService(snap, name); return err != nil })
 	}
 	if len(names) > 0 && !missing() {
 		return snap, nil
@@ -112,18 +112,18 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {
 		out.Services = make([]client.Service, 0, len(snap.Services))
-		for _, v := range ordered(snap.Services) {
-			if listed(v) {
+		for _, v := range sortGateways(snap.Services) {
+			if inStatus(v) {
 				out.Services = append(out.Services, view(v))
 			}
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
-		shorten(out.Services)
+		shortenTails(out.Services)
 		return out, nil
 	}
 	var seen []*supervisor.Service
 	for _, name := range names {
-		v, err := resolve(snap, name)
+		v, err := findService(snap, name)
 		if l := out.Init.Lease; err != nil && l != nil && l.State == client.LeaseWaiting {
 			err = refuse(client.KindUnknown, "nothing called %q is supervised here: %s", name, l.Detail)
 		}
@@ -136,7 +136,7 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 			out.Services[len(out.Services)-1].Settings = s.settings(v, who)
 		}
 	}
-	shorten(out.Services)
+	shortenTails(out.Services)
 	return out, nil
 }
 
@@ -148,7 +148,7 @@ const (
 	shortLine = 200
 )
 
-func shorten(list []client.Service) {
+func shortenTails(list []client.Service) {
 	total := 0
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
@@ -170,12 +170,12 @@ func shorten(list []client.Service) {
 	}
 }
 
-func listed(v *supervisor.Service) bool {
+func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// ordered sorts the gateways by profile. All other services keep their places.
-func ordered(services []*supervisor.Service) []*supervisor.Service {
+// sortGateways sorts the gateways by profile. All other services keep their places.
+func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
 	byProfile := func(a, b *supervisor.Service) int {
@@ -196,21 +196,21 @@ func ordered(services []*supervisor.Service) []*supervisor.Service {
 
 func getService(s *Server, r *request) (reply, error) {
 	name := r.PathValue("name")
-	snap, added := s.known(r.Context(), []string{name})
-	v, err := resolve(snap, name)
+	snap, added := s.snapshotWith(r.Context(), []string{name})
+	v, err := findService(snap, name)
 	if err != nil {
 		return reply{}, err
 	}
 	return s.inTurn(r, func() (reply, error) {
 		out := s.view(v, r.who)
 		out.Expected, out.Settings = added[v], s.settings(v, r.who)
-		return done(out)
+		return answer(out)
 	})
 }
 
-// resolve finds a service by its name, or a gateway by its profile. A service directory of s6 never counts as the gateway of a
+// findService finds a service by its name, or a gateway by its profile. A service directory of s6 never counts as the gateway of a
 // profile, because the agent can choose its name.
-func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
+func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.Yields || v.Kind == supervisor.KindStandIn {
 		for _, gateway := range snap.Services {
@@ -233,10 +233,10 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	if i.Lease != nil {
 		i.Lease.Since = wireTime(i.Lease.Since)
 	}
-	i.Warnings, i.Boot, i.Cmd = list(i.Warnings), list(i.Boot), nil
+	i.Warnings, i.Boot, i.Cmd = nonNil(i.Warnings), nonNil(i.Boot), nil
 	for _, v := range snap.Services {
 		if v.Kind == supervisor.KindCmd {
-			i.Cmd = &client.Cmd{Argv: list(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: stopped(look(v.PID))}
+			i.Cmd = &client.Cmd{Argv: nonNil(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: stopped(readStat(v.PID))}
 		}
 	}
 	return i
@@ -244,12 +244,12 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 
 // view returns the facts about a service that the caller may see.
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
-	st := look(v.PID)
+	st := readStat(v.PID)
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: list(isolation.Command(v.Command)),
-		Needs: list(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
+		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
+		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
 	}
 	out.Checks = s.checks(v, who)
 	out.Output = s.core.Output(v.Name)
@@ -305,7 +305,7 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 
 func exitView(x *supervisor.Exit) *client.Exit {
 	out := x.Wire()
-	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), list(x.Tail), seconds(x.Uptime)
+	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
 	out.TailPending = x.Tail == nil && x.PID != 0
 	return &out
 }
@@ -321,8 +321,8 @@ func counts(by []supervisor.CauseCount) map[string]int {
 	return out
 }
 
-// list returns an empty list for nil, so that JSON has no null.
-func list[T any](l []T) []T {
+// nonNil returns an empty list for nil, so that JSON has no null.
+func nonNil[T any](l []T) []T {
 	if l == nil {
 		return []T{}
 	}
@@ -348,7 +348,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 		}
 		memory, known := measured[v.Name]
 		if !known {
-			memory = look(v.PID).Memory
+			memory = readStat(v.PID).Memory
 		}
 		if badness := float64(memory) + float64(v.OOMAdj)*memoryLimit()/1000; memory > 0 && badness > worst {
 			name, worst = v.Name, badness
@@ -372,8 +372,8 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// look returns the kernel's facts about a process. They are zero if the process has ended or /proc hides it.
-func look(pid int) (st procstat.Stat) {
+// readStat returns the kernel's facts about a process. They are zero if the process has ended or /proc hides it.
+func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 	}

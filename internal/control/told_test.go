@@ -19,7 +19,7 @@ func (settled) Settings(service string) []client.ConfigEntry {
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
 	s := serve(t, settled{newFakeCore(v)}, everyone)
-	snap, added := s.known(t.Context(), nil)
+	snap, added := s.snapshotWith(t.Context(), nil)
 	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
 		who := peer{uid: uid}
 		all, err := s.status(snap, added, nil, who)

@@ -29,15 +29,15 @@ type goal struct {
 	settle  time.Duration
 }
 
-// ending are the states of a run that is ending.
-var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
+// endingStates are the states of a run that is ending.
+var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
 // goalOf returns the goal of a command. before is the service before the command, after is the service when the supervisor had just
 // accepted it.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.Settle()}
 	switch {
-	case once && slices.Contains(running, before.State):
+	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the run in progress counts
 		return g
 	case once:
@@ -48,7 +48,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	}
 	g.after = before.Run
 	// This run is still ending, and may have begun after before was read.
-	if slices.Contains(ending, after.State) {
+	if slices.Contains(endingStates, after.State) {
 		g.after = after.Run
 	}
 	return g
@@ -56,10 +56,10 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 
 // verdict says whether a goal is reached.
 type verdict struct {
-	reached bool
-	failed  *client.Error
-	died    bool      // a run has ended, so it failed; the caller adds how the run ended
-	again   time.Time // when to judge again without a change; zero for never
+	reached   bool
+	failed    *client.Error
+	runEnded  bool      // a run has ended, so it failed; the caller adds how the run ended
+	recheckAt time.Time // when to judge again without a change; zero for never
 }
 
 // judge compares a snapshot with the goal. v is the service in the snapshot, or nil if it was removed.
@@ -88,10 +88,10 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // the service is a task that has ended
-		return verdict{reached: v.Done && v.State == supervisor.Down, died: !v.Done && v.State == supervisor.Down}
+		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
 	}
 	if g.crashed(v) {
-		return verdict{died: true} // whatever state it is in now
+		return verdict{runEnded: true} // whatever state it is in now
 	}
 	switch v.State {
 	case supervisor.Up:
@@ -102,9 +102,9 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		case v.Announces:
 			return verdict{reached: v.Ready}
 		}
-		return verdict{reached: !now.Before(held), again: held}
+		return verdict{reached: !now.Before(held), recheckAt: held}
 	case supervisor.Backoff, supervisor.Parked, supervisor.Failed:
-		return verdict{died: true}
+		return verdict{runEnded: true}
 	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Stopping, supervisor.Killing,
 		supervisor.Finishing:
 	}
@@ -154,18 +154,18 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			return v, nil
 		case is.failed != nil:
 			return nil, is.failed
-		case is.died:
+		case is.runEnded:
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
-			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
+			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
 			end = now.Add(timeout) // the time limit begins with the service's turn to start
 		case !now.Before(end):
-			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
+			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
 		next := end
-		if !is.again.IsZero() && is.again.Before(end) {
-			next = is.again
+		if !is.recheckAt.IsZero() && is.recheckAt.Before(end) {
+			next = is.recheckAt
 		}
 		timer.Reset(next.Sub(now))
 		select {
@@ -203,17 +203,17 @@ func removed(v *supervisor.Service) *supervisor.Service {
 // onceTime is the default wait of a client for the end of a task.
 const onceTime = time.Hour
 
-// running are the states of a task in which a start does not begin another run.
-var running = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
+// activeStates are the states of a task in which a start does not begin another run.
+var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
 	tailLines = 3   // number of log lines in an error message
 	tailWidth = 200 // bytes of each line
 )
 
-// account describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are quoted
+// describeFailure describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are quoted
 // for a terminal.
-func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
+func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
 	x := v.LastExit
@@ -249,8 +249,8 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	return b.String()
 }
 
-// overdue describes the state of a command when its time limit is over.
-func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
+// describeTimeout describes the state of a command when its time limit is over.
+func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
 		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, rounded(timeout), stateText(v), show.Line(v.Reason))

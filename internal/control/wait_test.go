@@ -78,11 +78,11 @@ func TestJudge(t *testing.T) {
 		switch {
 		case is.reached:
 			got = "reached"
-		case is.died:
+		case is.runEnded:
 			got = "died"
 		case is.failed != nil:
 			got = string(is.failed.Kind) + ": " + is.failed.Message
-		case !is.again.IsZero():
+		case !is.recheckAt.IsZero():
 			got = "again"
 		}
 		if got != tt.want {
@@ -128,7 +128,7 @@ func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 		if v.Reason == "" {
 			v.Reason = "exited with code 4"
 		}
-		if got := New(coreOf(newFakeCore(v)), Options{}).account(t.Context(), v); got != tt.want {
+		if got := New(coreOf(newFakeCore(v)), Options{}).describeFailure(t.Context(), v); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.state, got, tt.want)
 		}
 	}

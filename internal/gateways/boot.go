@@ -66,7 +66,7 @@ func (k *Reconciler) Boot(ctx context.Context, b Boot) (read []profiles.Profile,
 	for _, line := range plan.Lines {
 		k.Logger.Line(line)
 	}
-	for _, w := range tuning.TooFewFor(len(plan.Profiles) + b.Services) {
+	for _, w := range tuning.LimitWarnings(len(plan.Profiles) + b.Services) {
 		k.Logger.Warn("%s", w)
 	}
 	for _, answer := range answers {

@@ -128,10 +128,10 @@ var holeMarks = map[string]string{
 
 func row(base string, k reference.Key, doc string) string {
 	typ := typeWords(k)
-	if mark := holeMarks[strings.Join(k.Holes, " ")]; mark != "" {
+	if mark := holeMarks[strings.Join(k.Placeholders, " ")]; mark != "" {
 		typ += mark
-	} else if len(k.Holes) > 0 {
-		typ += " with `{" + strings.Join(k.Holes, "}` `{") + "}`"
+	} else if len(k.Placeholders) > 0 {
+		typ += " with `{" + strings.Join(k.Placeholders, "}` `{") + "}`"
 	}
 	if k.Env != "" {
 		doc = "Variable: `" + k.Env + "`. " + doc

@@ -164,7 +164,7 @@ func valueNode(key reference.Key, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch key.Value.(type) {
 		case *string, *[]string, *config.Paths, *map[string]string:
-			if len(key.Holes) > 0 {
+			if len(key.Placeholders) > 0 {
 				word = literal(word)
 			}
 			return text(word)

@@ -335,7 +335,7 @@ const (
 // healthOf returns a probe for the /health of a profile with these variables, or nil if it has none. Any HTTP status counts as an
 // answer.
 func healthOf(env map[string]string) *httpCheck {
-	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
+	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
 	}
 	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}

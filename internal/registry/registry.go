@@ -158,7 +158,7 @@ func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.Foreign(r.o.
 
 // Room returns why there is no room for another service directory that hinit didn't make, nil if there is. Such a service needs
 // more descriptors than others.
-func (r *Registry) Room() error { return tuning.SpareDescriptors() }
+func (r *Registry) Room() error { return tuning.CheckDescriptors() }
 
 // The needs that the boot meets (contract, section 2).
 const (

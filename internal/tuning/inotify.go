@@ -17,12 +17,12 @@ import (
 // kernel does so in the exit).
 func DetachInotify() {
 	if fds := inotifyInstances(); len(fds) > 0 {
-		_, _, _ = detach(fds) // after an error the exit takes longer
+		_, _, _ = sendToSocket(fds) // after an error the exit takes longer
 	}
 }
 
-// detach sends the descriptors to a socket, and returns the socket and its peer. Both must stay open.
-func detach(fds []int) (to, from int, err error) {
+// sendToSocket sends the descriptors to a socket, and returns the socket and its peer. Both must stay open.
+func sendToSocket(fds []int) (to, from int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, -1, err

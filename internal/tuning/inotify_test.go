@@ -20,7 +20,7 @@ func TestDetachedInotifyOutlivesItsDescriptor(t *testing.T) {
 	if found := inotifyInstances(); !slices.Contains(found, fd) {
 		t.Fatalf("descriptor %d is an inotify instance, and only %v are found", fd, found)
 	}
-	to, from, err := detach([]int{fd})
+	to, from, err := sendToSocket([]int{fd})
 	if err != nil {
 		t.Fatal(err)
 	}

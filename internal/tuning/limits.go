@@ -38,9 +38,9 @@ const (
 	mostScanned = 8192
 )
 
-// InheritNothing makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files open
+// CloseInheritedOnExec makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files open
 // that the agent must not read.
-func InheritNothing() {
+func CloseInheritedOnExec() {
 	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}
@@ -55,8 +55,8 @@ func InheritNothing() {
 	}
 }
 
-// TooFewFor returns warnings about limits of the container that are too low for so many services.
-func TooFewFor(services int) (warnings []string) {
+// LimitWarnings returns warnings about limits of the container that are too low for so many services.
+func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsEach + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need about %d file descriptors and %d are allowed, so not all of them can run; start the container with --ulimit nofile=%d",
@@ -81,9 +81,9 @@ func descriptorLimit() uint64 {
 // roundUp returns the next power of two, at least 1024.
 func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
-// SpareDescriptors returns an error if only descriptorsKept descriptors are left. A new descriptor gets the lowest free number
+// CheckDescriptors returns an error if only descriptorsKept descriptors are left. A new descriptor gets the lowest free number
 // (open(2)). So its number shows how many are open, unless a lower one was closed meanwhile.
-func SpareDescriptors() error {
+func CheckDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {

@@ -33,7 +33,7 @@ func TestLastDescriptorsAreKept(t *testing.T) {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lowest + c.more, Max: before.Max}); err != nil {
 			t.Fatal(err)
 		}
-		if err := SpareDescriptors(); (err == nil) != c.ok {
+		if err := CheckDescriptors(); (err == nil) != c.ok {
 			t.Errorf("with %d free descriptors: %v", c.more, err)
 		}
 	}

@@ -17,14 +17,14 @@ const (
 	// bootGCPercent is how much the heap may grow between two garbage collections during the boot, in percent. It also delays the
 	// first one.
 	bootGCPercent = 400
-	// RestAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
-	RestAfter = 250 * time.Millisecond
-	// RestAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left memory
+	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
+	ReleaseAfter = 250 * time.Millisecond
+	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left memory
 	// behind.
-	RestAgain = 2500 * time.Millisecond
-	// restWorth is how many bytes the heap must have grown since the last collection to make another one worthwhile. It must also
+	ReleaseAgain = 2500 * time.Millisecond
+	// leastGrowth is how many bytes the heap must have grown since the last collection to make another one worthwhile. It must also
 	// have grown by an eighth, because the cost of a collection grows with the heap.
-	restWorth = 256 << 10
+	leastGrowth = 256 << 10
 )
 
 // RelaxGC makes the garbage collector run less often until normal is called, at the end of the boot. Turning it off would cost
@@ -66,11 +66,11 @@ type Releaser struct {
 	last uint64 // size of the heap after the last release
 }
 
-// Release returns unused memory. Call it after PID 1 was idle for [RestAfter], and again after [RestAgain]. With hundreds of
+// Release returns unused memory. Call it after PID 1 was idle for [ReleaseAfter], and again after [ReleaseAgain]. With hundreds of
 // services it takes a few milliseconds if it collects garbage, else a tenth of a millisecond.
 func (r *Releaser) Release() {
 	defer dropProgramText()
-	if r.last != 0 && heapInUse() < r.last+max(restWorth, r.last/8) {
+	if r.last != 0 && heapInUse() < r.last+max(leastGrowth, r.last/8) {
 		return
 	}
 	// A collection halves the size of stacks that are mostly empty. The stacks of waiting log pumps are four times too large,

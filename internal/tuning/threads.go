@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// processors limits how many goroutines of PID 1 may compute at the same time, even if the machine has more processors. Each
+	// mostComputing limits how many goroutines of PID 1 may compute at the same time, even if the machine has more processors. Each
 	// costs a thread, and memory.
-	processors = 4
-	// reserve is the number of threads for goroutines that neither compute nor take a turn. These are the supervisor's loop (it
+	mostComputing = 4
+	// reservedThreads is the number of threads for goroutines that neither compute nor take a turn. These are the supervisor's loop (it
 	// forks and reads /proc), the boot, the reports, and the two consoles. One accepts connections, and two wait for
 	// notifications.
-	reserve = 8
-	// atStart is the number of further threads of the runtime: its monitor, the thread that waits for signals, the thread that
+	reservedThreads = 8
+	// runtimeThreads is the number of further threads of the runtime: its monitor, the thread that waits for signals, the thread that
 	// makes others, and the current thread.
-	atStart = 5
-	// slack is the number of threads that only hold process numbers for the next program (re-execution). The runtime of that
+	runtimeThreads = 5
+	// spareThreads is the number of threads that only hold process numbers for the next program (re-execution). The runtime of that
 	// program may make a few more threads at its start.
-	slack = 4
+	spareThreads = 4
 	// settleTime limits how long MakeThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second
 	// smallLimit is the limit of processes below which hinit uses as few threads as possible.
 	smallLimit = 64
 )
 
-// allowed is how many processors the container may use.
-var allowed = runtime.NumCPU()
+// allowedProcessors is how many processors the container may use.
+var allowedProcessors = runtime.NumCPU()
 
 // Processors returns how many processors the container may use.
-func Processors() int { return allowed }
+func Processors() int { return allowedProcessors }
 
 // MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until they exist. The
 // error says that the container does not allow so many.
@@ -48,37 +48,37 @@ func Processors() int { return allowed }
 // [blocking.Turns]), and the reserve. The runtime uses existing threads again and never ends them. After re-execution, most and
 // mostProcessors limit the threads and processors to the old program's; otherwise they are 0.
 func MakeThreads(most, mostProcessors int) (made func(), err error) {
-	allowed = runtime.GOMAXPROCS(0)
-	n := min(allowed, processors)
+	allowedProcessors = runtime.GOMAXPROCS(0)
+	n := min(allowedProcessors, mostComputing)
 	if mostProcessors > 0 {
 		n = min(n, mostProcessors)
 	}
 	limit, limited := processLimit(cgroupDir)
-	if limited && limit < smallLimit || entry.Short || most > 0 && most < 1+blocking.Turns()+reserve {
+	if limited && limit < smallLimit || entry.Short || most > 0 && most < 1+blocking.Turns()+reservedThreads {
 		n = 1
 		blocking.Few()
 	}
 	runtime.GOMAXPROCS(n) // fixed from now on, even if the container's share of processors changes
-	threads := n + blocking.Turns() + reserve
-	if limited && limit < threads+atStart {
-		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; start the container with a higher --pids-limit", limit, threads+atStart)
+	threads := n + blocking.Turns() + reservedThreads
+	if limited && limit < threads+runtimeThreads {
+		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; start the container with a higher --pids-limit", limit, threads+runtimeThreads)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		fillThreads(threads)
-		now := settle()
+		now := awaitThreads()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		entry.Keep(threads + atStart + slack - now)
+		entry.Keep(threads + runtimeThreads + spareThreads - now)
 	}()
 	return func() { <-done }, nil
 }
 
-// settle waits until the kernel has made every thread that the runtime has asked for, and returns how many exist. The runtime
+// awaitThreads waits until the kernel has made every thread that the runtime has asked for, and returns how many exist. The runtime
 // leaves some of that work to another thread, which may be late. It may also count a thread that it never makes. So settle gives
 // up when the number has not changed for a quarter of a second. It checks a dozen times at most.
-func settle() (threads int) {
+func awaitThreads() (threads int) {
 	for wait := time.Millisecond; ; wait *= 2 {
 		var task unix.Stat_t
 		if unix.Stat("/proc/self/task", &task) != nil {

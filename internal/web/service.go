@@ -180,7 +180,7 @@ type look struct{ Class, Sign, Word string }
 
 // looks are the looks of the grades.
 var looks = [...]look{
-	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Coming: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
+	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
 
 func lookOf(s *client.Service) look {

@@ -54,17 +54,17 @@ var archiveVerbs = map[string]cmdline.Verb{
 type archiver struct {
 	*manager
 
-	x         archive.Export
-	im        archive.Import
-	out, all  string
-	quiet     bool // stop the gateway while the last part is copied
-	up, where bool
-	head      archive.Head // head of the archive
-	sum       string
+	x                           archive.Export
+	im                          archive.Import
+	out, all                    string
+	stopsGateway                bool // stop the gateway while the last part is copied
+	startsGateway, printsOffset bool
+	head                        archive.Head // head of the archive
+	sum                         string
 }
 
-// archives parses the arguments of a subcommand and runs it.
-func archives(t *cli.Terminal, name string, args []string) int {
+// runArchiveVerb parses the arguments of a subcommand and runs it.
+func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	v, a := archiveVerbs[name], &archiver{}
 	v.Program, v.Name, v.Doing = "hinit profile", name, name+" profiles"
 	flags := a.flags(name)
@@ -82,7 +82,7 @@ func archives(t *cli.Terminal, name string, args []string) int {
 	if name == "export" && a.x.From > 0 && a.x.Snapshot == "" {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
 	}
-	m, code := begin(t, name, words[:names], true)
+	m, code := managerFor(t, name, words[:names], true)
 	if code != cmdline.Done {
 		return code
 	}
@@ -91,7 +91,7 @@ func archives(t *cli.Terminal, name string, args []string) int {
 	if made := words[max(names-1, 0)]; name != "export" && made == profiles.Default {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
 	}
-	if m.cl == nil && (a.up || a.quiet) {
+	if m.cl == nil && (a.startsGateway || a.stopsGateway) {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.im.From, a.x.Clone = a.x.From, name == "clone"
@@ -103,14 +103,14 @@ func archives(t *cli.Terminal, name string, args []string) int {
 	case name == "clone":
 		return a.clone(words[0], words[1])
 	}
-	return a.imports(words[0], words[1])
+	return a.importArchive(words[0], words[1])
 }
 
 func (a *archiver) flags(verb string) *flag.FlagSet {
 	f := cmdline.Flags(verb)
 	if verb != "import" {
 		f.BoolVar(&a.x.Secrets, "secrets", false, "with .env and other files that hold secrets")
-		f.BoolVar(&a.quiet, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
+		f.BoolVar(&a.stopsGateway, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
 		f.StringVar(&a.x.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
 	}
 	if verb == "export" {
@@ -119,12 +119,12 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 		f.BoolVar(&a.x.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
 		f.StringVar(&a.x.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
 	} else {
-		f.BoolVar(&a.up, "start", false, "start the gateway of the new profile")
+		f.BoolVar(&a.startsGateway, "start", false, "start the gateway of the new profile")
 	}
 	if verb == "import" {
 		f.BoolVar(&a.im.Replace, "replace", false, "stop an existing profile and replace it")
 		f.BoolVar(&a.im.Bare, "without-secrets", false, "replace it by an archive without secrets too")
-		f.BoolVar(&a.where, "where", false, "print where an interrupted import continues: snapshot and offset")
+		f.BoolVar(&a.printsOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
 		f.Int64Var(&a.x.From, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
@@ -148,18 +148,18 @@ func (a *archiver) export(name, to string) int {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard output is a terminal; name a file with -o", a.doing)
 	}
 	if _, there, err := a.exists(name); !there {
-		return a.missing(name, err)
+		return a.printMissing(name, err)
 	}
 	// if the reader of the archive has gone, a write returns an error, and the signal does not end the process
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
-		return a.reportResult("exported profile "+name, a.send(name, a.Raw()))
+		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
 	}
-	return a.reportResult("exported profile "+name, toFile(to, func(out io.Writer) error { return a.send(name, out) }))
+	return a.reportResult("exported profile "+name, toFile(to, func(out io.Writer) error { return a.writeArchive(name, out) }))
 }
 
-// send writes an archive of a profile.
-func (a *archiver) send(name string, out io.Writer) error {
+// writeArchive writes an archive of a profile.
+func (a *archiver) writeArchive(name string, out io.Writer) error {
 	p, err := a.store.Profile(name)
 	if err != nil {
 		return err
@@ -193,10 +193,10 @@ func (a *archiver) send(name string, out io.Writer) error {
 		x.Scratch = "/proc/self/fd/" + strconv.Itoa(fd)
 	}
 	wake := func() error { return nil }
-	if a.quiet {
+	if a.stopsGateway {
 		x.Quiet = func() error {
 			return asProcessUser(func() (err error) {
-				wake, err = a.pause(name)
+				wake, err = a.stopGateway(name)
 				return err
 			})
 		}
@@ -213,8 +213,8 @@ func (a *archiver) send(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// pause stops a gateway. wake starts the gateway again if it was wanted up, at the first call only.
-func (a *archiver) pause(name string) (wake func() error, err error) {
+// stopGateway stops a gateway. wake starts the gateway again if it was wanted up, at the first call only.
+func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
 	if code != cmdline.Done {
@@ -291,11 +291,11 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 	return user, cred, err
 }
 
-// imports makes a profile from an archive in a file or on standard input. With --where it prints where an interrupted import
+// importArchive makes a profile from an archive in a file or on standard input. With --where it prints where an interrupted import
 // continues.
-func (a *archiver) imports(name, from string) (code int) {
-	a.toHome(name)
-	if a.where {
+func (a *archiver) importArchive(name, from string) (code int) {
+	a.prepareImport(name)
+	if a.printsOffset {
 		snapshot, at := "", int64(0)
 		err := a.agent.Actor.Do(func() (err error) {
 			snapshot, at, err = a.im.Where()
@@ -324,39 +324,39 @@ func (a *archiver) imports(name, from string) (code int) {
 	} else if proc.IsTerminal(in) {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard input is a terminal; name a file", a.doing)
 	}
-	return a.reportResult("imported profile "+name, a.receive(in))
+	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
 // clone sends an export of one profile straight to an import of another.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
-		return a.missing(from, err)
+		return a.printMissing(from, err)
 	}
 	if _, there, _ := a.exists(to); there {
 		return a.Fail(cmdline.Failed, "cannot %s: profile %q exists already", a.doing, to)
 	}
-	a.toHome(to)
+	a.prepareImport(to)
 	r, w := io.Pipe()
 	sender := *a
 	sent := make(chan error, 1)
 	go func() {
-		err := sender.send(from, w)
+		err := sender.writeArchive(from, w)
 		sent <- err
 		_ = w.CloseWithError(err)
 	}()
-	err := a.receive(r)
+	err := a.readArchive(r)
 	_ = r.CloseWithError(err)
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// toHome prepares a.im for the home of a new profile.
-func (a *archiver) toHome(name string) {
+// prepareImport prepares a.im for the home of a new profile.
+func (a *archiver) prepareImport(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
 		return asProcessUser(func() error {
 			_, there, err := a.exists(name)
 			if there {
-				_, err = a.pause(name)
+				_, err = a.stopGateway(name)
 			}
 			if err == nil && there {
 				err = a.release(name)
@@ -366,8 +366,8 @@ func (a *archiver) toHome(name string) {
 	}
 }
 
-// receive makes a profile from the archive that in delivers, and lets the init read the profiles again.
-func (a *archiver) receive(in io.Reader) error {
+// readArchive makes a profile from the archive that in delivers, and lets the init read the profiles again.
+func (a *archiver) readArchive(in io.Reader) error {
 	err := a.agent.Actor.Do(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
@@ -379,7 +379,7 @@ func (a *archiver) receive(in io.Reader) error {
 	if err == nil && a.cl != nil {
 		err = a.cl.Rescan(context.Background())
 	}
-	if err == nil && a.up {
+	if err == nil && a.startsGateway {
 		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.im.Name), client.Wait{Wait: true, Timeout: time.Minute})
 	}
 	return err

@@ -85,7 +85,7 @@ func (b *bundle) write(file string, lines int) int {
 		out, report = f, b.Out
 	}
 	set := redact.NewSecrets(b.secrets())
-	files := b.collect(append(b.parts(), b.logs(lines)...))
+	files := b.collect(append(b.parts(), b.logParts(lines)...))
 	var list strings.Builder
 	fmt.Fprintf(&list, "hinit bundle of %s, %s\n\n", time.Now().UTC().Format(time.RFC3339), version.Get())
 	for i := range files {
@@ -93,7 +93,7 @@ func (b *bundle) write(file string, lines int) int {
 		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
 	}
 	files = slices.Insert(files, 0, part{name: "CONTENTS.txt", content: []byte(list.String())})
-	if err := writeArchive(out, "hinit-bundle", files, time.Now()); err != nil {
+	if err := writeTarGz(out, "hinit-bundle", files, time.Now()); err != nil {
 		return b.Failed(doing, err)
 	}
 	fmt.Fprint(report, list.String())
@@ -107,24 +107,24 @@ func (b *bundle) write(file string, lines int) int {
 // gives a complete part.
 func (b *bundle) parts() []part {
 	return []part{
-		b.command("version.json", "this command", "version", "--json"),
-		b.command("healthcheck.txt", "whether hinit does its work", "healthcheck"),
-		b.command("status.txt", "services, boot steps and warnings", "status", "-v"),
-		b.command("status.json", "the same for programs", "status", "--json"),
-		b.command("events.ndjson", "what has happened", "events", "--json", "-n", "-1"),
-		b.command("doctor.txt", "what commonly goes wrong", "doctor"),
-		b.command("config.txt", "the configuration in force, and where each value came from", "config"),
-		b.command("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
-		b.command("profiles.txt", "the profiles on the volume", "profile", "list"),
-		b.command("tree.txt", "the processes of each service", "tree"),
-		{name: "gateway-states.txt", about: "what the gateways' state files say", fill: b.states},
+		b.commandPart("version.json", "this command", "version", "--json"),
+		b.commandPart("healthcheck.txt", "whether hinit does its work", "healthcheck"),
+		b.commandPart("status.txt", "services, boot steps and warnings", "status", "-v"),
+		b.commandPart("status.json", "the same for programs", "status", "--json"),
+		b.commandPart("events.ndjson", "what has happened", "events", "--json", "-n", "-1"),
+		b.commandPart("doctor.txt", "what commonly goes wrong", "doctor"),
+		b.commandPart("config.txt", "the configuration in force, and where each value came from", "config"),
+		b.commandPart("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
+		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
+		b.commandPart("tree.txt", "the processes of each service", "tree"),
+		{name: "gateway-states.txt", about: "what the gateways' state files say", fill: b.writeStates},
 		{name: "environment.txt", about: "variables of this command and of process 1", fill: func(w io.Writer) error { return environmentFacts(w, b.hide) }},
 		{name: "kernel.txt", about: "kernel, limits, mounts and cgroup", fill: kernelFacts},
 	}
 }
 
-// command is a part with the output of a verb.
-func (b *bundle) command(name, about string, args ...string) part {
+// commandPart is a part with the output of a verb.
+func (b *bundle) commandPart(name, about string, args ...string) part {
 	return part{name: name, about: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
 		for _, v := range b.table {
@@ -138,21 +138,21 @@ func (b *bundle) command(name, about string, args ...string) part {
 	}}
 }
 
-// logs returns a part for each log.
-func (b *bundle) logs(lines int) (parts []part) {
-	names, err := within(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
+// logParts returns a part for each log.
+func (b *bundle) logParts(lines int) (parts []part) {
+	names, err := withDeadline(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
 		return []part{{name: "logs.txt", about: "why there are none", fill: func(io.Writer) error { return err }}}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		parts = append(parts, b.command("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name))
+		parts = append(parts, b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name))
 	}
 	return parts
 }
 
-// within calls fn and returns its result. If there is none before end, it returns an error.
-func within[T any](end time.Time, fn func() (T, error)) (T, error) {
+// withDeadline calls fn and returns its result. If there is none before end, it returns an error.
+func withDeadline[T any](end time.Time, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -187,7 +187,7 @@ func (b *bundle) collect(parts []part) []part {
 			texts[i].finish("")
 		})
 	}
-	_, _ = within(b.end, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
+	_, _ = withDeadline(b.end, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
 	for i := range parts {
 		parts[i].content = texts[i].finish("(hinit bundle did not wait longer for this)\n")
 	}
@@ -249,7 +249,7 @@ func (b *bundle) secrets() (values []string) {
 			add(name, value)
 		}
 	}
-	of, _ := within(b.end.Add(-bundleTime/2), func() (found []string, err error) {
+	of, _ := withDeadline(b.end.Add(-bundleTime/2), func() (found []string, err error) {
 		err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 			secrets, _, _ := store.Secrets(p.Name)
 			found = append(found, secrets...)
@@ -273,8 +273,8 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// states writes the state files of the gateways.
-func (b *bundle) states(w io.Writer) error {
+// writeStates writes the state files of the gateways.
+func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
 		switch {
@@ -366,8 +366,8 @@ func environmentFacts(w io.Writer, hide []string) error {
 	return nil
 }
 
-// writeArchive writes a tar.gz of files in one directory.
-func writeArchive(w io.Writer, dir string, files []part, at time.Time) error {
+// writeTarGz writes a tar.gz of files in one directory.
+func writeTarGz(w io.Writer, dir string, files []part, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)
 	for _, f := range files {

@@ -107,7 +107,7 @@ func TestArchiveOfFilesOfAnySize(t *testing.T) {
 		files = append(files, part{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
 	}
 	var out bytes.Buffer
-	if err := writeArchive(&out, "d", files, time.Unix(1e9, 0)); err != nil {
+	if err := writeTarGz(&out, "d", files, time.Unix(1e9, 0)); err != nil {
 		t.Fatal(err)
 	}
 	z, err := gzip.NewReader(&out)

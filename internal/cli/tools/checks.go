@@ -35,7 +35,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	resume := c.Flags.Bool("resume", false, "end a pause, and ask them now")
 	pause := c.Flags.Duration("pause", 0, "ask none of them for so long, `D`, a day at most")
 	names, code, ok := c.Parse(t, 0, -1)
-	how := steering{now: *now && !*resume, pause: *pause, doing: c.Doing()}
+	how := checksOrder{now: *now && !*resume, pause: *pause, doing: c.Doing()}
 	switch {
 	case *resume:
 		how.doing = "resume the checks"
@@ -54,7 +54,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	code = cmdline.Done
 	var services []client.Service
 	if steer {
-		services, code = how.all(t, c, names)
+		services, code = how.giveToAll(t, c, names)
 	} else {
 		st, err := t.Status(cli.ShortWait, names...)
 		if err != nil {
@@ -92,16 +92,16 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// steering is an order to the checks of services: to run now, or to pause.
-type steering struct {
+// checksOrder is an order to the checks of services: to run now, or to pause.
+type checksOrder struct {
 	now   bool          // run now, without an end of a pause
 	pause time.Duration // 0 ends a pause
 	doing string        // completes "cannot …"
 }
 
-// all gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the order,
+// giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the order,
 // and the exit code.
-func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
+func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {

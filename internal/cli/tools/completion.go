@@ -102,7 +102,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		case "FILE", "DIR", "PATH":
 			files()
 		case "NAME":
-			offerNames(t, false, typed, offer)
+			offerServices(t, false, typed, offer)
 		}
 		choices := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.Value]
 		if strings.Contains(f.Value, "|") {
@@ -152,15 +152,15 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	case d.Files:
 		files()
 	case d.Names:
-		offerNames(t, table[at].Services, typed, offer)
+		offerServices(t, table[at].Services, typed, offer)
 	}
 	return found
 }
 
-// offerNames offers the services that the running hinit knows. For a verb with several services, it also offers groups and the
+// offerServices offers the services that the running hinit knows. For a verb with several services, it also offers groups and the
 // matches of a pattern. Slots double the number of names, so it offers them only for a word that has begun.
-func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := within(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // connecting may take longer
+func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
+	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // connecting may take longer
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {
@@ -183,7 +183,7 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		offer("@"+name, fmt.Sprintf("%d services", groups[name]))
 	}
-	if len(matched) > 0 && cli.Chooses(typed) {
+	if len(matched) > 0 && cli.IsSelector(typed) {
 		offer(typed, strings.Join(matched, ", "))
 	}
 }

@@ -52,7 +52,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	case *plain:
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
 	}
-	entries, here, err := effective(t)
+	entries, here, err := effectiveConfig(t)
 	if err == nil && here {
 		fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
 	}
@@ -99,7 +99,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	}
 	var problems []error
 	if err == nil {
-		report.File, report.Warnings = cfg.Path, append(report.Warnings, slices.Concat(cfg.Warnings, missing(cfg, plain))...)
+		report.File, report.Warnings = cfg.Path, append(report.Warnings, slices.Concat(cfg.Warnings, missingFiles(cfg, plain))...)
 	} else if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		problems = joined.Unwrap()
 	} else {
@@ -130,9 +130,9 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missing warns of things that the configuration names and that do not exist here: users, and the programs, directories and files of
+// missingFiles warns of things that the configuration names and that do not exist here: users, and the programs, directories and files of
 // variables of services that start. The container may have them.
-func missing(cfg *config.Config, plain bool) (warnings []string) {
+func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {
 		var err error
@@ -163,9 +163,9 @@ func missing(cfg *config.Config, plain bool) (warnings []string) {
 	return warnings
 }
 
-// effective returns the configuration of the running init. If no init answers, it returns the configuration of the file and the
+// effectiveConfig returns the configuration of the running init. If no init answers, it returns the configuration of the file and the
 // environment here. If the caller may not ask the init, it returns an error.
-func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
+func effectiveConfig(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
 	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {
 		return entries, false, err

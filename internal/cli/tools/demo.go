@@ -154,8 +154,8 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	})
 }
 
-// look opens the screen once the container answers. It ends the demo when the user closes the screen.
-func (d *demoRun) look(ctx context.Context, quit func()) {
+// openScreen opens the screen once the container answers. It ends the demo when the user closes the screen.
+func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").Reach() != nil {
 		if !pause.For(ctx, cli.DialPause) {
@@ -222,9 +222,9 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	go func() {
 		defer close(shown)
 		if d.top != "" {
-			d.look(ctx, func() { stop <- syscall.SIGTERM })
+			d.openScreen(ctx, func() { stop <- syscall.SIGTERM })
 		} else {
-			d.narrate(ctx)
+			d.printSteps(ctx)
 		}
 	}()
 	x, err := child.Wait()
@@ -238,8 +238,8 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	return max(x.Code, 0), nil
 }
 
-// narrate prints the status after each interesting event.
-func (d *demoRun) narrate(ctx context.Context) {
+// printSteps prints the status after each interesting event.
+func (d *demoRun) printSteps(ctx context.Context) {
 	coder := func(st client.Status) client.Service { return *cmp.Or(st.Find("gateway-coder"), &client.Service{}) }
 	steps := []struct {
 		when func(client.Status) bool

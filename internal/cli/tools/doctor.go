@@ -29,7 +29,7 @@ var doctorVerb = cli.Verb{
 	Name: "doctor", Summary: "check what commonly goes wrong, and say what to do about it", Doing: "examine the container", Args: "[--json]",
 	Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
 serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
-	Run: words(0, 0, doctor),
+	Run: withWords(0, 0, doctor),
 }
 
 type examination struct {
@@ -124,7 +124,7 @@ func (x *examination) init() (cl *dial.Client, plain string) {
 			x.found.OK("limits", "%s: %s", s.Name, show.Limits(&s))
 		}
 	}
-	if visible(st.Init) {
+	if inThisNamespace(st.Init) {
 		x.memory(st)
 		if n := unreaped(st.Init.PID, reapTime); n > 0 {
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
@@ -160,7 +160,7 @@ func (x *examination) lease(in client.Init) {
 
 // binary checks whether the init runs the program that is installed now, and whether this command has the same version.
 func (x *examination) binary(in client.Init) {
-	if visible(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
+	if inThisNamespace(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
@@ -279,9 +279,9 @@ func (x *examination) image(cfg *config.Config) {
 	switch {
 	case cfg.Boot.Steps == config.StepsImage:
 		x.found.OK("image", "its own boot script prepares the data directory (HINIT_BOOT=image)")
-	case len(m.Beyond) > 0:
+	case len(m.UnknownCommands) > 0:
 		x.found.Warning("image", "hinit leaves out what it does not know of the boot scripts of version %s; to run the image's own script, set HINIT_BOOT=image; commands that are left out: %s",
-			m.Version, strings.Join(m.Beyond, " | "))
+			m.Version, strings.Join(m.UnknownCommands, " | "))
 	}
 }
 
@@ -289,7 +289,7 @@ func (x *examination) image(cfg *config.Config) {
 // disk can't end before the disk answers, even after SIGKILL.
 func (x *examination) volume(cl *dial.Client) {
 	if cl == nil {
-		x.found.Warning("home", "not looked at, because hinit would do it")
+		x.found.Warning("home", "not examined, because only a running hinit examines it")
 		return
 	}
 	found, err := cl.Examine(context.Background())
@@ -297,9 +297,9 @@ func (x *examination) volume(cl *dial.Client) {
 	case err == nil:
 		x.found = append(x.found, found...)
 	case errors.Is(err, client.ErrNotAllowed):
-		x.found.Warning("home", "only root or the agent's user can have hinit look at the data volume")
+		x.found.Warning("home", "only root and the agent's user may let hinit examine the data volume")
 	case errors.Is(err, client.ErrBadRequest):
-		x.found.Warning("home", "not looked at, because the hinit that runs is older than this command; to change that: hinit reexec")
+		x.found.Warning("home", "not examined, because the running hinit is older than this command; to change that: hinit reexec")
 	default:
 		x.found.Failed("home", "%v", err)
 	}
@@ -336,8 +336,8 @@ func (x *examination) kernel() {
 		min  int
 		what string
 	}{
-		{"fs/inotify/max_user_instances", 16, "profiles are looked at every few seconds instead of at once when they run out"},
-		{"fs/inotify/max_user_watches", 2048, "profiles are looked at every few seconds instead of at once when they run out"},
+		{"fs/inotify/max_user_instances", 16, "when they run out, hinit finds changed profiles after some seconds instead of at once"},
+		{"fs/inotify/max_user_watches", 2048, "when they run out, hinit finds changed profiles after some seconds instead of at once"},
 		{"kernel/pid_max", 4096, "services can't be started when they run out"},
 	} {
 		b, err := os.ReadFile("/proc/sys/" + l.file)

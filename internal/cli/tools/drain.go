@@ -36,7 +36,7 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 		defer cancel()
 		for {
-			busy, err := working(store)
+			busy, err := busyProfiles(store)
 			switch {
 			case err != nil:
 				return t.Failed("wait for idle gateways", err)
@@ -49,8 +49,8 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 	},
 }
 
-// working returns the profiles whose gateways are working on answers. It ignores the state file of a process that has ended.
-func working(store *profiles.Store) (busy []string, err error) {
+// busyProfiles returns the profiles whose gateways are working on answers. It ignores the state file of a process that has ended.
+func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)

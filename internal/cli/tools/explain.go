@@ -17,7 +17,7 @@ var explainVerb = cli.Verb{
 	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
 	Summary: "tell why a service is in its state, what happens next, and what to type",
 	Help:    "The exit code is 3 when a named service is not up.",
-	Run:     words(1, -1, explain),
+	Run:     withWords(1, -1, explainServices),
 }
 
 // explanation describes the state of one service, for people.
@@ -39,7 +39,7 @@ type advice struct {
 	For     string `json:"for"`     // its effect
 }
 
-func explain(t *cli.Terminal, c *cli.Call, names []string) int {
+func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
 	orders := make(map[string]string) // the last order to each service
 	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Status, error) {
@@ -65,7 +65,7 @@ func explain(t *cli.Terminal, c *cli.Call, names []string) int {
 		if s.State != client.StateUp && c.Names(&s) {
 			code = cmdline.NotUp
 		}
-		e := explained(s, time.Now())
+		e := explain(s, time.Now())
 		if order := orders[s.Name]; order != "" {
 			e.Why = append(e.Why, order)
 		}
@@ -99,8 +99,8 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// upNext says what happens when the running process ends.
-func upNext(s client.Service) string {
+// nextWhenUp says what happens when the running process ends.
+func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
 		return "nothing; it ends by itself, and is tried again when it fails"
@@ -121,8 +121,8 @@ func nextRun(s client.Service, now time.Time) string {
 	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
 }
 
-// explained makes an explanation from the status of a service.
-func explained(s client.Service, now time.Time) explanation {
+// explain makes an explanation from the status of a service.
+func explain(s client.Service, now time.Time) explanation {
 	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
 	if e.Says = s.StatusText; s.Settings != nil {
 		e.Settings = s.Settings
@@ -168,7 +168,7 @@ func explained(s client.Service, now time.Time) explanation {
 
 	switch s.State {
 	case client.StateUp:
-		e.Next = upNext(s)
+		e.Next = nextWhenUp(s)
 		switch {
 		case s.Drifted:
 			propose("restart", "run it as the configuration says now")

@@ -59,7 +59,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.s.Name, c.s.Profile, c.s.Since = "gateway-coder", "coder", now.Add(-time.Minute)
 			var out strings.Builder
-			explained(c.s, now).print(&cli.Terminal{Out: &out})
+			explain(c.s, now).print(&cli.Terminal{Out: &out})
 			rest := out.String()
 			for _, want := range c.want {
 				_, after, ok := strings.Cut(rest, want)

@@ -33,7 +33,7 @@ var isolateVerb = cli.Verb{
 	Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
 the homes; for large ones, apply does it before, one profile after the other. Without isolation, it gives them back.
 plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.`,
-	Run: words(0, -1, isolate),
+	Run: withWords(0, -1, isolate),
 }
 
 func isolate(t *cli.Terminal, c *cli.Call, words []string) int {

@@ -69,7 +69,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
 	opt := reader.Options{N: *n, Follow: *follow, Previous: *previous}
-	opt.MaxLine, opt.MaxArchive = largest(t)
+	opt.MaxLine, opt.MaxArchive = largestLog(t)
 	if !since.IsZero() {
 		opt.Since = since.Time
 		if !cli.FlagGiven(c, "n") {
@@ -113,7 +113,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 				if !narrow {
 					results[i] = reader.Read(ctx, as, opt, fn)
 				} else {
-					results[i] = readMatching(ctx, as, opt, both(least, pattern), last, fn)
+					results[i] = readMatching(ctx, as, opt, levelAndPattern(least, pattern), last, fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -134,7 +134,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 			wg.Go(func() { r.read(ctx, r.show) })
 		}
 		wg.Wait()
-	} else if err := inOrder(ctx, readers); err != nil {
+	} else if err := showByTime(ctx, readers); err != nil {
 		return t.Failed("show the logs", err)
 	}
 	worst := cmdline.Done
@@ -159,8 +159,8 @@ type logReading struct {
 	show func(line []byte) error
 }
 
-// inOrder shows the lines of several logs in the order of their times. A line without a time follows the line before it.
-func inOrder(ctx context.Context, readers []logReading) error {
+// showByTime shows the lines of several logs in the order of their times. A line without a time follows the line before it.
+func showByTime(ctx context.Context, readers []logReading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type head struct {
@@ -239,9 +239,9 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largest returns the longest line and the largest archive that a log may have here. An earlier configuration may have allowed
+// largestLog returns the longest line and the largest archive that a log may have here. An earlier configuration may have allowed
 // more, so they are at least the defaults of [reader.Read].
-func largest(t *cli.Terminal) (line int, archive int64) {
+func largestLog(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {
 		return 0, 0

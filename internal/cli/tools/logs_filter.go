@@ -68,8 +68,8 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
-// both returns a function that matches lines of one log: those with at least the level least that match the pattern.
-func both(least level, pattern *regexp.Regexp) func(text []byte) bool {
+// levelAndPattern returns a function that matches lines of one log: those with at least the level least that match the pattern.
+func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
 		level := log.Of(text) // a line without a level has the level of the line before it
@@ -77,21 +77,21 @@ func both(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	}
 }
 
-// moment is the value of a flag for a time: a duration before now, or a time.
-type moment struct{ time.Time }
+// timeFlag is the value of a flag for a time: a duration before now, or a time.
+type timeFlag struct{ time.Time }
 
 // sinceFlag defines the flag --since.
-func sinceFlag(c *cli.Call) *moment {
-	m := &moment{}
+func sinceFlag(c *cli.Call) *timeFlag {
+	m := &timeFlag{}
 	c.Flags.Var(m, "since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339")
 	return m
 }
 
 // String implements flag.Value.
-func (m *moment) String() string { return "" }
+func (m *timeFlag) String() string { return "" }
 
 // Set implements flag.Value.
-func (m *moment) Set(text string) error {
+func (m *timeFlag) Set(text string) error {
 	if ago, err := parseAgo(text); err == nil {
 		if ago <= 0 {
 			return errors.New("it must be positive, such as 10m")

@@ -19,7 +19,7 @@ import (
 var notifyVerb = cli.Verb{
 	Name: "notify", Summary: "post a notice: an event of your own, for whoever waits for it", Args: "KEY [DATA]",
 	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
-	Run: words(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
+	Run: withWords(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}
 		if len(words) > 1 {
 			n.Data = words[1]
@@ -68,7 +68,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("wait", err)
 	}
-	w := waiting{cl: cl, key: *key}
+	w := waitState{cl: cl, key: *key}
 	if len(names) == 1 {
 		st, err := cl.Status(ctx, names[0])
 		if err != nil {
@@ -117,8 +117,8 @@ type waitReport struct {
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 
-// waiting is the state of a wait for one event.
-type waiting struct {
+// waitState is the state of a wait for one event.
+type waitState struct {
 	cl     *dial.Client
 	key    string
 	first  client.Service // state at the beginning; its name is "" for a wait without a service
@@ -127,7 +127,7 @@ type waiting struct {
 
 var errCame = errors.New("it came")
 
-func (w *waiting) notice(ctx context.Context) (came *waitReport, line string, err error) {
+func (w *waitState) notice(ctx context.Context) (came *waitReport, line string, err error) {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {
 		o.Last = -1
@@ -140,10 +140,10 @@ func (w *waiting) notice(ctx context.Context) (came *waitReport, line string, er
 		came, line = &waitReport{Event: &e}, eventLine(e)
 		return errCame
 	})
-	return came, line, notCame(err)
+	return came, line, withoutCame(err)
 }
 
-func (w *waiting) service(ctx context.Context, exit bool) (came *waitReport, line string, err error) {
+func (w *waitState) service(ctx context.Context, exit bool) (came *waitReport, line string, err error) {
 	err = w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
 			if s.Name != w.first.Name {
@@ -170,7 +170,7 @@ func (w *waiting) service(ctx context.Context, exit bool) (came *waitReport, lin
 		}
 		return nil
 	})
-	return came, line, notCame(err)
+	return came, line, withoutCame(err)
 }
 
 func lastEnd(s client.Service) time.Time {
@@ -180,7 +180,7 @@ func lastEnd(s client.Service) time.Time {
 	return s.LastExit.At
 }
 
-func notCame(err error) error {
+func withoutCame(err error) error {
 	if errors.Is(err, errCame) {
 		return nil
 	}

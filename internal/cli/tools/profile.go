@@ -53,7 +53,7 @@ type manager struct {
 
 func profile(t *cli.Terminal, c *cli.Call) int {
 	if len(c.Raw) > 0 && archiveVerbs[c.Raw[0]].Args != "" {
-		return archives(t, c.Raw[0], c.Raw[1:])
+		return runArchiveVerb(t, c.Raw[0], c.Raw[1:])
 	}
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
 	words, code, ok := c.Parse(t, 1, 3)
@@ -67,7 +67,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 			cmdline.DidYouMean(words[0], slices.Concat(slices.Sorted(maps.Keys(wants)), slices.Sorted(maps.Keys(archiveVerbs)))))
 	}
 	names := words[1:]
-	m, code := begin(t, words[0], names, n > 0 && words[0] != "show")
+	m, code := managerFor(t, words[0], names, n > 0 && words[0] != "show")
 	if code != cmdline.Done {
 		return code
 	}
@@ -83,9 +83,9 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list(append(names, "")[0])
 }
 
-// begin checks the names of profiles, and returns a manager for them. If the verb changes profiles, it refuses a user who may not
+// managerFor checks the names of profiles, and returns a manager for them. If the verb changes profiles, it refuses a user who may not
 // change them.
-func begin(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
+func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
 		names[i] = profiles.Normalize(name)
@@ -122,8 +122,8 @@ func newManager(t *cli.Terminal) (*manager, error) {
 	return m, nil
 }
 
-// profileMeant returns the end of a message about an unknown profile, see [cmdline.DidYouMean].
-func (m *manager) profileMeant(name string) string {
+// nearestProfile returns the end of a message about an unknown profile, see [cmdline.DidYouMean].
+func (m *manager) nearestProfile(name string) string {
 	all, _, _ := m.store.Discover()
 	var names []string
 	for _, p := range all {
@@ -177,7 +177,7 @@ func (m *manager) delete(name string, yes bool) int {
 	}
 	p, there, err := m.exists(name)
 	if !there {
-		return m.missing(name, err)
+		return m.printMissing(name, err)
 	}
 	if !yes {
 		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
@@ -214,7 +214,7 @@ func (m *manager) rename(from, to string) int {
 		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: the default profile is the root of the volume", from, to)
 	}
 	if _, there, err := m.exists(from); !there {
-		return m.missing(from, err)
+		return m.printMissing(from, err)
 	}
 	if _, there, _ := m.exists(to); there {
 		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: that one exists already", from, to)
@@ -270,18 +270,18 @@ func (m *manager) warnOfSelection() {
 	}
 }
 
-// missing prints that there is no such profile, or why hinit can't know.
-func (m *manager) missing(name string, err error) int {
+// printMissing prints that there is no such profile, or why hinit can't know.
+func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
 	}
-	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
+	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.nearestProfile(name))
 }
 
 // change changes profiles by the agent's own command. If there is no such command, it calls itself. Then it lets the init read
 // the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
-	done, err := m.byAgent(command, vars)
+	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {
 		err = itself()
 	}
@@ -293,9 +293,9 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(ctx))
 }
 
-// byAgent runs the agent's own command as the agent's user. done is false if there is none. It shows the command's output only if
+// runAgentCommand runs the agent's own command as the agent's user. done is false if there is none. It shows the command's output only if
 // the command fails.
-func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
+func (m *manager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
@@ -351,7 +351,7 @@ func (m *manager) list(only string) int {
 		return m.Failed(m.doing, err)
 	}
 	if only != "" && len(rows) == 0 {
-		return m.missing(only, nil)
+		return m.printMissing(only, nil)
 	}
 	code := m.print(rows, only != "")
 	for _, w := range warnings {

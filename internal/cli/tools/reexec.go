@@ -52,7 +52,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("re-execute hinit", err)
 	}
 	path := cmp.Or(*file, before.Init.Binary)
-	if err := tryImage(path); err != nil {
+	if err := tryBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
 	same := runsFile(before.Init, path) // read before the re-execution: after it, every hinit runs this file
@@ -70,31 +70,31 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 // runsFile reports whether an init runs this file as its program. It is false if that is unknown: outside of the container, file
 // numbers have another meaning.
 func runsFile(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
 }
 
-// visible reports whether the init's pid means the same process in the PID namespace of this command. It compares the ages of
+// inThisNamespace reports whether the init's pid means the same process in the PID namespace of this command. It compares the ages of
 // both. A process starts before its hinit, and on a busy machine the engine needs seconds between the two.
-func visible(in client.Init) bool {
+func inThisNamespace(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
-	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
+	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// isOf reports whether a process of this age can be an init that began so long ago.
-func isOf(age, since time.Duration) bool {
+// agesMatch reports whether a process of this age can be an init that began so long ago.
+func agesMatch(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }
 
-// tryTime limits how long a binary may take to report that it can take over.
-const tryTime = 10 * time.Second
+// tryTimeout limits how long a binary may take to report that it can take over.
+const tryTimeout = 10 * time.Second
 
-// tryImage runs a binary that only prints its format of the handover, and checks the format. A binary without the handover would
+// tryBinary runs a binary that only prints its format of the handover, and checks the format. A binary without the handover would
 // begin as if the container had just started.
-func tryImage(path string) error {
+func tryBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tryTime)
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	defer cancel()
 	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), Attached: true}
 	said, why, exit, err := proc.Output(ctx, spec, 4096)

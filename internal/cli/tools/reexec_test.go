@@ -17,7 +17,7 @@ func TestAnInitIsKnownThatWasStartedSlowly(t *testing.T) {
 		{time.Minute, 70 * time.Second, false},
 		{time.Hour, time.Minute, false},
 	} {
-		if got := isOf(c.age, c.since); got != c.want {
+		if got := agesMatch(c.age, c.since); got != c.want {
 			t.Errorf("process %v, init %v: %v", c.age, c.since, got)
 		}
 	}

@@ -35,7 +35,7 @@ var shellVerb = cli.Verb{
 which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
 of the command. Of the variables of the caller it has TERM, LANG and LC_* only, where the caller may
 see the environment of hinit.`,
-	Run: words(1, -1, shell),
+	Run: withWords(1, -1, shell),
 }
 
 func shell(t *cli.Terminal, c *cli.Call, words []string) int {
@@ -63,7 +63,7 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 		}
 	}
 	spec.Argv = isolation.Instead(spec.Argv, command)
-	x, err := onOwnTerminal(t, spec)
+	x, err := runOnTerminal(t, spec)
 	if err != nil {
 		return t.Failed(doing, err)
 	}
@@ -86,8 +86,8 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	if err != nil {
 		return spec, err
 	}
-	own := ofTerminal(os.Environ())
-	if err := takeEnviron(t, init.PID); err != nil {
+	own := terminalVariables(os.Environ())
+	if err := adoptEnviron(t, init.PID); err != nil {
 		return spec, err
 	}
 	agent, env := boot.Caller(), boot.OuterEnv()
@@ -131,8 +131,8 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	return spec, nil
 }
 
-// ofTerminal returns the variables that describe the caller's terminal.
-func ofTerminal(environ []string) map[string]string {
+// terminalVariables returns the variables that describe the caller's terminal.
+func terminalVariables(environ []string) map[string]string {
 	out := make(map[string]string)
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
@@ -143,8 +143,8 @@ func ofTerminal(environ []string) map[string]string {
 	return out
 }
 
-// takeEnviron gives this process the environment of the init. A user who may not read it keeps the caller's environment.
-func takeEnviron(t *cli.Terminal, pid int) error {
+// adoptEnviron gives this process the environment of the init. A user who may not read it keeps the caller's environment.
+func adoptEnviron(t *cli.Terminal, pid int) error {
 	cl, err := t.Dial()
 	if err != nil {
 		return err
@@ -184,8 +184,8 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// onOwnTerminal runs a command to its end. If standard input is a terminal, the command gets a new terminal.
-func onOwnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
+// runOnTerminal runs a command to its end. If standard input is a terminal, the command gets a new terminal.
+func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {
 		return proc.Run(context.Background(), spec)

@@ -16,7 +16,7 @@ import (
 var signalVerb = cli.Verb{
 	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
 	Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
-	Services: true, Last: 1, Run: words(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
+	Services: true, Trailing: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
 			return t.Fail(cmdline.WrongUsage,

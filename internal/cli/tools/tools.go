@@ -12,9 +12,9 @@ import (
 // Main runs the verb that the arguments name, and returns the exit code of the process.
 func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
 
-// words makes the Run function of a verb that has no flags of its own. run gets the arguments; atLeast and atMost limit their
+// withWords makes the Run function of a verb that has no flags of its own. run gets the arguments; atLeast and atMost limit their
 // number.
-func words(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
+func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
 		if !ok {

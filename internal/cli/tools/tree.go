@@ -25,7 +25,7 @@ var treeVerb = cli.Verb{
 	Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
 Processes of no service come last: commands from outside the container, and orphans. Processes of
 another hinit or PID namespace are left out. Secret values in command lines are hidden.`,
-	Run: words(0, -1, tree), Empty: cli.EmptyList,
+	Run: withWords(0, -1, tree), Empty: cli.EmptyList,
 }
 
 // treeBranch has the processes of one service.
@@ -72,7 +72,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !visible(st.Init) {
+	if !inThisNamespace(st.Init) {
 		return nil, errors.New("this command does not see the processes of hinit; run it in the same container")
 	}
 	roots := make([]treeRoot, 0, len(st.Services)+2)
@@ -144,7 +144,7 @@ func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid 
 	}
 	own := os.Getpid()
 	others := grow("", "", 0, func(pid int) bool {
-		return owner[pid] == 0 && pid != of.Init && pid != own && (below(pid, of.Init, all) || of.Init == 1 && !nested(pid))
+		return owner[pid] == 0 && pid != of.Init && pid != own && (isDescendant(pid, of.Init, all) || of.Init == 1 && !nested(pid))
 	})
 	if len(others.Processes) > 0 {
 		branches = append(branches, others)
@@ -152,8 +152,8 @@ func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid 
 	return branches
 }
 
-// below reports whether a process descends from another one, or is the same.
-func below(pid, ancestor int, all usage.Table) bool {
+// isDescendant reports whether a process descends from another one, or is the same.
+func isDescendant(pid, ancestor int, all usage.Table) bool {
 	for range all {
 		if pid == ancestor {
 			return true

@@ -176,7 +176,7 @@ func (t *Holder) waitsFor(s *state) string {
 
 func standby() bool {
 	v := os.Getenv(standbyVariable)
-	return v == "" || !config.PlainlyFalse(v)
+	return v == "" || !config.IsFalse(v)
 }
 
 // errHeld means that another process has the lock, and that this init must not wait for it.

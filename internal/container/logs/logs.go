@@ -143,7 +143,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 	if log == nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: it has no log", name)
 	}
-	if err := tuning.SpareDescriptors(); err != nil {
+	if err := tuning.CheckDescriptors(); err != nil {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	stdout, stderr, err = log.Pipes()

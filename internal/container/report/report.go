@@ -50,12 +50,12 @@ func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 func (r *Reporter) Run(ctx context.Context) {
 	history := r.o.Loop.History()
 	var memory tuning.Releaser
-	quiet := time.NewTimer(tuning.RestAfter)
+	quiet := time.NewTimer(tuning.ReleaseAfter)
 	defer quiet.Stop()
 	rested := false
 	stir := func() {
 		rested = false
-		quiet.Reset(tuning.RestAfter)
+		quiet.Reset(tuning.ReleaseAfter)
 	}
 	for {
 		news := history.News()
@@ -72,7 +72,7 @@ func (r *Reporter) Run(ctx context.Context) {
 			memory.Release()
 			if !rested {
 				rested = true
-				quiet.Reset(tuning.RestAgain)
+				quiet.Reset(tuning.ReleaseAgain)
 			}
 		case <-r.o.Loop.Ended():
 			if history.Last() == cursor {

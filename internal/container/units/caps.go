@@ -22,12 +22,12 @@ type groups struct {
 // Divide divides the container's control group, once, if a service of the configuration needs its own group. It returns the error
 // only the first time. Units that are made later use their groups. Only one goroutine at a time may call it.
 func (m *Maker) Divide(cfg *config.Config) (why error) {
-	wanted := cfg.Agent.Caps()
+	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {
-		wanted = wanted || p.Caps()
+		wanted = wanted || p.NeedsCgroup()
 	}
 	for _, s := range cfg.Services {
-		wanted = wanted || s.Caps()
+		wanted = wanted || s.NeedsCgroup()
 	}
 	if !wanted || m.groups.Load() != nil {
 		return nil
@@ -50,7 +50,7 @@ func (m *Maker) divided() *proc.Cgroups {
 // memory, and a weight becomes a nice value. A limit on processes becomes one on the user, if the profile has its own user; it
 // counts on the whole machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
-	if !own.Caps() {
+	if !own.NeedsCgroup() {
 		return
 	}
 	g := m.divided()

@@ -9,25 +9,25 @@ import (
 	"hinit/client"
 )
 
-// checks writes the results of a service's checks, one line each.
-func (w *page) checks(s *client.Service) {
+// writeChecks writes the results of a service's checks, one line each.
+func (w *page) writeChecks(s *client.Service) {
 	if len(s.Checks) == 0 {
 		return
 	}
-	w.line("checks of " + Line(s.Name) + ":")
+	w.writeLine("checks of " + Line(s.Name) + ":")
 	for i := range s.Checks {
-		w.wrapped("    ", Line(s.Checks[i].Name+" "+Check(&s.Checks[i])))
+		w.writeWrapped("    ", Line(s.Checks[i].Name+" "+Check(&s.Checks[i])))
 	}
 }
 
-// settings writes the settings of a service that differ from the defaults, one line each.
-func (w *page) settings(s *client.Service) {
+// writeSettings writes the settings of a service that differ from the defaults, one line each.
+func (w *page) writeSettings(s *client.Service) {
 	if len(s.Settings) == 0 {
 		return
 	}
-	w.line("settings of " + Line(s.Name) + ":")
+	w.writeLine("settings of " + Line(s.Name) + ":")
 	for i := range s.Settings {
-		w.wrapped("    ", Line(Setting(&s.Settings[i])))
+		w.writeWrapped("    ", Line(Setting(&s.Settings[i])))
 	}
 }
 

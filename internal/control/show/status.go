@@ -30,9 +30,9 @@ func Status(st client.Status, look Look) []byte {
 		look.Width = max(look.Width, minWidth)
 	}
 	w := &page{look: look}
-	w.head(st.Init)
+	w.writeHead(st.Init)
 	if len(st.Services) == 0 {
-		w.line("no services")
+		w.writeLine("no services")
 		return w.Bytes()
 	}
 	rows := make([]row, 0, len(st.Services)+1)
@@ -44,7 +44,7 @@ func Status(st client.Status, look Look) []byte {
 		grades[i] = verdict.Grade
 		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
 		if !look.Named {
-			name, last, about = cut(name, nameWidth), cut(last, phraseWidth), cut(about, phraseWidth)
+			name, last, about = shorten(name, nameWidth), shorten(last, phraseWidth), shorten(about, phraseWidth)
 		}
 		rows = append(rows, row{
 			name, stateWord(s, verdict), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
@@ -52,24 +52,24 @@ func Status(st client.Status, look Look) []byte {
 		})
 	}
 	if !slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.ServedBy != "" }) {
-		drop(rows, colServed)
+		dropColumn(rows, colServed)
 	}
-	below := w.fit(rows)
-	w.layOut(rows, grades, below)
+	below := w.fitWidth(rows)
+	w.writeRows(rows, grades, below)
 	if look.Named {
 		for i := range st.Services {
 			s := &st.Services[i]
 			if s.StatusText != "" {
-				w.line(Line(s.Name + " says: " + s.StatusText))
+				w.writeLine(Line(s.Name + " says: " + s.StatusText))
 			}
 			if i := s.Isolation; i != nil {
-				w.line(Line("isolation of " + s.Name + ": " + Isolation(s)))
+				w.writeLine(Line("isolation of " + s.Name + ": " + Isolation(s)))
 			}
 			if len(s.Limits) > 0 {
-				w.line(Line("limits of " + s.Name + ": " + Limits(s)))
+				w.writeLine(Line("limits of " + s.Name + ": " + Limits(s)))
 			}
-			w.checks(s)
-			w.settings(s)
+			w.writeChecks(s)
+			w.writeSettings(s)
 		}
 	}
 	return w.Bytes()
@@ -88,11 +88,11 @@ type page struct {
 	look Look
 }
 
-// line writes a line, wrapped at the terminal's width.
-func (w *page) line(text string) { w.wrapped("", text) }
+// writeLine writes a line, wrapped at the terminal's width.
+func (w *page) writeLine(text string) { w.writeWrapped("", text) }
 
-// wrapped writes a line after an indent. It indents continuation lines by two more.
-func (w *page) wrapped(indent, text string) {
+// writeWrapped writes a line after an indent. It indents continuation lines by two more.
+func (w *page) writeWrapped(indent, text string) {
 	room := w.look.Width - len(indent)
 	if w.look.Width == 0 || columns(text) <= room {
 		w.WriteString(indent + text + "\n")
@@ -124,8 +124,8 @@ func (w *page) wrapped(indent, text string) {
 	}
 }
 
-// head writes the lines about hinit itself.
-func (w *page) head(in client.Init) {
+// writeHead writes the lines about hinit itself.
+func (w *page) writeHead(in client.Init) {
 	where := "home " + Line(in.Home)
 	if in.Plain != "" {
 		where = "services of " + Line(in.Plain)
@@ -137,34 +137,34 @@ func (w *page) head(in client.Init) {
 	if in.Stopping {
 		text += ", STOPPING"
 	}
-	w.line(text)
+	w.writeLine(text)
 	if in.Booting && in.BootProfiles == nil {
-		w.line("booting" + Hook(in.Hook))
+		w.writeLine("booting" + Hook(in.Hook))
 	}
 	if in.Cmd != nil {
 		text := fmt.Sprintf("CMD: %s (pid %d)", Line(strings.Join(in.Cmd.Argv, " ")), in.Cmd.PID)
 		if in.Cmd.Stopped {
 			text += fmt.Sprintf(", stopped by a signal such as Ctrl-Z; it goes on with: kill -CONT %d", in.Cmd.PID)
 		}
-		w.line(text)
+		w.writeLine(text)
 	}
 	if len(in.Boot) > 0 && w.look.Verbose {
-		w.line("boot: " + Line(Timeline(in.Boot)))
+		w.writeLine("boot: " + Line(Timeline(in.Boot)))
 	}
 	if b := in.BootProfiles; b != nil {
-		w.line(fmt.Sprintf("booting: profiles %s of %s", Thousands(b.Done), Thousands(b.Profiles)))
+		w.writeLine(fmt.Sprintf("booting: profiles %s of %s", Thousands(b.Done), Thousands(b.Profiles)))
 	}
 	if l := in.Lease; l != nil && l.State == client.LeaseWaiting {
-		w.line(fmt.Sprintf("waiting since %s: %s; until then this container serves nothing", l.Since.UTC().Format(time.RFC3339), Line(l.Detail)))
+		w.writeLine(fmt.Sprintf("waiting since %s: %s; until then this container serves nothing", l.Since.UTC().Format(time.RFC3339), Line(l.Detail)))
 	}
 	if r := in.Repair; r != nil && !r.Done {
-		w.line(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Seen, r.Changed, Line(r.Directory)))
+		w.writeLine(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Seen, r.Changed, Line(r.Directory)))
 	}
 	if in.OOMFirst != "" {
-		w.line("when memory runs out the kernel takes first: " + Name(in.OOMFirst))
+		w.writeLine("when memory runs out the kernel takes first: " + Name(in.OOMFirst))
 	}
 	for _, warning := range in.Warnings {
-		w.line("warning: " + Line(warning))
+		w.writeLine("warning: " + Line(warning))
 	}
 }
 
@@ -186,9 +186,9 @@ const (
 // gap is the space between two columns.
 const gap = 2
 
-// fit makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. For services that the user has named, it
+// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. For services that the user has named, it
 // moves the last exit and the note to below, the lines under each row.
-func (w *page) fit(rows []row) (below [][]string) {
+func (w *page) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
 	}
@@ -202,39 +202,39 @@ func (w *page) fit(rows []row) (below [][]string) {
 				below[i] = append(below[i], rows[i][colNote])
 			}
 		}
-		drop(rows, colLast)
-		drop(rows, colNote)
+		dropColumn(rows, colLast)
+		dropColumn(rows, colNote)
 	}
-	shrink(rows, w.look.Width, colNote, 24)
-	shrink(rows, w.look.Width, colLast, 16)
+	shrinkColumn(rows, w.look.Width, colNote, 24)
+	shrinkColumn(rows, w.look.Width, colLast, 16)
 	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince, colServed} {
 		if total(rows) <= w.look.Width {
 			break
 		}
-		drop(rows, column)
+		dropColumn(rows, column)
 	}
-	shrink(rows, w.look.Width, colNote, 10)
-	shrink(rows, w.look.Width, colName, 16)
+	shrinkColumn(rows, w.look.Width, colNote, 10)
+	shrinkColumn(rows, w.look.Width, colName, 16)
 	if total(rows) > w.look.Width {
-		drop(rows, colNote)
+		dropColumn(rows, colNote)
 	}
-	shrink(rows, w.look.Width, colName, 12)
+	shrinkColumn(rows, w.look.Width, colName, 12)
 	return below
 }
 
-// shrink cuts the cells of a column until the rows fit, but not below the width least.
-func shrink(rows []row, width, column, least int) {
+// shrinkColumn cuts the cells of a column until the rows fit, but not below the width least.
+func shrinkColumn(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {
 		return
 	}
 	most := max(widths(rows)[column]-gap-over, least)
 	for i := range rows {
-		rows[i][column] = cut(rows[i][column], most)
+		rows[i][column] = shorten(rows[i][column], most)
 	}
 }
 
-func drop(rows []row, column int) {
+func dropColumn(rows []row, column int) {
 	for i := range rows {
 		rows[i][column] = ""
 	}
@@ -266,8 +266,8 @@ func total(rows []row) int {
 	return most
 }
 
-// layOut writes the rows, without padding at the end of a line.
-func (w *page) layOut(rows []row, grades []Grade, below [][]string) {
+// writeRows writes the rows, without padding at the end of a line.
+func (w *page) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
 		pad := 0
@@ -288,14 +288,14 @@ func (w *page) layOut(rows []row, grades []Grade, below [][]string) {
 		w.WriteByte('\n')
 		if below != nil {
 			for _, text := range below[i] {
-				w.wrapped("    ", text)
+				w.writeWrapped("    ", text)
 			}
 		}
 	}
 }
 
 // colours are the colours of the grades: green works, yellow is changing, red needs attention.
-var colours = [...]string{Well: "\x1b[32m", Off: "", Coming: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
+var colours = [...]string{Well: "\x1b[32m", Off: "", Changing: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
 func stateWord(s *client.Service, v Verdict) string {
 	if v.Word == "" {

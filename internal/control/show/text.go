@@ -43,7 +43,7 @@ func Text(text string) string {
 }
 
 // Name is like [Line] for a name in a table. It cuts the name to 40 columns.
-func Name(name string) string { return cut(Line(name), nameWidth) }
+func Name(name string) string { return shorten(Line(name), nameWidth) }
 
 func plainText(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
@@ -97,8 +97,8 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// cut shortens an escaped text to most columns, and ends it with an ellipsis.
-func cut(text string, most int) string {
+// shorten shortens an escaped text to most columns, and ends it with an ellipsis.
+func shorten(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text
 	}

@@ -12,11 +12,11 @@ type Grade int
 
 // The grades. A service in trouble does not run and may not start again. An ailing service is up and does not do its work.
 const (
-	Well    Grade = iota
-	Off           // down, as ordered
-	Coming        // starting or stopping
-	Ailing        // up, with a problem
-	Trouble       // crashes, or does not start by itself
+	Well     Grade = iota
+	Off            // down, as ordered
+	Changing       // starting or stopping
+	Ailing         // up, with a problem
+	Trouble        // crashes, or does not start by itself
 )
 
 // The kinds of problems, as in the metric hinit_service_problem.
@@ -66,7 +66,7 @@ func Judge(s *client.Service) (v Verdict) {
 	case s.State == client.StateDown && s.Want != client.WantUp:
 		v.Grade = Off
 	default:
-		v.Grade = Coming
+		v.Grade = Changing
 	}
 	is(ProblemFailed, Trouble, s.State == client.StateFailed)
 	is(ProblemParked, Trouble, s.State == client.StateParked)
@@ -75,7 +75,7 @@ func Judge(s *client.Service) (v Verdict) {
 	is(ProblemUnserved, Trouble, s.ServedBy == client.ServedByNone)
 	is(ProblemDeaf, Ailing, fails(true))
 	is(ProblemPaused, Ailing, up && s.Paused)
-	is(ProblemNotReady, Coming, up && !s.Ready)
+	is(ProblemNotReady, Changing, up && !s.Ready)
 	is(ProblemCheck, Ailing, fails(false))
 	is(ProblemOther, Ailing, up && s.Ready && s.Problem != "" && len(v.Problems) == 0)
 	words := map[string]string{

@@ -26,7 +26,7 @@ func TestADeafGatewayIsNeverWell(t *testing.T) {
 		{with(func(s *client.Service) { s.Checks = deaf }), Ailing, "deaf", []string{ProblemDeaf}},
 		{with(func(s *client.Service) { s.Checks = sick }), Ailing, "check fails", []string{ProblemCheck}},
 		{with(func(s *client.Service) { s.Checks, s.Ready = sick, false }), Ailing, "not ready", []string{ProblemNotReady, ProblemCheck}},
-		{with(func(s *client.Service) { s.Ready = false }), Coming, "not ready", []string{ProblemNotReady}},
+		{with(func(s *client.Service) { s.Ready = false }), Changing, "not ready", []string{ProblemNotReady}},
 		{with(func(s *client.Service) { s.Problem = "telegram is failed" }), Ailing, "ailing", []string{ProblemOther}},
 		{with(func(s *client.Service) { s.Paused = true }), Ailing, "paused", []string{ProblemPaused}},
 		{with(func(s *client.Service) { s.CrashLoop = true }), Trouble, "crash-loop", []string{ProblemCrashLoop}},
@@ -36,9 +36,9 @@ func TestADeafGatewayIsNeverWell(t *testing.T) {
 		{client.Service{State: client.StateFailed, Want: client.WantUp}, Trouble, "", []string{ProblemFailed}},
 		{client.Service{State: client.StateDown, Want: client.WantUp, ServedBy: client.ServedByNone}, Trouble, "", []string{ProblemUnserved}},
 		{client.Service{State: client.StateDown, Want: client.WantDown}, Off, "", nil},
-		{client.Service{State: client.StateDown, Want: client.WantUp, Checks: deaf}, Coming, "", nil}, // of the run before
-		{client.Service{State: client.StateStarting, Want: client.WantUp}, Coming, "", nil},
-		{client.Service{State: client.StateKilling, Want: client.WantDown}, Coming, "", nil},
+		{client.Service{State: client.StateDown, Want: client.WantUp, Checks: deaf}, Changing, "", nil}, // of the run before
+		{client.Service{State: client.StateStarting, Want: client.WantUp}, Changing, "", nil},
+		{client.Service{State: client.StateKilling, Want: client.WantDown}, Changing, "", nil},
 	} {
 		if v := Judge(&c.s); v.Grade != c.grade || v.Word != c.word || !slices.Equal(v.Problems, c.kinds) {
 			t.Errorf("%+v: %+v, want %d %q %q", c.s, v, c.grade, c.word, c.kinds)

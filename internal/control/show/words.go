@@ -74,7 +74,7 @@ func Timeline(steps []client.BootStep) string {
 	shown := 0 // milliseconds
 	for i := 0; i < len(steps); {
 		if steps[i].Beside { // it began before the first step of the boot itself
-			meanwhile = append(meanwhile, timed(steps[i], milliseconds(steps[i].Seconds)))
+			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
 		}
@@ -86,9 +86,9 @@ func Timeline(steps []client.BootStep) string {
 		slices.SortStableFunc(together, func(a, b client.BootStep) int { return cmp.Compare(b.Seconds, a.Seconds) })
 		took := milliseconds(BootSeconds(steps[:end])) - shown
 		shown += took
-		parts = append(parts, timed(together[0], took))
+		parts = append(parts, stepText(together[0], took))
 		for _, s := range together[1:] {
-			parts = append(parts, timed(s, min(milliseconds(s.Seconds), took))+" beside it")
+			parts = append(parts, stepText(s, min(milliseconds(s.Seconds), took))+" beside it")
 		}
 		i = end
 	}
@@ -101,8 +101,8 @@ func Timeline(steps []client.BootStep) string {
 
 func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
 
-// timed describes a step of the boot.
-func timed(s client.BootStep, ms int) string {
+// stepText describes a step of the boot.
+func stepText(s client.BootStep, ms int) string {
 	name, failed := s.Name, ""
 	if s.Skipped {
 		name += " unchanged"

@@ -23,7 +23,7 @@ const (
 // Wanted reports whether this init acts as s6: because of the environment, or as PID 1 of an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
-		return config.Truthy3(v)
+		return config.IsTruthy(v)
 	}
 	made := false
 	_ = blocking.Do(blocking.Foreign, func() error {

@@ -96,7 +96,7 @@ func (m *Model) trouble(s Service) grade {
 	if verdict == show.Well && s.Drifted {
 		return drifted
 	}
-	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Coming: coming, show.Off: off, show.Well: well}[verdict]
+	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
 // arrange makes the rows again from the services that pass the filter, sorted and in groups. The cursor stays on its service.
