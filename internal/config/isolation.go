@@ -84,26 +84,21 @@ const (
 	mostUID  = 1<<31 - 2
 )
 
-func parseUIDs(text string) (uids UIDs, reason string) {
+func parseUIDs(text string) (uids UIDs, err error) {
 	from, to, both := strings.Cut(text, "-")
-	first, err := strconv.ParseUint(from, 10, 31)
+	first, err1 := strconv.ParseUint(from, 10, 31)
 	last, err2 := strconv.ParseUint(to, 10, 31)
 	switch {
-	case !both || err != nil || err2 != nil:
-		return uids, fmt.Sprintf("expected a range of uids such as 20000-29999, got %q", text)
+	case !both || err1 != nil || err2 != nil:
+		return uids, fmt.Errorf("expected a range of uids such as 20000-29999, got %q", text)
 	case last < first:
-		return uids, fmt.Sprintf("the range %s ends before it begins; write %s-%s", text, to, from)
+		return uids, fmt.Errorf("the range %s ends before it begins; write %s-%s", text, to, from)
 	case first < leastUID:
-		return uids, fmt.Sprintf("uids below %d belong to the system, got %s; write 20000-29999", leastUID, text)
+		return uids, fmt.Errorf("uids below %d belong to the system, got %s; write 20000-29999", leastUID, text)
 	case last > mostUID:
-		return uids, fmt.Sprintf("a uid is at most %d, got %s", mostUID, text)
+		return uids, fmt.Errorf("a uid is at most %d, got %s", mostUID, text)
 	}
-	return UIDs{uint32(first), uint32(last)}, ""
-}
-
-func checkUIDs(s string) string {
-	_, reason := parseUIDs(s)
-	return reason
+	return UIDs{uint32(first), uint32(last)}, nil
 }
 
 func checkShare(paths Paths) string {

@@ -147,7 +147,7 @@ var kinds = sync.OnceValue(func() map[string]kind {
 		"signal":      {"signal: `" + strings.Join(Signals, "`, `") + "`", checkOf(checkSignal)},
 		"socket":      {"path", checkOf(checkSocket)},
 		"status":      {"status codes", checkParsed(ParseStatus)},
-		"uids":        {"range of uids", checkOf(checkUIDs)},
+		"uids":        {"range of uids", checkParsed(parseUIDs)},
 		"umask":       {"octal number", checkOf(checkUmask)},
 		"url":         {"URL", checkOf(checkURL)},
 		"user":        {"user", checkOf(checkUser)},
