@@ -53,8 +53,8 @@ func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 
 // programsBeside returns the programs that read boards and sandboxes. They are installed beside this program, and run as its
 // user. Root gets no boards, because root does not open the agent's files.
-func programsBeside(env func(string) (string, bool)) web.Beside {
-	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
+func programsBeside(env func(string) (string, bool)) web.Programs {
+	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
 			return nil, fs.ErrNotExist // no sandbox service runs here
 		}

@@ -176,9 +176,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 
 // Dial connects to the running init, even if the configuration has mistakes.
-func (t *Terminal) Dial() (*dial.Client, error) {
-	return cmdline.Dial(t.Env)
-}
+func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
 // Ask sends one request to the running init and returns the answer, within the time limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
@@ -242,6 +240,4 @@ func isStartingInit(cmdline []byte, age time.Duration) bool {
 }
 
 // Config reads the configuration that hinit would read here.
-func (t *Terminal) Config() (*config.Config, error) {
-	return config.Load(config.Options{Env: t.Env})
-}
+func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }

@@ -43,7 +43,7 @@ func lifecycleArgs(name string) string {
 func lifecycle(t *Terminal, c *Call) int {
 	changed := new(bool)
 	if c.Verb.Name == "restart" {
-		changed = c.Flags.Bool("changed", false, "everything that runs as an older configuration says, or with older files of variables")
+		changed = c.Flags.Bool("changed", false, "all services that run with an older configuration, or with older files of variables")
 	}
 	all := c.Flags.Bool("all", false, allMeans(c.Verb.Name))
 	force := new(bool)
@@ -175,11 +175,11 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 			break
 		}
 		if !wasBooting {
-			fmt.Fprintln(t.Err, "warning: the data volume does not answer; profiles that nobody has looked for since they were made are left out")
+			fmt.Fprintln(t.Err, "warning: the data volume does not answer; new profiles that hinit has not read yet are left out")
 			break
 		}
 		if time.Until(end) < DialPause {
-			return nil, fmt.Errorf("cannot tell what %s --all means: hinit is still booting: %w", verb, unknown)
+			return nil, fmt.Errorf("cannot know what %s --all means: hinit is still booting: %w", verb, unknown)
 		}
 	}
 	if err != nil {

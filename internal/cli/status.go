@@ -19,7 +19,7 @@ import (
 // StatusVerb is hinit status.
 var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
-	Summary: "tell what runs, since when, and why something does not",
+	Summary: "show which services run, since when, and why others do not",
 	Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
 		"states have colours unless NO_COLOR is set.",
 	Run: status, Empty: emptyStatus,

@@ -21,8 +21,8 @@ const MostServices = 1000
 // mostSteps limits the steps of the boot that have metrics.
 const mostSteps = 100
 
-// certain is how long the cause of an exit may still change, because an explanation may arrive late.
-const certain = 2 * time.Second
+// causeSettles is how long the cause of an exit may still change, because an explanation may arrive late.
+const causeSettles = 2 * time.Second
 
 // Causes are the values of the label cause, besides "other".
 var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "quota", "lease"}
@@ -67,12 +67,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	st, err := c.Source.Status(ctx)
 	out := sink{ch}
 	if err != nil || st.Version != client.StatusVersion {
-		out.put(up, 0)
+		out.send(up, 0)
 		return
 	}
-	out.put(up, 1)
-	stops, _ := c.stops(ctx) // the other metrics are useful without them
-	var seen *observed
+	out.send(up, 1)
+	stops, _ := c.stopDurations(ctx) // the other metrics are useful without them
+	var seen *processList
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
 			seen = readProcesses(root, usage.RootsOf(st, root))
@@ -81,8 +81,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.init(st, seen)
 	most := cmp.Or(max(c.Most, 0), MostServices)
 	list := distinct(st.Services)
-	out.put(services, float64(len(st.Services)))
-	out.put(omitted, float64(len(st.Services)-min(len(list), most)))
+	out.send(services, float64(len(st.Services)))
+	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
 	now := time.Now()
 	if c.Now != nil {
 		now = c.Now()
@@ -94,7 +94,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		s := &list[i]
 		out.service(s, now)
 		if stop, known := stops[s.Name]; known {
-			out.put(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
+			out.send(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
 		}
 		if seen != nil {
 			out.usage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
@@ -118,7 +118,7 @@ func distinct(list []client.Service) []client.Service {
 // sink sends metrics to a channel.
 type sink struct{ ch chan<- prometheus.Metric }
 
-func (s sink) put(f *Family, value float64, labels ...string) {
+func (s sink) send(f *Family, value float64, labels ...string) {
 	m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
 	if err != nil {
 		m = prometheus.NewInvalidMetric(f.desc, err)
@@ -126,25 +126,25 @@ func (s sink) put(f *Family, value float64, labels ...string) {
 	s.ch <- m
 }
 
-func (s sink) init(st client.Status, seen *observed) {
+func (s sink) init(st client.Status, seen *processList) {
 	i := &st.Init
-	s.put(info, 1, label(i.Version))
-	s.put(started, epoch(i.StartedAt))
-	s.put(booting, truth(i.Booting))
-	s.put(stopping, truth(i.Stopping))
-	s.put(reexecs, float64(max(i.Image-1, 0)))
-	s.put(orphans, float64(i.Orphans))
-	s.put(routines, float64(i.Goroutines))
+	s.send(info, 1, label(i.Version))
+	s.send(started, unixSeconds(i.StartedAt))
+	s.send(booting, boolValue(i.Booting))
+	s.send(stopping, boolValue(i.Stopping))
+	s.send(reexecs, float64(max(i.Image-1, 0)))
+	s.send(orphans, float64(i.Orphans))
+	s.send(routines, float64(i.Goroutines))
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
-		s.put(lease, truth(i.Lease.State == client.LeaseHeld))
+		s.send(lease, boolValue(i.Lease.State == client.LeaseHeld))
 	}
 	steps := make(map[string]bool)
 	for _, step := range i.Boot[:min(len(i.Boot), mostSteps)] {
 		name := label(step.Name)
 		if !steps[name] {
 			steps[name] = true
-			s.put(bootTime, step.Seconds, name)
-			s.put(bootFault, truth(step.Error != ""), name)
+			s.send(bootTime, step.Seconds, name)
+			s.send(bootFault, boolValue(step.Error != ""), name)
 		}
 	}
 	if seen == nil {
@@ -152,69 +152,69 @@ func (s sink) init(st client.Status, seen *observed) {
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
 		// the time of reaped children is left out: it counts for their services
-		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
-		s.put(ownMemory, float64(own.memory))
-		s.put(ownTasks, float64(own.threads))
+		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
+		s.send(ownMemory, float64(own.memory))
+		s.send(ownTasks, float64(own.threads))
 		if own.fds >= 0 {
-			s.put(ownFDs, float64(own.fds))
+			s.send(ownFDs, float64(own.fds))
 		}
 	}
 }
 
 func (s sink) service(v *client.Service, now time.Time) {
 	name, profile := label(v.Name), label(v.Profile)
-	s.put(isUp, truth(v.State == client.StateUp), name, profile)
-	s.put(isReady, truth(v.Ready), name, profile)
+	s.send(isUp, boolValue(v.State == client.StateUp), name, profile)
+	s.send(isReady, boolValue(v.Ready), name, profile)
 	for _, kind := range show.Judge(v).Problems {
-		s.put(problem, 1, name, profile, kind)
+		s.send(problem, 1, name, profile, kind)
 	}
 	checks := make(map[string]float64, len(v.Checks)) // two names may have the same label
 	for i := range v.Checks {
 		check := label(v.Checks[i].Name)
-		checks[check] = max(checks[check], truth(v.Checks[i].Failed && v.State == client.StateUp))
+		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
 	}
 	for check, fails := range checks {
-		s.put(failing, fails, name, profile, check)
+		s.send(failing, fails, name, profile, check)
 	}
 	if v.Task {
-		s.put(isTask, truth(v.Done), name, profile)
+		s.send(isTask, boolValue(v.Done), name, profile)
 	}
 	if v.NextRun != nil {
-		s.put(nextRun, epoch(*v.NextRun), name, profile)
+		s.send(nextRun, unixSeconds(*v.NextRun), name, profile)
 	}
 	if v.NextStart != nil {
-		s.put(nextStart, epoch(*v.NextStart), name, profile)
+		s.send(nextStart, unixSeconds(*v.NextStart), name, profile)
 	}
-	s.put(isWanted, truth(v.Want == client.WantUp), name, profile)
+	s.send(isWanted, boolValue(v.Want == client.WantUp), name, profile)
 	state := v.State
 	if !slices.Contains(knownStates, state) {
 		state = "other"
 	}
-	s.put(inState, 1, name, profile, state)
-	s.put(since, epoch(v.Since), name, profile)
-	s.put(loops, truth(v.CrashLoop), name, profile)
-	s.put(fails, float64(v.ConsecutiveFailures), name, profile)
-	s.put(drifted, truth(v.Drifted), name, profile)
-	ended := known(v.Exits)
+	s.send(inState, 1, name, profile, state)
+	s.send(since, unixSeconds(v.Since), name, profile)
+	s.send(loops, boolValue(v.CrashLoop), name, profile)
+	s.send(fails, float64(v.ConsecutiveFailures), name, profile)
+	s.send(drifted, boolValue(v.Drifted), name, profile)
+	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
-		s.put(lastExit, epoch(x.At), name, profile)
-		if cause := causeOf(x.Cause); now.Sub(x.At) < certain && ended[cause] > 0 {
+		s.send(lastExit, unixSeconds(x.At), name, profile)
+		if cause := causeOf(x.Cause); now.Sub(x.At) < causeSettles && ended[cause] > 0 {
 			ended[cause]--
 		}
 	}
 	for cause, n := range ended {
-		s.put(exits, float64(n), name, profile, cause)
+		s.send(exits, float64(n), name, profile, cause)
 	}
-	for cause, n := range known(v.Restarted) {
-		s.put(restarts, float64(n), name, profile, cause)
+	for cause, n := range sumByCause(v.Restarted) {
+		s.send(restarts, float64(n), name, profile, cause)
 	}
 	if o := v.Output; o != nil {
-		s.put(lines, float64(o.Lines), name, profile)
-		s.put(bytes, float64(o.Bytes), name, profile)
-		s.put(gaps, float64(o.FileLost), name, profile, "file")
-		s.put(gaps, float64(o.ConsoleDropped), name, profile, "console")
-		s.put(gaps, float64(o.Suppressed), name, profile, "rate")
-		s.put(logFault, truth(o.Error != ""), name, profile)
+		s.send(lines, float64(o.Lines), name, profile)
+		s.send(bytes, float64(o.Bytes), name, profile)
+		s.send(gaps, float64(o.FileLost), name, profile, "file")
+		s.send(gaps, float64(o.ConsoleDropped), name, profile, "console")
+		s.send(gaps, float64(o.Suppressed), name, profile, "rate")
+		s.send(logFault, boolValue(o.Error != ""), name, profile)
 	}
 }
 
@@ -228,32 +228,32 @@ func (s sink) forwarded(p *Forwarded, now time.Time) {
 	if p == nil {
 		return
 	}
-	s.put(sent, float64(p.Sent), "sent")
-	s.put(sent, float64(p.Refused), "refused")
-	s.put(sendGaps, float64(p.Gaps))
-	s.put(sendFails, float64(p.Failures))
+	s.send(sent, float64(p.Sent), "sent")
+	s.send(sent, float64(p.Refused), "refused")
+	s.send(sendGaps, float64(p.Gaps))
+	s.send(sendFails, float64(p.Failures))
 	age := 0.0
 	if !p.Waiting.IsZero() {
 		age = max(now.Sub(p.Waiting).Seconds(), 0)
 	}
-	s.put(lag, age)
+	s.send(lag, age)
 }
 
 func (s sink) usage(u used, name, profile string) {
 	if u.processes == 0 {
 		return // it has ended
 	}
-	s.put(cpu, u.cpu, name, profile)
-	s.put(memory, float64(u.memory), name, profile)
-	s.put(processes, float64(u.processes), name, profile)
-	s.put(threads, float64(u.threads), name, profile)
+	s.send(cpu, u.cpu, name, profile)
+	s.send(memory, float64(u.memory), name, profile)
+	s.send(processes, float64(u.processes), name, profile)
+	s.send(threads, float64(u.threads), name, profile)
 	if u.fds >= 0 {
-		s.put(fds, float64(u.fds), name, profile)
+		s.send(fds, float64(u.fds), name, profile)
 	}
 }
 
-// stops returns the duration of the last stop of each service.
-func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error) {
+// stopDurations returns the duration of the last stop of each service.
+func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration, error) {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
 		switch {
@@ -274,8 +274,8 @@ func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error)
 	return took, err
 }
 
-// known sums the counts by cause. Causes that [Causes] lacks count as "other".
-func known(by map[string]int) map[string]int {
+// sumByCause sums the counts by cause. Causes that [Causes] lacks count as "other".
+func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
 		out[causeOf(cause)] += max(n, 0)
@@ -298,14 +298,14 @@ func label(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
 }
 
-func truth(is bool) float64 {
+func boolValue(is bool) float64 {
 	if is {
 		return 1
 	}
 	return 0
 }
 
-func epoch(t time.Time) float64 {
+func unixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}

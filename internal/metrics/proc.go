@@ -12,8 +12,8 @@ import (
 	"hinit/internal/usage"
 )
 
-// observed is a list of the container's processes at one time.
-type observed struct {
+// processList is a list of the container's processes at one time.
+type processList struct {
 	root string
 	all  usage.Table
 	of   map[string][]int // process ids by service
@@ -28,12 +28,12 @@ type used struct {
 }
 
 // readProcesses reads all processes. It returns nil if it can't.
-func readProcesses(root string, roots proc.Roots) *observed {
+func readProcesses(root string, roots proc.Roots) *processList {
 	all, err := usage.Read(root, nil)
 	if err != nil {
 		return nil
 	}
-	o := &observed{root: root, all: all, of: make(map[string][]int, len(roots.Mains))}
+	o := &processList{root: root, all: all, of: make(map[string][]int, len(roots.Mains))}
 	for pid, main := range roots.Owners(all) {
 		if name := roots.Mains[main]; main != 0 {
 			o.of[name] = append(o.of[name], pid)
@@ -43,7 +43,7 @@ func readProcesses(root string, roots proc.Roots) *observed {
 }
 
 // sum returns the total use of processes.
-func (o *observed) sum(pids ...int) (u used) {
+func (o *processList) sum(pids ...int) (u used) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
 		if !is {

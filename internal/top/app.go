@@ -80,7 +80,7 @@ func (a *app) Init() tea.Cmd {
 				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.Change(i, c, now) }) },
 				func(err error) { a.report(func(now time.Time) { a.model.Lost(i, err.Error(), now) }) })
 		})
-		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(a.used(i, u)) }) })
+		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(a.reportUse(i, u)) }) })
 	}
 	return a.tick()
 }
@@ -95,8 +95,8 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// used reports the use of services. The next tick draws it.
-func (a *app) used(host int, measured map[string]usage.Usage) report {
+// reportUse reports the use of services. The next tick draws it.
+func (a *app) reportUse(host int, measured map[string]usage.Usage) report {
 	used := lo.MapValues(measured, func(u usage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
 		a.model.Used(host, used, now)
@@ -104,9 +104,11 @@ func (a *app) used(host int, measured map[string]usage.Usage) report {
 	}
 }
 
-// ended reports the end of an order.
-func (a *app) ended(o model.Order, err error) report {
-	return func(time.Time) next { return next{a.do(a.model.Ended(model.Result{Order: o, Err: err})), true} }
+// reportEnd reports the end of an order.
+func (a *app) reportEnd(o model.Order, err error) report {
+	return func(time.Time) next {
+		return next{a.startOrders(a.model.Ended(model.Result{Order: o, Err: err})), true}
+	}
 }
 
 // Update handles a message.
@@ -123,7 +125,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.Text != "" && msg.Text != " " {
 			key = msg.Text
 		}
-		then.cmd = a.do(a.model.Key(key))
+		then.cmd = a.startOrders(a.model.Key(key))
 	case tea.PasteMsg:
 		for _, r := range msg.Content {
 			a.model.Paste(r)
@@ -145,7 +147,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case a.model.Over():
 		return a, tea.Quit
 	default:
-		a.follow()
+		a.updateSources()
 		a.draw()
 	}
 	return a, then.cmd
@@ -167,8 +169,8 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// do carries out orders, a few at a time. A shell takes over the terminal.
-func (a *app) do(orders []model.Order) (next tea.Cmd) {
+// startOrders carries out orders, a few at a time. A shell takes over the terminal.
+func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
 		var act func() error
@@ -182,7 +184,7 @@ func (a *app) do(orders []model.Order) (next tea.Cmd) {
 			act = func() error { return feed.Save(o.Word, text) }
 		case model.VerbShell:
 			if a.local {
-				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.ended(o, err) })
+				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })
 			}
 			act = func() error { return errElsewhere }
 		}
@@ -193,20 +195,20 @@ func (a *app) do(orders []model.Order) (next tea.Cmd) {
 				return
 			}
 			defer func() { <-a.places }()
-			a.send(a.ended(o, act()))
+			a.send(a.reportEnd(o, act()))
 		})
 	}
 	return nil
 }
 
-// follow starts and stops the sources that only some panes show.
-func (a *app) follow() {
+// updateSources starts and stops the sources that only some panes show.
+func (a *app) updateSources() {
 	now := a.model.Wants()
 	was := a.wants
 	a.wants = now
 	if now.Log != was.Log {
 		a.log()
-		a.log = a.during(now.Log.File != "", "following a log", func(ctx context.Context) {
+		a.log = a.startAfterRest(now.Log.File != "", "following a log", func(ctx context.Context) {
 			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) {
 				a.report(func(time.Time) {
 					if now.Log == a.wants.Log { // the cursor may have moved on
@@ -218,7 +220,7 @@ func (a *app) follow() {
 	}
 	if now.Inside != was.Inside || now.PID != was.PID {
 		a.inside()
-		a.inside = a.during(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
+		a.inside = a.startAfterRest(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
 				in := a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)
 				a.report(func(time.Time) { a.model.Inside(in) })
@@ -232,9 +234,9 @@ func (a *app) follow() {
 	}
 }
 
-// during calls run in a goroutine once the cursor has rested for a moment, and returns a function that ends run. If wanted is
+// startAfterRest calls run in a goroutine once the cursor has rested for a moment, and returns a function that ends run. If wanted is
 // false, it starts nothing.
-func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
+func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
 		return cancel

@@ -30,9 +30,9 @@ const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
-// fps is how many frames a second the terminal library draws at most. The effect of a key shows after one frame. The status of hinit
+// framesPerSecond is how many frames a second the terminal library draws at most. The effect of a key shows after one frame. The status of hinit
 // changes once a second.
-const fps = 20
+const framesPerSecond = 20
 
 // Main runs hinit top with its arguments, and returns the exit code.
 func Main(args []string) int {
@@ -50,14 +50,14 @@ func Main(args []string) int {
 	if !known {
 		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": there is no theme %q; there are: %s", *themeName, themeNames())
 	}
-	feeds, names, err := open(*hosts)
+	feeds, names, err := openFeeds(*hosts)
 	if err != nil {
 		return c.Failed(doing, err)
 	}
 	if *once || os.Getenv("TERM") == "dumb" || !proc.IsTerminal(os.Stdin) || !proc.IsTerminal(os.Stdout) {
 		return c.Failed(doing, printOnce(feeds, names))
 	}
-	return screen(c, feeds, names, theme, !*noMouse)
+	return runScreen(c, feeds, names, theme, !*noMouse)
 }
 
 func themeOf(name string) (index int, known bool) {
@@ -85,8 +85,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// open opens the feeds of the sockets in a list, and returns their names. An empty list means this container's init.
-func open(list string) (feeds []*feed.Feed, names []string, err error) {
+// openFeeds opens the feeds of the sockets in a list, and returns their names. An empty list means this container's init.
+func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		f, err := feed.Open(os.LookupEnv)
 		return []*feed.Feed{f}, []string{""}, err
@@ -134,12 +134,12 @@ func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	return failed
 }
 
-// screen shows the screen until the user quits, a signal arrives, or the terminal is gone.
-func screen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
+// runScreen shows the screen until the user quits, a signal arrives, or the terminal is gone.
+func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	a := &app{ctx: ctx, feeds: feeds, local: names[0] == "", model: model.New(theme, names...), mouse: mouse}
-	program := tea.NewProgram(a, tea.WithFPS(fps), tea.WithContext(ctx))
+	program := tea.NewProgram(a, tea.WithFPS(framesPerSecond), tea.WithContext(ctx))
 	a.send = program.Send
 	var fault atomic.Pointer[string]
 	guard.Handle(func(doing string, value any, stack []byte) {

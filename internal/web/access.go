@@ -62,9 +62,9 @@ func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// knows reports whether a request has the token, or a session that began with the token. It limits no attempts, so the right
+// hasToken reports whether a request has the token, or a session that began with the token. It limits no attempts, so the right
 // token is accepted after any number of wrong ones.
-func (s *Server) knows(r *http.Request) bool {
+func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
 	}
@@ -80,16 +80,16 @@ func (s *Server) knows(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
-// key returns the name under which the limits count a request.
-func (s *Server) key(r *http.Request) string {
+// limitKey returns the name under which the limits count a request.
+func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
 	}
-	return remote(r)
+	return limitKeyOf(r)
 }
 
 // mayControl reports whether a request may change something.
-func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.knows(r) }
+func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
 // beginSession begins a session for a client that has shown the token.
 func (s *Server) beginSession(w http.ResponseWriter, r *http.Request) {
@@ -140,27 +140,27 @@ func (s *Server) knownHost(r *http.Request) bool {
 
 func (s *Server) loginPage(w http.ResponseWriter, r *http.Request) {
 	if s.Token == "" {
-		s.fail(w, r, http.StatusNotFound, "There is no token to log in with.")
+		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
 		return
 	}
-	s.show(w, r, http.StatusOK, "login", "Log in", "")
+	s.showPage(w, r, http.StatusOK, "login", "Log in", "")
 }
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Token == "":
-		s.fail(w, r, http.StatusNotFound, "There is no token to log in with.")
+		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
 	case !s.fromOurPage(r):
-		s.show(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
+		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
 	case same(r.PostFormValue("token"), s.Token):
 		s.beginSession(w, r)
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
-	case !s.guesses.allow(remote(r)):
+	case !s.guesses.allow(limitKeyOf(r)):
 		s.tooManyGuesses(w)
-		s.show(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
+		s.showPage(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
 	default:
-		s.Log.Warn("wrong token", "remote", remote(r))
-		s.show(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
+		s.Log.Warn("wrong token", "remote", limitKeyOf(r))
+		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
 	}
 }
 
@@ -176,17 +176,17 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 // owner is the key of all requests with the token or over the Unix socket. Requests of others do not reduce its limits.
 const owner = "owner"
 
-// remote returns the name under which the limits count the requests of one reader.
-func remote(r *http.Request) string {
+// limitKeyOf returns the name under which the limits count the requests of one reader.
+func limitKeyOf(r *http.Request) string {
 	if bySocket(r) {
 		return owner
 	}
-	return remoteOf(r.RemoteAddr)
+	return addressKey(r.RemoteAddr)
 }
 
-// remoteOf returns the name under which the limits count an address. All loopback addresses count as one reader, and so does an
+// addressKey returns the name under which the limits count an address. All loopback addresses count as one reader, and so does an
 // IPv6 network of one customer (/64).
-func remoteOf(address string) string {
+func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
 	ip = ip.Unmap().WithZone("")
@@ -246,8 +246,8 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{most: most, by: make(map[string]int)}
 }
 
-// take reserves a place for a key, and reports whether there was one. [connectionLimit.leave] releases it.
-func (p *connectionLimit) take(key string) bool {
+// acquire reserves a place for a key, and reports whether there was one. [connectionLimit.leave] releases it.
+func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken >= p.most {
@@ -260,7 +260,7 @@ func (p *connectionLimit) take(key string) bool {
 	return true
 }
 
-func (p *connectionLimit) leave(key string) {
+func (p *connectionLimit) release(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by[key]--; p.by[key] == 0 {

@@ -24,30 +24,30 @@ const (
 	mostProfiles = 500
 )
 
-// word is a text from another program. It is made safe when it is decoded, see [oneLine].
-type word string
+// safeText is a text from another program. It is made safe when it is decoded, see [oneLine].
+type safeText string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (w *word) UnmarshalText(text []byte) error {
-	*w = word(oneLine(string(text)))
+func (w *safeText) UnmarshalText(text []byte) error {
+	*w = safeText(oneLine(string(text)))
 	return nil
 }
 
 // board is a board in the output of hinit kanban stats --all.
 type board struct {
-	Board, Name, Error word
+	Board, Name, Error safeText
 	Stats              struct {
-		ByStatus   map[string]int          `json:"by_status"`
-		ByAssignee map[word]map[string]int `json:"by_assignee"`
-		OldestAge  int64                   `json:"oldest_ready_age_seconds"`
+		ByStatus   map[string]int              `json:"by_status"`
+		ByAssignee map[safeText]map[string]int `json:"by_assignee"`
+		OldestAge  int64                       `json:"oldest_ready_age_seconds"`
 	}
-	Blocked []struct{ ID, Title, Assignee, Error word }
+	Blocked []struct{ ID, Title, Assignee, Error safeText }
 	Runs    []attempt
 }
 
 // attempt is an attempt at a task; EndedAt is 0 while it runs.
 type attempt struct {
-	Task, Title, Profile, Outcome, Error word
+	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
 	EndedAt                              int64 `json:"ended_at"`
 }
@@ -79,7 +79,7 @@ func (a attempt) Look() look {
 
 // sandbox is a sandbox in the output of hinit sandbox ls --json.
 type sandbox struct {
-	Name, Task, Profile, State, Image, Exec, Reason word
+	Name, Task, Profile, State, Image, Exec, Reason safeText
 	Created, IdleSince                              time.Time
 	Commands                                        int
 }
@@ -101,8 +101,8 @@ type boardsPage struct {
 	Boards     []board
 }
 
-// listed decodes the list that a program has printed. fault says why the list is old or missing.
-func listed[T any](said answer, program string) (list []T, fault string) {
+// decodeList decodes the list that a program has printed. fault says why the list is old or missing.
+func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
 		fault = program + " says something that this version does not know."
@@ -112,16 +112,16 @@ func listed[T any](said answer, program string) (list []T, fault string) {
 
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	said := s.boards.get(st.Init.Home, besideFresh, besideTime)
+	said := s.boards.latest(st.Init.Home, pageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
 		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
 	if !said.there && page.Dispatcher == "" {
-		s.fail(w, r, http.StatusNotFound, "There is no task board.")
+		s.showError(w, r, http.StatusNotFound, "There is no task board.")
 		return
 	}
-	list, fault := listed[board](said, "hinit-kanban")
+	list, fault := decodeList[board](said, "hinit-kanban")
 	if page.Fault = fault; fault == "" && err != nil {
 		page.Fault = oneLine(err.Error())
 	}
@@ -132,23 +132,23 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 			delete(b.Stats.ByAssignee, name)
 		}
 	}
-	s.show(w, r, http.StatusOK, "boards", "Task board", page)
+	s.showPage(w, r, http.StatusOK, "boards", "Task board", page)
 }
 
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context()) // the page works without hinit
-	said := s.sandboxes.get(st.Init.Home, besideFresh, besideTime)
+	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.there {
-		s.fail(w, r, http.StatusNotFound, "There is no service of sandboxes.")
+		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
 		return
 	}
-	list, fault := listed[sandbox](said, "hinit-sandbox")
+	list, fault := decodeList[sandbox](said, "hinit-sandbox")
 	slices.SortStableFunc(list, func(a, b sandbox) int {
 		return cmp.Or(cmp.Compare(a.Profile, b.Profile), cmp.Compare(a.Task, b.Task))
 	})
-	s.show(w, r, http.StatusOK, "sandboxes", "Sandboxes", struct {
+	s.showPage(w, r, http.StatusOK, "sandboxes", "Sandboxes", struct {
 		Fault     string
 		Sandboxes []sandbox
 	}{fault, list[:min(len(list), mostSandboxes)]})
@@ -157,27 +157,27 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 // optionalPages reports which navigation entries a page has: the boards and the sandboxes, if the container has any.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
-	boards = st.Find(dispatcher) != nil || s.boards.get(st.Init.Home, besideLook, besidePatience).there
-	return boards, s.sandboxes.get(st.Init.Home, besideLook, besidePatience).there
+	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
+	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 }
 
-// Beside has functions that run other programs of hinit. Each returns the JSON output of its command. The error is [fs.ErrNotExist]
+// Programs has functions that run other programs of hinit. Each returns the JSON output of its command. The error is [fs.ErrNotExist]
 // if the container has no boards or sandboxes.
-type Beside struct {
+type Programs struct {
 	Boards    func(ctx context.Context, home string) ([]byte, error) // hinit kanban stats --all
 	Sandboxes func(ctx context.Context, home string) ([]byte, error) // hinit sandbox ls --json
 }
 
 const (
-	besideFresh = 2 * time.Second  // longest age of an answer on the page of the boards or sandboxes
-	besideLook  = 30 * time.Second // longest age of the answer that decides about the entries in the navigation
-	besideTime  = 5 * time.Second  // limit of a command
+	pageAge        = 2 * time.Second  // longest age of an answer on the page of the boards or sandboxes
+	navigationAge  = 30 * time.Second // longest age of the answer that decides about the entries in the navigation
+	programTimeout = 5 * time.Second  // limit of a command
 
-	besidePatience = time.Second // longest wait for the first answer; then the page is shown without it
+	firstAnswerTimeout = time.Second // longest wait for the first answer; then the page is shown without it
 )
 
-// source runs a command for all readers together, one run at a time.
-type source struct {
+// programOutput runs a command for all readers together, one run at a time.
+type programOutput struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
 	none   string // output that means the same as [fs.ErrNotExist]
 	asking singleflight.Group
@@ -194,18 +194,18 @@ type answer struct {
 	fault string    // reason for which there is no newer text
 }
 
-// get returns an answer that is at most as old as old. If none arrives within patience, it returns the last one.
-func (s *source) get(home string, old, patience time.Duration) answer {
+// latest returns an answer that is at most as old as old. If none arrives within patience, it returns the last one.
+func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
 	if s.ask == nil || !last.at.IsZero() && time.Since(last.at) < old {
 		return last
 	}
-	if !last.at.IsZero() && old == besideLook {
+	if !last.at.IsZero() && old == navigationAge {
 		patience = 0 // the next page will have the new answer
 	}
-	news := s.asking.DoChan("", func() (any, error) { return s.question(home), nil })
+	news := s.asking.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
 	case said := <-news:
 		return said.Val.(answer)
@@ -217,9 +217,9 @@ func (s *source) get(home string, old, patience time.Duration) answer {
 	return last
 }
 
-// question runs the command once. If the command hangs because the kernel waits for a volume, no second one starts.
-func (s *source) question(home string) answer {
-	ctx, cancel := context.WithTimeout(context.Background(), besideTime)
+// runProgram runs the command once. If the command hangs because the kernel waits for a volume, no second one starts.
+func (s *programOutput) runProgram(home string) answer {
+	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()
 	text, err := s.ask(ctx, home)
 	s.mu.Lock()

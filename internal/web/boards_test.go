@@ -36,7 +36,7 @@ func TestBoardsAndSandboxes(t *testing.T) {
 	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
 	evil := `\"><script>alert(1)</script><img src=x onerror=alert(2)> ` + key
 	dispatches := client.Service{Name: "kanban", State: client.StateUp, Ready: true, StatusText: "3 ready, 2 capped", Since: time.Now()}
-	s := serve(t, Options{Hinit: newFake(coder(), dispatches), Base: "/x", Beside: Beside{
+	s := serve(t, Options{Hinit: newFake(coder(), dispatches), Base: "/x", Programs: Programs{
 		Boards: says(strings.ReplaceAll(boardsText, "EVIL", evil)), Sandboxes: says(strings.ReplaceAll(sandboxesText, "EVIL", evil)),
 	}})
 	for path, wanted := range map[string][]string{
@@ -69,7 +69,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 		return nil, &fs.PathError{Op: "stat", Path: "hinit-kanban", Err: fs.ErrNotExist}
 	}
 	for name, o := range map[string]Options{
-		"no programs": {}, "not installed": {Beside: Beside{Boards: missing, Sandboxes: missing}}, "no board": {Beside: Beside{Boards: says("[]\n")}},
+		"no programs": {}, "not installed": {Programs: Programs{Boards: missing, Sandboxes: missing}}, "no board": {Programs: Programs{Boards: says("[]\n")}},
 	} {
 		o.Hinit = newFake(coder())
 		s := serve(t, o)
@@ -82,7 +82,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 			}
 		}
 	}
-	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Beside: Beside{Boards: says(boardsText)}})
+	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Programs: Programs{Boards: says(boardsText)}})
 	for _, path := range []string{"/boards", "/login"} {
 		if _, page := s.do("GET", path, nil); strings.Contains(page, "build it") || strings.Contains(page, "/boards") {
 			t.Errorf("%s without the token: %s", path, page)
@@ -97,7 +97,7 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 	set := func(s string) { how.Store(&s) }
 	set("well")
 	hang := make(chan struct{})
-	b := source{ask: func(context.Context, string) ([]byte, error) {
+	b := programOutput{ask: func(context.Context, string) ([]byte, error) {
 		asked.Add(1)
 		most.Store(max(most.Load(), at.Add(1)))
 		defer at.Add(-1)
@@ -109,21 +109,21 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 		}
 		return []byte("text"), nil
 	}}
-	if got := b.get("", time.Hour, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "" {
+	if got := b.latest("", time.Hour, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "" {
 		t.Fatalf("%+v", got)
 	}
 	set("fails")
-	if got := b.get("", 0, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
+	if got := b.latest("", 0, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
 		t.Errorf("when it fails: %+v", got)
 	}
 	set("hangs")
 	for range 10 {
-		if got := b.get("", 0, time.Millisecond); string(got.text) != "text" || got.fault == "" {
+		if got := b.latest("", 0, time.Millisecond); string(got.text) != "text" || got.fault == "" {
 			t.Errorf("when it hangs: %+v", got)
 		}
 	}
 	close(hang)
-	if got := b.get("", 0, testkit.Patience); got.fault != "" {
+	if got := b.latest("", 0, testkit.Patience); got.fault != "" {
 		t.Errorf("when it answers again: %+v", got)
 	}
 	if n := asked.Load(); n > 4 || most.Load() != 1 {

@@ -286,7 +286,7 @@ func TestInABrowser(t *testing.T) {
 	var boards atomic.Pointer[string]
 	text := boardsText
 	boards.Store(&text)
-	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Beside: Beside{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
+	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Programs: Programs{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
 		return []byte(*boards.Load()), nil
 	}}})
 	b := newBrowser(t)

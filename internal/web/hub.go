@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -20,17 +21,17 @@ import (
 )
 
 const (
-	mostEvents = 4096                  // events that the timeline keeps
-	mostRows   = 5000                  // services that the page shows
-	retry      = time.Second           // between two attempts to connect to hinit
-	silence    = 6 * time.Second       // longest time without a line of the status; then the hub opens the stream again
-	unheard    = 3 * time.Second       // longest time without a line of the status before the page calls it old; more than client.WatchBeat
-	gather     = 50 * time.Millisecond // events within this time are handled together
-	fresh      = time.Second           // longest age of a status that another request has fetched, for which no new one is fetched
-	lookTime   = 5 * time.Second       // limit for the status
-	keepWatch  = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostShared = 16                    // largest number of old versions, and of encoded changes to one version
-	mostAtOnce = 50                    // most services in one request by name
+	mostEvents     = 4096                  // events that the timeline keeps
+	mostRows       = 5000                  // services that the page shows
+	retry          = time.Second           // between two attempts to connect to hinit
+	reconnectAfter = 6 * time.Second       // longest time without a line of the status; then the hub opens the stream again
+	staleAfter     = 3 * time.Second       // longest time without a line of the status before the page calls it old; more than client.WatchBeat
+	batchTime      = 50 * time.Millisecond // events within this time are handled together
+	sharedAge      = time.Second           // longest age of a status that another request has fetched, for which no new one is fetched
+	lookTime       = 5 * time.Second       // limit for the status
+	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
+	mostVersions   = 16                    // largest number of old versions, and of encoded changes to one version
+	mostAtOnce     = 50                    // most services in one request by name
 )
 
 // hub holds the state that all readers share: the newest status, its rows as HTML, and the last events.
@@ -102,7 +103,7 @@ func (h *hub) run(ctx context.Context) {
 
 func (h *hub) followStatus(ctx context.Context) {
 	for ctx.Err() == nil {
-		if !h.read() {
+		if !h.hasReaders() {
 			select {
 			case <-h.wanted:
 			case <-ctx.Done():
@@ -110,34 +111,34 @@ func (h *hub) followStatus(ctx context.Context) {
 			continue
 		}
 		watch, cancel := context.WithCancel(ctx)
-		alarm := time.AfterFunc(silence, cancel)
-		old := time.AfterFunc(unheard, func() { h.set(client.Status{}, errSilent) })
+		alarm := time.AfterFunc(reconnectAfter, cancel)
+		old := time.AfterFunc(staleAfter, func() { h.set(client.Status{}, errSilent) })
 		st := client.Status{}
 		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
-			alarm.Reset(silence)
-			old.Reset(unheard)
+			alarm.Reset(reconnectAfter)
+			old.Reset(staleAfter)
 			if !c.Whole && st.Version == 0 {
-				return errLie
+				return errNoHinit
 			}
 			c.Apply(&st)
 			h.set(st, nil)
-			if !h.read() {
-				return errIdle
+			if !h.hasReaders() {
+				return errNoReader
 			}
 			return nil
 		})
 		alarm.Stop()
 		old.Stop()
 		cancel()
-		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned unwrapped
+		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // it is returned unwrapped
 			h.set(client.Status{}, err)
 		}
 		pause.For(ctx, retry/4)
 	}
 }
 
-// read reports whether there are readers, or were a moment ago.
-func (h *hub) read() bool {
+// hasReaders reports whether there are readers, or were a moment ago.
+func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.readers > 0 || time.Since(h.idle) < keepWatch
@@ -160,7 +161,7 @@ func (h *hub) join() (leave func()) {
 // followEvents stores events, and requests the status of the services that they concern at once.
 func (h *hub) followEvents(ctx context.Context) {
 	names := make(chan string, mostAtOnce-1)
-	guard.Go("ask for what has changed", func() { h.askFor(ctx, names) })
+	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
 	var last uint64
 	for ctx.Err() == nil {
 		err := h.hinit.Events(ctx, client.EventOptions{Since: last, Follow: true}, func(e client.Event) error {
@@ -195,8 +196,8 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// askFor fetches the status of services after their events.
-func (h *hub) askFor(ctx context.Context, names <-chan string) {
+// fetchChanged fetches the status of services after their events.
+func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	for {
 		var list []string
 		select {
@@ -205,7 +206,7 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 		case <-ctx.Done():
 			return
 		}
-		pause.For(ctx, gather)
+		pause.For(ctx, batchTime)
 		for range len(names) { // no other goroutine receives
 			list = append(list, <-names)
 		}
@@ -235,7 +236,7 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return time.Since(h.at) < fresh || h.readers > 0 && time.Since(h.at) < silence
+		return time.Since(h.at) < sharedAge || h.readers > 0 && time.Since(h.at) < reconnectAfter
 	}
 	if !recent() {
 		h.asking.Lock()
@@ -244,7 +245,7 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 			st, err := h.hinit.Status(look)
 			cancel()
 			if err == nil && st.Version != client.StatusVersion {
-				err = errLie
+				err = errNoHinit
 			}
 			h.set(st, err)
 		}
@@ -253,7 +254,7 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.fault != "" {
-		return h.status, faultError(h.fault)
+		return h.status, errors.New(h.fault)
 	}
 	return h.status, nil
 }
@@ -292,7 +293,7 @@ func (h *hub) set(st client.Status, failed error) {
 		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
 	if next.top != h.page.top || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
-		h.page, h.past = next, append(h.past[max(0, len(h.past)-mostShared+1):], next)
+		h.page, h.past = next, append(h.past[max(0, len(h.past)-mostVersions+1):], next)
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
@@ -339,9 +340,9 @@ func (v *version) since(old *version, only string) delta {
 	return d
 }
 
-// encoded returns the changes since a version as JSON, or "" without changes, and a channel that is closed at the next change. For a
+// changesSince returns the changes since a version as JSON, or "" without changes, and a channel that is closed at the next change. For a
 // version that the hub does not know, it returns everything. Readers with the same version share the text.
-func (h *hub) encoded(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
+func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
 	if i := slices.IndexFunc(h.past, func(v *version) bool { return v.number == from }); i >= 0 {
@@ -356,7 +357,7 @@ func (h *hub) encoded(from uint64, only string) (text string, now uint64, more <
 	}
 	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
 		data, _ := json.Marshal(d) // never fails for strings
-		if text = string(data); len(v.encoded) < mostShared {
+		if text = string(data); len(v.encoded) < mostVersions {
 			v.encoded[key] = text
 		}
 	}
@@ -371,8 +372,8 @@ func (h *hub) all() (list []row, top template.HTML, number uint64) {
 	return list, h.page.top, h.page.number
 }
 
-// uses returns the use of a service.
-func (h *hub) uses(name string) usedView {
+// usageOf returns the use of a service.
+func (h *hub) usageOf(name string) usedView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.used.view(name)

@@ -44,29 +44,29 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(mostStreams)
 	one := 0
-	for p.take(remoteOf("127.0.0.1:1")) && one <= mostStreams {
+	for p.acquire(addressKey("127.0.0.1:1")) && one <= mostStreams {
 		one++
 	}
 	if one != mostStreams/2 {
 		t.Errorf("one address has %d of %d", one, mostStreams)
 	}
-	if p.take(remoteOf("127.7.7.7:2")) || p.take(remoteOf("[::1]:3")) || p.take(remoteOf("[::ffff:127.0.0.1]:3")) {
+	if p.acquire(addressKey("127.7.7.7:2")) || p.acquire(addressKey("[::1]:3")) || p.acquire(addressKey("[::ffff:127.0.0.1]:3")) {
 		t.Error("another address of this machine counts as another reader")
 	}
-	v6 := remoteOf("[2001:db8::1]:1")
-	if v6 != remoteOf("[2001:db8::ffff:2]:1") || v6 == remoteOf("[2001:db8:0:1::1]:1") {
+	v6 := addressKey("[2001:db8::1]:1")
+	if v6 != addressKey("[2001:db8::ffff:2]:1") || v6 == addressKey("[2001:db8:0:1::1]:1") {
 		t.Errorf("the key of a network is %q", v6)
 	}
-	if !p.take(v6) {
+	if !p.acquire(v6) {
 		t.Error("another address finds no place")
 	}
-	for p.take("10.0.0.1") {
+	for p.acquire("10.0.0.1") {
 	}
-	if p.take("10.0.0.2") || !p.take(owner) {
+	if p.acquire("10.0.0.2") || !p.acquire(owner) {
 		t.Error("all places are taken, and only the owner finds one")
 	}
-	p.leave("10.0.0.1")
-	if !p.take("10.0.0.2") {
+	p.release("10.0.0.1")
+	if !p.acquire("10.0.0.2") {
 		t.Error("a place that is left is not taken again")
 	}
 }

@@ -48,8 +48,8 @@ type group struct {
 	Rows                    []template.HTML
 }
 
-// fixed stands for the order of a column that can't sort the list.
-const fixed = "-"
+// unsortable stands for the order of a column that can't sort the list.
+const unsortable = "-"
 
 var (
 	columns = []column{
@@ -58,22 +58,22 @@ var (
 		{"", "since", "n age", "Since"},
 		{"", "restarts", "n few", "Restarts"},
 		{"", "cpu", "n few", "CPU"},
-		{"", fixed, "line", "last hour"},
+		{"", unsortable, "line", "last hour"},
 		{"", "memory", "n mem", "Memory"},
-		{"", fixed, "line", "last hour"},
-		{"", fixed, "exit", "Last exit"},
-		{"", fixed, "note", "Note"},
+		{"", unsortable, "line", "last hour"},
+		{"", unsortable, "exit", "Last exit"},
+		{"", unsortable, "note", "Note"},
 	}
 	// grades are the groups and filters of the list, by the class of a look.
-	grades = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
-	bys    = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
+	grades    = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
+	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	_, err := s.hub.current(r.Context()) // the head shows the fault
 	rows, head, version := s.hub.all()
 	page := listPage{
-		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: bys, Head: head, Version: version,
+		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
 	}
 	title := "Services"
 	if name := r.PathValue("name"); name != "" {
@@ -85,7 +85,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	}
 	count := lo.CountValuesBy(rows, func(x row) string { return x.view.Class })
 	shown := lo.Filter(rows, func(x row, _ int) bool {
-		return x.view.has(page.Query) && (page.State == "" || page.State == x.view.Class)
+		return x.view.contains(page.Query) && (page.State == "" || page.State == x.view.Class)
 	})
 	link := func(key, value string) string {
 		q := url.Values{}
@@ -102,20 +102,20 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	}
 	page.Columns = slices.Clone(columns)
 	for i := range page.Columns {
-		if c := &page.Columns[i]; c.Order != fixed {
+		if c := &page.Columns[i]; c.Order != unsortable {
 			c.Link = link("order", c.Order)
 		}
 	}
-	arrange(shown, page.Order)
+	sortRows(shown, page.Order)
 	if page.Order == "" || page.By == "" { // services in trouble come first in each group too
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
-	page.Groups, page.Shown = grouped(shown, page.By), len(shown)
-	s.show(w, r, http.StatusOK, "list", title, page)
+	page.Groups, page.Shown = groupRows(shown, page.By), len(shown)
+	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 
-// arrange sorts rows. The largest use, the most failures or the latest change comes first.
-func arrange(list []row, order string) {
+// sortRows sorts rows. The largest use, the most failures or the latest change comes first.
+func sortRows(list []row, order string) {
 	compare := map[string]func(a, b *rowView) int{
 		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
 		"since":    func(a, b *rowView) int { return b.Since.Compare(a.Since) },
@@ -133,9 +133,9 @@ func grade(x row) int {
 	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
 }
 
-// grouped divides rows into groups: by their looks, in the order of the rows, or by profile or group. Rows without a profile or
+// groupRows divides rows into groups: by their looks, in the order of the rows, or by profile or group. Rows without a profile or
 // group come last.
-func grouped(list []row, by string) (out []group) {
+func groupRows(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
 		g := group{Key: "all", Title: "all"}
@@ -179,8 +179,8 @@ func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// has reports whether a row contains a text, in any case. @GROUP matches the services of a group.
-func (v *rowView) has(text string) bool {
+// contains reports whether a row contains a text, in any case. @GROUP matches the services of a group.
+func (v *rowView) contains(text string) bool {
 	if group, is := strings.CutPrefix(text, "@"); is {
 		return group == v.Group
 	}
@@ -192,13 +192,13 @@ const heartbeat = ": beat\n\n"
 // stream sends events of one kind until the client leaves or the server ends. produce makes their data, at most ahead many before the
 // client has read them, until its context ends. A client that does not read is cut off.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
-	key := s.key(r)
-	if !of.take(key) {
+	key := s.limitKey(r)
+	if !of.acquire(key) {
 		w.Header().Set("Retry-After", "30")
 		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
 		return
 	}
-	defer of.leave(key)
+	defer of.release(key)
 	ctx, cancel := context.WithCancel(r.Context())
 	data := make(chan []byte, ahead)
 	go func() {
@@ -241,8 +241,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLi
 	}
 }
 
-// offer puts data into a stream. It returns false if the stream has ended.
-func offer(ctx context.Context, out chan<- []byte, data []byte) bool {
+// sendUnlessDone puts data into a stream. It returns false if the stream has ended.
+func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	select {
 	case out <- data:
 		return true
@@ -258,8 +258,8 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	s.stream(w, r, s.streams, "rows", 0, func(ctx context.Context, out chan<- []byte) {
 		defer s.hub.join()()
 		for ctx.Err() == nil {
-			data, now, more := s.hub.encoded(version, only)
-			if version = now; data != "" && (!offer(ctx, out, []byte(data)) || !pause.For(ctx, pace)) { // changes during the pause are sent together
+			data, now, more := s.hub.changesSince(version, only)
+			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, leastPause)) { // changes during the pause are sent together
 				return
 			}
 			select {

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	usualLines = 200
-	mostLines  = 2000
-	searchTime = 4 * time.Second
-	around     = 10 * time.Minute // for a link to a line: how much earlier the shown log begins
+	usualLines  = 200
+	mostLines   = 2000
+	searchTime  = 4 * time.Second
+	linkContext = 10 * time.Minute // for a link to a line: how much earlier the shown log begins
 )
 
 // errEnough ends the reading of a log.
@@ -66,7 +66,7 @@ func newSearch(r *http.Request, log string, n int) *search {
 		s.Since, s.N = time.Now().Add(-d), -1
 	}
 	if at := lineOf(r); !at.IsZero() {
-		s.Since, s.N = at.Add(-around), -1
+		s.Since, s.N = at.Add(-linkContext), -1
 	}
 	if len(s.text) > 0 || s.least != 0 {
 		s.N = -1
@@ -110,7 +110,7 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 
 // readLog reads the last lines of a service's log that match the search, or all last lines without a search. With at, it reads the
 // lines around that time.
-func (s *Server) readLog(r *http.Request, v about) logView {
+func (s *Server) readLog(r *http.Request, v subject) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
 		Since: r.FormValue("since"), Sinces: sinces, Levels: loglevel.Names(), At: r.FormValue("at"),
@@ -182,17 +182,17 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 }
 
 // logPage shows the log of a service on its own page.
-func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v about) {
+func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v subject) {
 	page := s.readLog(r, v)
 	page.Whole = true
-	s.show(w, r, http.StatusOK, "log", v.Name+", log", page)
+	s.showPage(w, r, http.StatusOK, "log", v.Name+", log", page)
 }
 
 // downloadTime is the time limit for a whole log.
 const downloadTime = time.Minute
 
 // download sends the log lines that match a search, as text.
-func (s *Server) download(w http.ResponseWriter, r *http.Request, v about) {
+func (s *Server) download(w http.ResponseWriter, r *http.Request, v subject) {
 	if v.Log == "" {
 		s.noService(w, r, nil)
 		return
@@ -212,7 +212,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, v about) {
 }
 
 // follow streams new log lines of a service.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request, v about) {
+func (s *Server) follow(w http.ResponseWriter, r *http.Request, v subject) {
 	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return
@@ -231,7 +231,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, v about) {
 				return nil
 			}
 			data, err := json.Marshal([]logLine{shown})
-			if err == nil && !offer(ctx, out, data) {
+			if err == nil && !sendUnlessDone(ctx, out, data) {
 				err = ctx.Err()
 			}
 			return err

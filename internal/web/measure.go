@@ -68,15 +68,15 @@ func (m *meter) measure(st *client.Status) measured {
 	m.known = measured{of: all.Used(m.roots, before, passed), cpu: before != nil}
 	m.last, m.spare = all, m.last
 	if m.known.cpu {
-		m.remember(now, passed)
+		m.addToPast(now, passed)
 	} else {
 		m.began, m.pasts = now, nil
 	}
 	return m.known
 }
 
-// remember adds the newest measurement to the past of each service. It drops the past of removed services.
-func (m *meter) remember(now time.Time, passed time.Duration) {
+// addToPast adds the newest measurement to the past of each service. It drops the past of removed services.
+func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
 	pasts := make(map[string]*past, len(m.known.of))
@@ -110,8 +110,8 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), mostProcesses)]
 }
 
-// stateOf describes a process state of proc_pid_stat(5).
-func stateOf(letter byte) string {
+// stateText describes a process state of proc_pid_stat(5).
+func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 

@@ -35,28 +35,24 @@ type Hinit interface {
 
 // Options are the settings of a Server.
 type Options struct {
-	Hinit   Hinit
-	Metrics http.Handler                             // at /metrics; nil for none
-	Token   string                                   // secret of clients that may read and control; "": all may read, and none may control over TCP
-	Proc    func(client.Init) string                 // returns the /proc with the services' processes, "" for none; nil: none
-	LogsAs  func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files; required
-	Beside  Beside
-	Base    string       // path under which a reverse proxy publishes the page, "" or "/x"
-	Hosts   []string     // names of this machine besides localhost, for requests without a token
-	Open    bool         // accept any host name in requests
-	Log     *slog.Logger // nil for none
+	Hinit    Hinit
+	Metrics  http.Handler                             // at /metrics; nil for none
+	Token    string                                   // secret of clients that may read and control; "": all may read, and none may control over TCP
+	Proc     func(client.Init) string                 // returns the /proc with the services' processes, "" for none; nil: none
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files; required
+	Programs Programs
+	Base     string       // path under which a reverse proxy publishes the page, "" or "/x"
+	Hosts    []string     // names of this machine besides localhost, for requests without a token
+	Open     bool         // accept any host name in requests
+	Log      *slog.Logger // nil for none
 }
 
 var (
-	errLie  = errors.New("what listens on the control socket does not answer as hinit does")
-	errIdle = errors.New("no page is read")
+	errNoHinit  = errors.New("what listens on the control socket does not answer as hinit does")
+	errNoReader = errors.New("no page is read")
 
 	errSilent = errors.New("hinit does not answer")
 )
-
-type faultError string
-
-func (e faultError) Error() string { return string(e) }
 
 const (
 	mostStreams   = 2000 // live pages
@@ -64,15 +60,15 @@ const (
 	mostSearches  = 4    // log searches at the same time
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	pace          = 200 * time.Millisecond // shortest time between two changes for one reader
+	leastPause    = 200 * time.Millisecond // shortest time between two changes for one reader
 )
 
 // Server serves the page.
 type Server struct {
 	Options
 	hub         *hub
-	boards      source
-	sandboxes   source
+	boards      programOutput
+	sandboxes   programOutput
 	keys        keys
 	patience    time.Duration // limit for a client that does not read
 	pages       *template.Template
@@ -95,7 +91,7 @@ func New(o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: o.Beside.Boards, none: "[]"}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(mostStreams), followers: newConnectionLimit(mostFollowers),
 		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
 	}
@@ -114,27 +110,27 @@ func New(o Options) (*Server, error) {
 	}
 	s.mux = http.NewServeMux()
 	s.mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
-	s.mux.HandleFunc("GET /{$}", s.read(s.list))
-	s.mux.HandleFunc("GET /live", s.read(s.live))
-	s.mux.HandleFunc("GET /names", s.read(s.names))
-	s.mux.HandleFunc("GET /events", s.read(s.events))
-	s.mux.HandleFunc("GET /boards", s.read(s.boardsPage))
-	s.mux.HandleFunc("GET /sandboxes", s.read(s.sandboxesPage))
-	s.mux.HandleFunc("GET /service/{name}", s.named(s.service))
-	s.mux.HandleFunc("GET /service/{name}/follow", s.named(s.follow))
-	s.mux.HandleFunc("GET /service/{name}/log", s.named(s.logPage))
-	s.mux.HandleFunc("GET /service/{name}/download", s.named(s.download))
-	s.mux.HandleFunc("GET /service/{name}/stop", s.read(s.ask))
+	s.mux.HandleFunc("GET /{$}", s.requireReader(s.list))
+	s.mux.HandleFunc("GET /live", s.requireReader(s.live))
+	s.mux.HandleFunc("GET /names", s.requireReader(s.names))
+	s.mux.HandleFunc("GET /events", s.requireReader(s.events))
+	s.mux.HandleFunc("GET /boards", s.requireReader(s.boardsPage))
+	s.mux.HandleFunc("GET /sandboxes", s.requireReader(s.sandboxesPage))
+	s.mux.HandleFunc("GET /service/{name}", s.withService(s.service))
+	s.mux.HandleFunc("GET /service/{name}/follow", s.withService(s.follow))
+	s.mux.HandleFunc("GET /service/{name}/log", s.withService(s.logPage))
+	s.mux.HandleFunc("GET /service/{name}/download", s.withService(s.download))
+	s.mux.HandleFunc("GET /service/{name}/stop", s.requireReader(s.confirmStop))
 	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
-	s.mux.HandleFunc("GET /group/{name}", s.read(s.list))
-	s.mux.HandleFunc("GET /group/{name}/stop", s.read(s.ask))
+	s.mux.HandleFunc("GET /group/{name}", s.requireReader(s.list))
+	s.mux.HandleFunc("GET /group/{name}/stop", s.requireReader(s.confirmStop))
 	s.mux.HandleFunc("POST /group/{name}/{verb}", s.command)
 	s.mux.HandleFunc("GET /login", s.loginPage)
 	s.mux.HandleFunc("POST /login", s.login)
 	s.mux.HandleFunc("POST /logout", s.logout)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	if o.Metrics != nil {
-		s.mux.HandleFunc("GET /metrics", s.read(o.Metrics.ServeHTTP))
+		s.mux.HandleFunc("GET /metrics", s.requireReader(o.Metrics.ServeHTTP))
 	}
 	return s, nil
 }
@@ -157,7 +153,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	key := s.key(r)
+	key := s.limitKey(r)
 	if !s.requests.allow(key) {
 		h.Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
@@ -192,8 +188,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// read wraps a page so that only permitted clients get it.
-func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
+// requireReader wraps a page so that only permitted clients get it.
+func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.Token == "" || s.mayControl(r) {
 			page(w, r)
@@ -208,23 +204,23 @@ func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// about is the subject of a page: a service. fault says why its status is old, if it is.
-type about struct {
+// subject is the subject of a page: a service. fault says why its status is old, if it is.
+type subject struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
-// named wraps a page about the service that the path names.
-func (s *Server) named(page func(w http.ResponseWriter, r *http.Request, of about)) http.HandlerFunc {
-	return s.read(func(w http.ResponseWriter, r *http.Request) {
+// withService wraps a page about the service that the path names.
+func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of subject)) http.HandlerFunc {
+	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.current(r.Context())
 		v := st.Find(r.PathValue("name"))
 		if v == nil {
 			s.noService(w, r, err)
 			return
 		}
-		page(w, r, about{v, st.Init, err})
+		page(w, r, subject{v, st.Init, err})
 	})
 }
 
@@ -240,8 +236,8 @@ type frame struct {
 	Boards, Sandboxes bool // show the navigation entries
 }
 
-// show writes a page.
-func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
+// showPage writes a page.
+func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
 		f.Session = f.Control
@@ -301,7 +297,7 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &bounded{Listener: l, conns: newConnectionLimit(mostConns)}, nil
+	return &boundedListener{Listener: l, conns: newConnectionLimit(mostConns)}, nil
 }
 
 // Loopback reports whether only this machine can reach an address.
@@ -317,15 +313,15 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// bounded is a listener with a limit of connections, in total and for each remote. It closes further connections, so no client has
+// boundedListener is a listener with a limit of connections, in total and for each remote. It closes further connections, so no client has
 // to wait for a slow one.
-type bounded struct {
+type boundedListener struct {
 	net.Listener
 	conns *connectionLimit
 }
 
 // Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
+func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil {
@@ -333,14 +329,14 @@ func (b *bounded) Accept() (net.Conn, error) {
 		}
 		key := owner // for a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
-			key = remoteOf(c.RemoteAddr().String())
+			key = addressKey(c.RemoteAddr().String())
 		}
-		if b.conns.take(key) {
+		if b.conns.acquire(key) {
 			if tcp, is := c.(*net.TCPConn); is {
 				_ = tcp.SetWriteBuffer(sendBuffer) // the kernel's default grows to megabytes for a client that does not read
 			}
-			return &counted{Conn: c, close: sync.OnceValue(func() error {
-				b.conns.leave(key)
+			return &countedConn{Conn: c, close: sync.OnceValue(func() error {
+				b.conns.release(key)
 				return c.Close()
 			})}, nil
 		}
@@ -348,11 +344,11 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// counted is a connection whose close releases its place.
-type counted struct {
+// countedConn is a connection whose close releases its place.
+type countedConn struct {
 	net.Conn
 	close func() error
 }
 
 // Close implements net.Conn.
-func (c *counted) Close() error { return c.close() }
+func (c *countedConn) Close() error { return c.close() }

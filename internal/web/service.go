@@ -61,8 +61,8 @@ const readOnly = "This page is for reading: hinit web runs without a token. To s
 // serviceEvents is the number of events on a service's page.
 const serviceEvents = 20
 
-func (s *Server) service(w http.ResponseWriter, r *http.Request, v about) {
-	page := servicePage{rowView: s.view(v.Service, s.hub.uses(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
+func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
+	page := servicePage{rowView: s.view(v.Service, s.hub.usageOf(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
 	if v.fault != nil {
 		page.Fault = oneLine(v.fault.Error())
 	}
@@ -72,7 +72,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v about) {
 	page.Events = slices.DeleteFunc(history, func(e client.Event) bool { return e.Service != v.Name })
 	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]
 	page.Log = s.readLog(r, v)
-	s.show(w, r, http.StatusOK, "service", v.Name, page)
+	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
 // checkLook returns the look of a check.
@@ -89,10 +89,10 @@ func checkLook(c client.Check) look {
 
 func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
-		s.fail(w, r, http.StatusBadGateway, oneLine(err.Error()))
+		s.showError(w, r, http.StatusBadGateway, oneLine(err.Error()))
 		return
 	}
-	s.fail(w, r, http.StatusNotFound, "There is no service of that name.")
+	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
 // done are the messages after a command. undo are the commands that undo it.
@@ -101,9 +101,9 @@ var (
 	undo = map[string]string{"start": "stop", "stop": "start"}
 )
 
-// fail shows a page with an error.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
-	s.show(w, r, code, "fail", "Not done", why)
+// showError shows a page with an error.
+func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why string) {
+	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
 // targets returns the services that a path names: one service, or all of a group.
@@ -117,17 +117,17 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	return kind, names, err
 }
 
-// ask asks for confirmation before a stop, for a browser without scripts.
-func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
+// confirmStop asks for confirmation before a stop, for a browser without scripts.
+func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.targets(r)
 	switch {
 	case len(names) == 0:
 		s.noService(w, r, err)
 	case !s.mayControl(r):
-		s.fail(w, r, http.StatusForbidden, readOnly)
+		s.showError(w, r, http.StatusForbidden, readOnly)
 	default:
 		orders := s.orders(r, kind, r.PathValue("name"))
-		s.show(w, r, http.StatusOK, "ask", "Stop "+orders.Label+"?", struct {
+		s.showPage(w, r, http.StatusOK, "ask", "Stop "+orders.Label+"?", struct {
 			*ordersView
 			Names []string
 		}{orders, names})
@@ -140,13 +140,13 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	_, bearer := bearer(r) // no browser adds this header by itself, unlike Basic
 	switch {
 	case done[verb] == "":
-		s.fail(w, r, http.StatusNotFound, "There is no such command.")
+		s.showError(w, r, http.StatusNotFound, "There is no such command.")
 		return
 	case !s.mayControl(r):
-		s.fail(w, r, http.StatusForbidden, readOnly)
+		s.showError(w, r, http.StatusForbidden, readOnly)
 		return
 	case !bearer && !s.fromOurPage(r):
-		s.fail(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
+		s.showError(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}
 	kind, names, err := s.targets(r)
@@ -166,11 +166,11 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 			case errors.Is(err, client.ErrNotAllowed):
 				code = http.StatusForbidden
 			}
-			s.Log.Warn("refused", "verb", verb, "service", target, "remote", remote(r), "error", err)
-			s.fail(w, r, code, oneLine(err.Error()))
+			s.Log.Warn("refused", "verb", verb, "service", target, "remote", limitKeyOf(r), "error", err)
+			s.showError(w, r, code, oneLine(err.Error()))
 			return
 		}
-		s.Log.Info("told", "verb", verb, "service", target, "remote", remote(r))
+		s.Log.Info("told", "verb", verb, "service", target, "remote", limitKeyOf(r))
 	}
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
@@ -299,7 +299,7 @@ func (s *Server) functions() template.FuncMap {
 		"isolation": show.Isolation,
 		"checkLook": checkLook,
 		"megabytes": megabytes,
-		"stateOf":   stateOf,
+		"stateOf":   stateText,
 		"happened":  eventText,
 		"base":      func() string { return s.Base },
 		"join":      strings.Join,

@@ -127,7 +127,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			page.Events = append(page.Events, e)
 		}
 	}
-	s.show(w, r, http.StatusOK, "events", "Timeline", page)
+	s.showPage(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
 // class returns the style class of a state in a bar.

@@ -15,7 +15,7 @@ import (
 
 var explainVerb = cli.Verb{
 	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
-	Summary: "tell why a service is in its state, what happens next, and what to type",
+	Summary: "explain why a service is in its state, what happens next, and what to type",
 	Help:    "The exit code is 3 when a named service is not up.",
 	Run:     withWords(1, -1, explainServices),
 }
@@ -163,7 +163,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.Tail = append(e.Tail, s.LastExit.Tail[max(0, len(s.LastExit.Tail)-5):]...)
 	}
 	if s.Want == client.WantDown && !s.Task && (s.Restart == "" || s.LastExit == nil) {
-		say("it is not wanted: somebody has stopped it, or it was down before the container started")
+		say("it is not wanted up: an order has stopped it, or it was down before the container started")
 	}
 
 	switch s.State {
@@ -171,12 +171,12 @@ func explain(s client.Service, now time.Time) explanation {
 		e.Next = nextWhenUp(s)
 		switch {
 		case s.Drifted:
-			propose("restart", "run it as the configuration says now")
+			propose("restart", "run it with the present configuration")
 		case s.Paused:
 			e.Type = append(e.Type, advice{fmt.Sprintf("kill -CONT %d", s.PID), "let it go on"})
 			propose("restart", "end it and start it again")
 		case !s.Ready:
-			e.Next = "it is waited for until it says that it is ready"
+			e.Next = "hinit waits until it reports that it is ready"
 		}
 	case client.StateBackoff:
 		e.Next = "it is started again"
@@ -188,7 +188,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.Next = "it starts when " + strings.Join(s.Needs, ", ") + " is there"
 		switch {
 		case strings.HasPrefix(s.Reason, "waits for its turn"):
-			e.Next = "it starts when those before it are ready"
+			e.Next = "it starts when the services before it are ready"
 		case len(s.Needs) == 0:
 			e.Next = "it starts when the boot comes to it"
 		}
@@ -214,7 +214,7 @@ func explain(s client.Service, now time.Time) explanation {
 		}
 		if s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected {
 			e.Next = "nothing: the gateway of the default profile serves it"
-			e.Type = append(e.Type, advice{"hinit topology", "tell why, and who serves the others"})
+			e.Type = append(e.Type, advice{"hinit topology", "show why, and which gateway serves the others"})
 			propose("start --force", "start its own gateway beside")
 			break
 		}

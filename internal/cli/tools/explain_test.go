@@ -24,7 +24,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 		},
 		"a port that is in use": {
 			s:    client.Service{State: client.StateUp, Want: client.WantUp, Problem: "platform api is retrying: port 8642 is in use"},
-			want: []string{"why", "port 8642 is in use", "waited for until it says that it is ready"},
+			want: []string{"why", "port 8642 is in use", "waits until it reports that it is ready"},
 		},
 		"a crash loop": {
 			s: client.Service{
@@ -39,7 +39,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 		},
 		"stopped by an operator": {
 			s:    client.Service{State: client.StateDown, Want: client.WantDown},
-			want: []string{"somebody has stopped it", "nothing until it is started", "hinit start coder"},
+			want: []string{"an order has stopped it", "nothing until it is started", "hinit start coder"},
 		},
 		"waiting": {
 			s:    client.Service{State: client.StateWaiting, Want: client.WantUp, Needs: []string{"profiles"}},

@@ -17,7 +17,7 @@ import (
 )
 
 var notifyVerb = cli.Verb{
-	Name: "notify", Summary: "post a notice: an event of your own, for whoever waits for it", Args: "KEY [DATA]",
+	Name: "notify", Summary: "post a notice: an event of your own, that others can wait for", Args: "KEY [DATA]",
 	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
 	Run: withWords(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}

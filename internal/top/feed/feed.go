@@ -67,7 +67,7 @@ const retry = 250 * time.Millisecond
 // failure.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
-	f.again(ctx, lost, func() error {
+	f.repeat(ctx, lost, func() error {
 		return f.client.Watch(ctx, func(c client.StatusChange) error {
 			c.Apply(&st)
 			now := st
@@ -81,7 +81,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 // Events follows the events until ctx ends. It begins with the last events of the past; last is their number.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
-	f.again(ctx, func(error) {}, func() error {
+	f.repeat(ctx, func(error) {}, func() error {
 		o := client.EventOptions{Follow: true, Since: seen}
 		if seen == 0 {
 			o.Last = last
@@ -98,22 +98,22 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	})
 }
 
-// again calls ask until ctx ends. After ask has returned, it waits for a moment and calls it again.
-func (f *Feed) again(ctx context.Context, lost func(error), ask func() error) {
+// repeat calls ask until ctx ends. After ask has returned, it waits for a moment and calls it again.
+func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		err := ask()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			lost(reason(err))
+			lost(withoutRequest(err))
 		}
 		pause.For(ctx, retry)
 	}
 }
 
-// reason returns the message of an error, without the name of the request.
-func reason(err error) error {
+// withoutRequest returns the message of an error, without the name of the request.
+func withoutRequest(err error) error {
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		return errors.New(said.Message)
 	}

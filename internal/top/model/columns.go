@@ -13,8 +13,8 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// kept is the number of measurements of a service that its graphs show.
-const kept = 60
+// mostMeasurements is the number of measurements of a service that its graphs show.
+const mostMeasurements = 60
 
 // record has the last measurements of a service. The newest one may have failed.
 type record struct {
@@ -25,7 +25,7 @@ type record struct {
 
 func (r *record) add(u Usage, known bool) {
 	r.last, r.known = u, known
-	r.seen = append(r.seen[max(len(r.seen)-kept+1, 0):], u)
+	r.seen = append(r.seen[max(len(r.seen)-mostMeasurements+1, 0):], u)
 }
 
 // sparks draws the last measurements as a graph. The full height stands for the largest value, or for least if least is larger.
@@ -77,10 +77,10 @@ type column struct {
 }
 
 const (
-	leastNote = 8  // with less room, the note is left out
-	shortNote = 20 // least room for the note beside graphs
-	longNote  = 40 // least room for the note beside less important columns
-	widest    = 40 // limit of the column of names
+	noteMinimum = 8  // with less room, the note is left out
+	shortNote   = 20 // least room for the note beside graphs
+	longNote    = 40 // least room for the note beside less important columns
+	widestName  = 40 // limit of the column of names
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -98,7 +98,7 @@ func (m *Model) columns() []column {
 		longest = max(longest, frame.Width(s.Name))
 		short = max(short, frame.Width(shortName(s)))
 	}
-	most := min(widest, max(m.width/3, 8))
+	most := min(widestName, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
 	if longest > most { // the names are too long, so drop the common prefix of gateways
 		longest, named = short, shortName
@@ -107,7 +107,7 @@ func (m *Model) columns() []column {
 		return show.Name(named(s)), frame.Plain
 	}}
 	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
-		look := looks[m.trouble(s)]
+		look := looks[m.gradeOf(s)]
 		return look.sign + " " + stateWord(s.Service), look.role
 	}}
 	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s Service, _ int) (string, frame.Role) {
@@ -118,7 +118,7 @@ func (m *Model) columns() []column {
 		out = append([]column{m.hostColumn()}, out...)
 	}
 	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // room for the note, which ends the line
-	extras := minor()
+	extras := optionalColumns()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful columns first
 		note := shortNote
@@ -130,7 +130,7 @@ func (m *Model) columns() []column {
 		}
 	}
 	out = append(out, lo.Filter(extras, func(_ column, i int) bool { return with[i] })...)
-	if room >= leastNote {
+	if room >= noteMinimum {
 		note.width = room
 		out = append(out, note)
 	}
@@ -148,8 +148,8 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// minor returns the columns between the state and the note.
-func minor() []column {
+// optionalColumns returns the columns between the state and the note.
+func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *record, width int) string) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// places has the line numbers of the parts of the screen.
-type places struct {
+// rowsOnScreen has the line numbers of the parts of the screen.
+type rowsOnScreen struct {
 	head  int // head of the table
 	rows  int // first row of the table
 	pane  int // title of the pane
@@ -20,8 +20,8 @@ type places struct {
 // leastTable is the least number of rows that a table keeps beside a pane. On a lower screen the pane replaces the table.
 const leastTable = 4
 
-func (m *Model) layout() (at places) {
-	at.head = len(m.top())
+func (m *Model) layout() (at rowsOnScreen) {
+	at.head = len(m.hostLines())
 	body := max(m.height-at.head-2, 0) // the head of the table and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
@@ -46,20 +46,20 @@ func (m *Model) Frame() frame.Frame {
 		return f
 	}
 	at := m.layout()
-	f.Lines = m.top()
+	f.Lines = m.hostLines()
 	if at.head >= 0 {
 		f.Lines = append(f.Lines, m.tableLines(at.rows)...)
 	}
 	if at.lines > 0 {
 		f.Lines = append(f.Lines, m.paneHead())
-		f.Lines = append(f.Lines, exactly(m.window(at.lines), at.lines)...)
+		f.Lines = append(f.Lines, padLines(m.window(at.lines), at.lines)...)
 	}
-	f.Lines = append(exactly(f.Lines, m.height-1), m.bottom())
+	f.Lines = append(padLines(f.Lines, m.height-1), m.bottomLine())
 	return f
 }
 
-// exactly returns count lines: it cuts the given ones, or adds empty ones.
-func exactly(lines []frame.Line, count int) []frame.Line {
+// padLines returns count lines: it cuts the given ones, or adds empty ones.
+func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
@@ -93,22 +93,22 @@ func (m *Model) tableLines(height int) []frame.Line {
 		if t.filter != "" {
 			text = "no service matches the filter; esc clears it"
 		}
-		if height > 0 && m.heard() {
+		if height > 0 && m.anyAnswered() {
 			out = append(out, frame.Text(frame.Dim, "  "+text))
 		}
 	}
-	return exactly(out, height+1)
+	return padLines(out, height+1)
 }
 
 func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{Chosen: i == m.table.index}
-	marked := r.is && m.table.marks[r.service.ID()]
+	marked := r.isService && m.table.marks[r.service.ID()]
 	// The sign repeats the reversed line for users who see no colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
-	if !r.is {
-		m.headOf(&l, r)
+	if !r.isService {
+		m.writeGroupHead(&l, r)
 		return l
 	}
 	for i, c := range columns {
@@ -137,8 +137,8 @@ func (m *Model) paneHead() frame.Line {
 	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
 }
 
-// bottom returns the last line: a question, a message, or the keys.
-func (m *Model) bottom() (l frame.Line) {
+// bottomLine returns the last line: a question, a message, or the keys.
+func (m *Model) bottomLine() (l frame.Line) {
 	switch {
 	case m.asking == filterAsked:
 		l.Add(frame.Key, "filter: ")
@@ -250,5 +250,5 @@ func (m *Model) help() []frame.Line {
 	}
 	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
 	m.helpTop = max(min(m.helpTop, len(lines)-m.height+1), 0)
-	return exactly(append(out, lines[m.helpTop:]...), m.height)
+	return padLines(append(out, lines[m.helpTop:]...), m.height)
 }

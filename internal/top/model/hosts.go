@@ -35,13 +35,13 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 		}
 	}
 	if c.Whole {
-		m.forget()
+		m.forgetRemoved()
 	}
 	m.arrange()
 }
 
-// forget drops the data of services that were removed.
-func (m *Model) forget() {
+// forgetRemoved drops the data of services that were removed.
+func (m *Model) forgetRemoved() {
 	there := lo.KeyBy(m.services, Service.ID)
 	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !lo.HasKey(there, id) })
 	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
@@ -91,8 +91,8 @@ func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	return time.Time{}, "", false
 }
 
-// heard reports whether any host has answered.
-func (m *Model) heard() bool {
+// anyAnswered reports whether any host has answered.
+func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
 }
 
@@ -104,8 +104,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// news returns a line about a host if it does not answer, stops, boots, waits for its lease or has a warning.
-func (m *Model) news(of int) (l frame.Line, is bool) {
+// hostLine returns a line about a host if it does not answer, stops, boots, waits for its lease or has a warning.
+func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
 		l.Add(frame.Title, show.Name(h.name)+": ")
@@ -137,11 +137,11 @@ func (m *Model) news(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// top returns the lines about the hosts. On a low screen not all lines fit, so silent hosts come first.
-func (m *Model) top() (out []frame.Line) {
+// hostLines returns the lines about the hosts. On a low screen not all lines fit, so silent hosts come first.
+func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
-	if m.heard() {
+	if m.anyAnswered() {
 		m.summary(&head)
 	} else {
 		head.Add(frame.Dim, "asking hinit for its status")
@@ -153,7 +153,7 @@ func (m *Model) top() (out []frame.Line) {
 			if _, _, silent := m.silent(i); silent != wanted || len(out) > most {
 				continue
 			}
-			if l, is := m.news(i); is {
+			if l, is := m.hostLine(i); is {
 				out = append(out, l)
 			}
 		}
@@ -167,7 +167,7 @@ func (m *Model) summary(l *frame.Line) {
 	var all Usage
 	measured := false
 	for _, s := range m.services {
-		count[m.trouble(s)]++
+		count[m.gradeOf(s)]++
 		if r := m.usage[s.ID()]; r != nil && r.known {
 			measured = true
 			all.CPU += r.last.CPU

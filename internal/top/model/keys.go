@@ -23,16 +23,16 @@ func (m *Model) Key(key string) []Order {
 	m.message = message{}
 	switch m.asking {
 	case filterAsked:
-		m.typed(key, &m.table.filter)
+		m.editText(key, &m.table.filter)
 		m.arrange()
 		return nil
 	case searchAsked:
-		if m.typed(key, &m.pane.search); key == "enter" && m.pane.search != "" {
-			m.jump(-1)
+		if m.editText(key, &m.pane.search); key == "enter" && m.pane.search != "" {
+			m.jumpToMatch(-1)
 		}
 		return nil
 	case signalAsked, fileAsked:
-		return m.answered(key)
+		return m.handleWord(key)
 	case orderAsked:
 		if key == "y" || key == "enter" {
 			return m.confirmed()
@@ -47,10 +47,10 @@ func (m *Model) Key(key string) []Order {
 		return nil
 	case nothing:
 	}
-	if m.moves(key) || m.views(key) {
+	if m.handleMove(key) || m.handleView(key) {
 		return nil
 	}
-	return m.orders(key)
+	return m.handleOrder(key)
 }
 
 // Paste handles one letter of pasted text. It adds the letter to a line that the user types, and ignores it elsewhere, where it
@@ -61,8 +61,8 @@ func (m *Model) Paste(letter rune) {
 	}
 }
 
-// typed applies a key to the text that the user types.
-func (m *Model) typed(key string, text *string) {
+// editText applies a key to the text that the user types.
+func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
 		m.asking = nothing
@@ -76,7 +76,7 @@ func (m *Model) typed(key string, text *string) {
 	case "space":
 		*text += " "
 	case "up", "down":
-		m.moves(key)
+		m.handleMove(key)
 	default:
 		if utf8.RuneCountInString(key) == 1 {
 			*text += key
@@ -84,8 +84,8 @@ func (m *Model) typed(key string, text *string) {
 	}
 }
 
-// moves handles the keys that move the cursor or scroll.
-func (m *Model) moves(key string) bool {
+// handleMove handles the keys that move the cursor or scroll.
+func (m *Model) handleMove(key string) bool {
 	far := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
 		"home": -1 << 20, "g": -1 << 20, "end": 1 << 20, "G": 1 << 20,
@@ -102,8 +102,8 @@ func (m *Model) moves(key string) bool {
 	return true
 }
 
-// views handles the keys that change what is shown.
-func (m *Model) views(key string) bool {
+// handleView handles the keys that change what is shown.
+func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
 	case "q":
@@ -117,7 +117,7 @@ func (m *Model) views(key string) bool {
 		}
 	case "n", "N":
 		if m.pane.search != "" {
-			m.jump(map[string]int{"n": -1, "N": 1}[key])
+			m.jumpToMatch(map[string]int{"n": -1, "N": 1}[key])
 		}
 	case "<", ">", "left", "right":
 		count := orders
@@ -135,7 +135,7 @@ func (m *Model) views(key string) bool {
 	case "p":
 		m.regroup()
 	case "f":
-		m.fold()
+		m.toggleFold()
 	case "l":
 		m.open(logPane)
 	case "e":
@@ -146,12 +146,12 @@ func (m *Model) views(key string) bool {
 		if _, is := m.current(); is || len(t.rows) == 0 {
 			m.open(detailPane)
 		} else {
-			m.fold()
+			m.toggleFold()
 		}
 	case "b":
-		m.before()
+		m.toggleRun()
 	case "L":
-		m.severer()
+		m.raiseLevel()
 	case "tab":
 		m.pane.focused = m.pane.kind != noPane && !m.pane.focused
 	case "z":
@@ -209,8 +209,8 @@ func (m *Model) escape() {
 	}
 }
 
-// orders handles the keys that mark services and give orders.
-func (m *Model) orders(key string) []Order {
+// handleOrder handles the keys that mark services and give orders.
+func (m *Model) handleOrder(key string) []Order {
 	s, is := m.current()
 	switch key {
 	case "space":
@@ -222,7 +222,7 @@ func (m *Model) orders(key string) []Order {
 		m.move(1)
 	case "*":
 		for _, r := range m.table.rows {
-			if r.is {
+			if r.isService {
 				m.table.marks[r.service.ID()] = true
 			}
 		}
@@ -268,8 +268,8 @@ func (m *Model) Click(x, y int) {
 	case y > at.head && y <= at.head+at.rows:
 		m.pane.focused = false
 		if i := m.table.top + y - at.head - 1; i < len(m.table.rows) {
-			if m.put(i); !m.table.rows[i].is {
-				m.fold()
+			if m.setCursor(i); !m.table.rows[i].isService {
+				m.toggleFold()
 			}
 		}
 	case at.lines > 0 && y >= at.pane:
@@ -303,7 +303,7 @@ type rollout struct {
 }
 
 // ask asks the user to confirm an order for the chosen services, or to type the word that it needs.
-func (m *Model) ask(verb client.Verb, how asking, inTurn bool) {
+func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.chosen()
 	switch {
 	case len(ids) == 0:
@@ -336,10 +336,10 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// answered applies a key to the word that the user types. When the word is complete, it returns the orders.
-func (m *Model) answered(key string) []Order {
+// handleWord applies a key to the word that the user types. When the word is complete, it returns the orders.
+func (m *Model) handleWord(key string) []Order {
 	was := m.asking
-	m.typed(key, &m.word)
+	m.editText(key, &m.word)
 	switch {
 	case m.asking != nothing:
 		return nil
@@ -360,14 +360,14 @@ func (m *Model) confirmed() []Order {
 	}
 	if p.rollout {
 		m.rollout = &rollout{queue: p.ids, all: len(p.ids)}
-		return m.next()
+		return m.nextOfRollout()
 	}
 	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(p.ids)), false}
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
-// next returns the next order of the rollout, or ends the rollout.
-func (m *Model) next() []Order {
+// nextOfRollout returns the next order of the rollout, or ends the rollout.
+func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
 		m.message = message{fmt.Sprintf("rollout: %d of %d are restarted and ready", r.done, r.all), r.done < r.all}
@@ -378,8 +378,8 @@ func (m *Model) next() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// rolled handles the end of one restart of the rollout.
-func (m *Model) rolled(result Result) []Order {
+// advanceRollout handles the end of one restart of the rollout.
+func (m *Model) advanceRollout(result Result) []Order {
 	r := m.rollout
 	if result.Err != nil {
 		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.label(r.running), r.done, r.all, oneLine(result.Err.Error())), true}
@@ -387,5 +387,5 @@ func (m *Model) rolled(result Result) []Order {
 		return nil
 	}
 	r.done++
-	return m.next()
+	return m.nextOfRollout()
 }

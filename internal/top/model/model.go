@@ -98,11 +98,11 @@ const (
 	detailPane
 )
 
-// asking says how the next key is used.
-type asking int
+// prompt says how the next key is used.
+type prompt int
 
 const (
-	nothing asking = iota
+	nothing prompt = iota
 	filterAsked
 	searchAsked
 	orderAsked
@@ -120,7 +120,7 @@ type Model struct {
 	usage         map[ID]*record
 	table         table
 	pane          pane
-	asking        asking
+	asking        prompt
 	pending       pending // order that waits for a confirmation
 	rollout       *rollout
 	message       message
@@ -171,7 +171,7 @@ func (m *Model) Inside(in Inside) { m.pane.inside = in }
 // Ended records the end of an order, and returns the orders that follow.
 func (m *Model) Ended(r Result) []Order {
 	if m.rollout != nil && m.rollout.running == r.ID {
-		return m.rolled(r)
+		return m.advanceRollout(r)
 	}
 	m.message = message{string(r.Verb) + " " + m.label(r.ID) + ": done", false}
 	if r.Err != nil {

@@ -51,8 +51,8 @@ type pane struct {
 	inside  Inside
 }
 
-// moved resets the pane after the cursor has moved to another service.
-func (p *pane) moved() {
+// reset resets the pane after the cursor has moved to another service.
+func (p *pane) reset() {
 	if p.kind != eventPane {
 		p.back = 0
 	}
@@ -88,8 +88,8 @@ func (p *pane) log(of Log, lines []LogLine) {
 	}
 }
 
-// before shows the log of the earlier run, or the newest lines again.
-func (m *Model) before() {
+// toggleRun shows the log of the earlier run, or the newest lines again.
+func (m *Model) toggleRun() {
 	s, is := m.current()
 	switch {
 	case !is:
@@ -102,8 +102,8 @@ func (m *Model) before() {
 	}
 }
 
-// severer raises the least level of shown lines by one. After the highest level it shows all lines again.
-func (m *Model) severer() {
+// raiseLevel raises the least level of shown lines by one. After the highest level it shows all lines again.
+func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.back = next[m.pane.least], 0
 	m.message = message{"lines of all levels", false}
@@ -112,8 +112,8 @@ func (m *Model) severer() {
 	}
 }
 
-// shown returns the lines of the log that have at least the level to show.
-func (p *pane) shown() []LogLine {
+// visibleLines returns the lines of the log that have at least the level to show.
+func (p *pane) visibleLines() []LogLine {
 	if p.least == 0 {
 		return p.lines
 	}
@@ -123,7 +123,7 @@ func (p *pane) shown() []LogLine {
 // LogText returns the lines that the log pane shows, with their times and unescaped.
 func (m *Model) LogText() string {
 	var b strings.Builder
-	for _, l := range m.pane.shown() {
+	for _, l := range m.pane.visibleLines() {
 		if !l.At.IsZero() {
 			b.WriteString(l.At.Format(time.RFC3339Nano) + " ")
 		}
@@ -141,8 +141,8 @@ func (m *Model) scroll(by int) {
 	m.pane.back = min(m.pane.back, max(len(m.paneLines())-1, 0))
 }
 
-// jump scrolls to the next match of the search. A negative by searches towards the beginning.
-func (m *Model) jump(by int) {
+// jumpToMatch scrolls to the next match of the search. A negative by searches towards the beginning.
+func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines()
 	at := len(lines) - 1 - m.pane.back
 	if m.pane.kind == detailPane {
@@ -204,8 +204,8 @@ func (m *Model) paneTitle() string {
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// textOf makes the text of a log line safe: it removes colours and replaces tabs by spaces.
-func textOf(text string) string {
+// plainLogText makes the text of a log line safe: it removes colours and replaces tabs by spaces.
+func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
 
@@ -220,7 +220,7 @@ func (m *Model) logLines() []frame.Line {
 	if m.pane.of != m.Wants().Log {
 		return []frame.Line{frame.Text(frame.Dim, "reading "+show.Line(s.Log))}
 	}
-	lines := m.pane.shown()
+	lines := m.pane.visibleLines()
 	switch {
 	case len(m.pane.lines) == 0 && m.pane.before:
 		return []frame.Line{frame.Text(frame.Dim, "the run before has written nothing")}
@@ -238,7 +238,7 @@ func (m *Model) logLines() []frame.Line {
 		if l.level >= loglevel.Warning {
 			role = map[bool]frame.Role{true: frame.Bad, false: frame.Doing}[l.level >= loglevel.Error]
 		}
-		out[i].Add(role, textOf(l.Text))
+		out[i].Add(role, plainLogText(l.Text))
 	}
 	return out
 }
@@ -280,7 +280,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
 		}
 	}
-	look := looks[m.trouble(s)]
+	look := looks[m.gradeOf(s)]
 	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), age(m.now.Sub(s.Since)), show.Line(s.Want))
 	if s.PID != 0 {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)
@@ -291,7 +291,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if x := s.LastExit; x != nil {
 		say(frame.Plain, "last exit  ", show.Line(show.LastExitAt(x, m.now))+", after "+show.Seconds(x.UptimeSeconds))
 		for _, line := range x.Tail {
-			say(frame.Plain, logged, textOf(line))
+			say(frame.Plain, logged, plainLogText(line))
 		}
 	}
 	if s.Group != "" {
@@ -333,14 +333,14 @@ func (m *Model) window(height int) []frame.Line {
 	lines = lines[min(begin, len(lines)):min(max(end, 0), len(lines))]
 	if m.pane.search != "" {
 		for i := range lines {
-			lines[i].Spans = found(lines[i].Spans, m.pane.search)
+			lines[i].Spans = markMatches(lines[i].Spans, m.pane.search)
 		}
 	}
 	return lines
 }
 
-// found marks the matches of the search, in any case.
-func found(spans []frame.Span, search string) (out []frame.Span) {
+// markMatches marks the matches of the search, in any case.
+func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
 		text := s.Text

@@ -47,7 +47,7 @@ const (
 // table is the list of services, with the position of the cursor.
 type table struct {
 	rows     []row
-	at       place // row with the cursor, the zero value for the first
+	at       rowID // row with the cursor, the zero value for the first
 	index    int   // index of that row
 	top      int   // first row on the screen
 	sort     order
@@ -60,35 +60,35 @@ type table struct {
 
 // row is a service, or the head of a group.
 type row struct {
-	service Service
-	is      bool   // the row is a service
-	group   string // for the head of a group
-	members []Service
+	service   Service
+	isService bool   // the row is a service
+	group     string // for the head of a group
+	members   []Service
 }
 
-// place identifies a row: a service, or the head of a group.
-type place struct {
+// rowID identifies a row: a service, or the head of a group.
+type rowID struct {
 	ID
 	head string
 }
 
-func (r row) place() place {
-	if r.is {
-		return place{ID: r.service.ID()}
+func (r row) place() rowID {
+	if r.isService {
+		return rowID{ID: r.service.ID()}
 	}
-	return place{head: r.group + "\x00"}
+	return rowID{head: r.group + "\x00"}
 }
 
 // current returns the service at the cursor.
 func (m *Model) current() (s Service, is bool) {
 	if r := m.table.index; r >= 0 && r < len(m.table.rows) {
-		return m.table.rows[r].service, m.table.rows[r].is
+		return m.table.rows[r].service, m.table.rows[r].isService
 	}
 	return s, false
 }
 
-// trouble returns the grade of a service.
-func (m *Model) trouble(s Service) grade {
+// gradeOf returns the grade of a service.
+func (m *Model) gradeOf(s Service) grade {
 	if _, _, silent := m.silent(s.Host); silent {
 		return unknown
 	}
@@ -103,7 +103,7 @@ func (m *Model) trouble(s Service) grade {
 func (m *Model) arrange() {
 	t := &m.table
 	words := strings.Fields(strings.ToLower(t.filter))
-	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.passes(s, words) })
+	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.matchesFilter(s, words) })
 	slices.SortStableFunc(services, func(a, b Service) int {
 		n := m.compare(a, b)
 		if t.reversed {
@@ -117,19 +117,19 @@ func (m *Model) arrange() {
 	} else {
 		t.add(services)
 	}
-	m.find()
+	m.restoreCursor()
 }
 
 func (t *table) add(services []Service) {
 	for _, s := range services {
-		t.rows = append(t.rows, row{service: s, is: true})
+		t.rows = append(t.rows, row{service: s, isService: true})
 	}
 }
 
-// find puts the cursor on its row, or on the nearest one if its row is gone.
-func (m *Model) find() {
+// restoreCursor puts the cursor on its row, or on the nearest one if its row is gone.
+func (m *Model) restoreCursor() {
 	t := &m.table
-	if t.at == (place{}) {
+	if t.at == (rowID{}) {
 		t.index = 0
 		return
 	}
@@ -141,21 +141,21 @@ func (m *Model) find() {
 }
 
 // move moves the cursor by a number of rows.
-func (m *Model) move(by int) { m.put(m.table.index + by) }
+func (m *Model) move(by int) { m.setCursor(m.table.index + by) }
 
-// put puts the cursor on a row, or on the nearest existing one.
-func (m *Model) put(index int) {
+// setCursor puts the cursor on a row, or on the nearest existing one.
+func (m *Model) setCursor(index int) {
 	t := &m.table
 	if len(t.rows) == 0 {
 		return
 	}
 	t.index = min(max(index, 0), len(t.rows)-1)
 	t.at = t.rows[t.index].place()
-	m.pane.moved()
+	m.pane.reset()
 }
 
-// passes reports whether a service matches every word of a filter. A word that begins with "!" excludes the services that match its rest.
-func (m *Model) passes(s Service, words []string) bool {
+// matchesFilter reports whether a service matches every word of a filter. A word that begins with "!" excludes the services that match its rest.
+func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
 	}
@@ -181,7 +181,7 @@ func (m *Model) compare(a, b Service) int {
 		return Usage{}
 	}
 	return [orders]func() int{
-		byTrouble:  func() int { return cmp.Compare(m.trouble(a), m.trouble(b)) },
+		byTrouble:  func() int { return cmp.Compare(m.gradeOf(a), m.gradeOf(b)) },
 		byName:     func() int { return strings.Compare(a.Name, b.Name) },
 		byState:    func() int { return strings.Compare(stateWord(a.Service), stateWord(b.Service)) },
 		bySince:    func() int { return b.Since.Compare(a.Since) },
@@ -195,7 +195,7 @@ func (m *Model) compare(a, b Service) int {
 // chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the services
 // of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
-	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.is })
+	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
 	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
 		if m.table.marks[s.ID()] {
 			ids = append(ids, s.ID())
@@ -203,7 +203,7 @@ func (m *Model) chosen() (ids []ID) {
 	}
 	if at := m.table.index; len(ids) == 0 && at < len(m.table.rows) {
 		r := m.table.rows[at]
-		if r.is {
+		if r.isService {
 			return []ID{r.service.ID()}
 		}
 		return lo.Map(r.members, func(s Service, _ int) ID { return s.ID() })
@@ -257,8 +257,8 @@ func (m *Model) inGroups(services []Service) {
 	}
 }
 
-// headOf writes the head of a group. If the group is folded, the head shows the troubles of its services.
-func (m *Model) headOf(l *frame.Line, r row) {
+// writeGroupHead writes the head of a group. If the group is folded, the head shows the troubles of its services.
+func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	sign := "▾ "
 	if m.table.folded[r.group] {
 		sign = "▸ "
@@ -268,7 +268,7 @@ func (m *Model) headOf(l *frame.Line, r row) {
 		name = "of no " + map[grouping]string{byGroup: "group", byProfile: "profile"}[m.table.groups]
 	}
 	up := lo.CountBy(r.members, func(s Service) bool { return s.State == client.StateUp })
-	count := lo.CountValuesBy(r.members, m.trouble)
+	count := lo.CountValuesBy(r.members, m.gradeOf)
 	l.Add(frame.Title, fmt.Sprintf("%s%s: %d of %d up", sign, name, up, len(r.members)))
 	if bad := count[inTrouble] + count[ailing]; bad > 0 {
 		l.Add(frame.Bad, fmt.Sprintf(", %d in trouble", bad))
@@ -278,15 +278,15 @@ func (m *Model) headOf(l *frame.Line, r row) {
 	}
 }
 
-// fold folds or unfolds the group at the cursor.
-func (m *Model) fold() {
+// toggleFold folds or unfolds the group at the cursor.
+func (m *Model) toggleFold() {
 	t := &m.table
 	if t.groups == noGroups || len(t.rows) == 0 {
 		m.message = message{"there are no groups; p makes them", true}
 		return
 	}
 	r := t.rows[t.index]
-	if r.is {
+	if r.isService {
 		r.group = m.groupOf(r.service)
 	}
 	t.folded[r.group] = !t.folded[r.group]

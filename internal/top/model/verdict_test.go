@@ -41,7 +41,7 @@ func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	m := New(0, "")
 	for _, s := range shapes() {
 		verdict := show.Judge(&s)
-		grade := m.trouble(Service{&s, 0})
+		grade := m.gradeOf(Service{&s, 0})
 		role := looks[grade].role
 		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= ailing) != verdict.Troubled() {
 			t.Errorf("%+v: top draws %v, the verdict is %+v", s, role, verdict)
