@@ -49,7 +49,7 @@ func (l *loader) finishProfileChecks(prefix, name string) {
 }
 
 // finishChecks reports checks that a service can't have. Some need the state file of a gateway. Others would let the agent decide
-// what another user runs.
+// which program another user runs.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
