@@ -24,7 +24,7 @@ import (
 // Terminal has the input and the outputs of a verb.
 type Terminal struct {
 	In         *os.File
-	Out, Err   io.Writer // for people: see cmdline.Escaped
+	Out, Err   io.Writer // outputs for people, which escape control characters, see cmdline.Escaped
 	Screen     bool      // Out is a terminal
 	progressTo *os.File  // the terminal behind Err, for a progress line; nil if Err is no terminal
 	Env        func(string) (string, bool)

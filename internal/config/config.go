@@ -209,7 +209,7 @@ type Service struct {
 type Run struct {
 	Command []string                 `key:"command" is:"command" fill:"run"`
 	Env     map[string]string        `key:"env" fill:"service"`
-	Limits  map[string]ResourceLimit `key:"limits,root"`         // as in a [Service]
+	Limits  map[string]ResourceLimit `key:"limits,root"`         // resource limits by name ("nofile")
 	Grace   time.Duration            `key:"grace" is:"positive"` // time between TERM and KILL
 }
 

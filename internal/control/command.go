@@ -74,7 +74,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 
 // withState adds the service's state to an error that says that the command has not finished in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
-	out := explain(ctx, err)
+	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
 	if out.Kind != client.KindTimeout || v == nil {
 		return err

@@ -104,7 +104,7 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy returns which gateway serves the profile of this gateway, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// Beside allows this gateway to run although another one serves its profile.
+	// Beside allows the gateway service to run although another gateway serves its profile.
 	Beside func(service string)
 	// Topology changes how many gateways serve the profiles. With dry it only says what the change would do. With an empty mode it
 	// returns the present topology.

@@ -17,10 +17,10 @@ var problemSeed = maphash.MakeSeed()
 
 // follower is one reader of a status stream. It holds the last line that was sent, and keeps no lines for a slow reader.
 type follower struct {
-	server   *Server
-	who      peer
-	sent     []*supervisor.Service
-	problems []uint64 // checksums of the problems in sent; a problem may change while the service does not, and its text is long
+	server      *Server
+	who         peer
+	sent        []*supervisor.Service
+	problemSums []uint64 // checksums of the problems in sent; a problem may change while the service does not, and its text is long
 }
 
 // next returns the changes since the last call. It returns all services at first, and when a service was added or removed.
@@ -32,7 +32,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
 		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.who) != otherClass))
-		if same && v == f.sent[i] && problems[i] == f.problems[i] {
+		if same && v == f.sent[i] && problems[i] == f.problemSums[i] {
 			continue
 		}
 		view := f.server.view(v, f.who)
@@ -43,7 +43,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
 	}
 	shortenTails(change.Services)
-	f.sent, f.problems = services, problems
+	f.sent, f.problemSums = services, problems
 	return change, change.Whole || len(change.Services) > 0
 }
 

@@ -67,7 +67,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	dir, err := safeDir(filepath.Dir(s.Path))
 	if err != nil {
-		_ = u.Close() // its file is gone, so no client could find it
+		_ = u.Close() // the directory of the socket file is gone or unsafe, so no client may use the socket
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}

@@ -32,8 +32,8 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// explain turns a handler's error into an error for the client.
-func explain(ctx context.Context, err error) *client.Error {
+// clientError turns a handler's error into an error for the client.
+func clientError(ctx context.Context, err error) *client.Error {
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		return e
 	}

@@ -183,7 +183,7 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			s.report(r, p)
+			s.reportPanic(r, p)
 			panic(http.ErrAbortHandler) // part of an answer is sent, so the connection can only be cut
 		}
 	}()
@@ -194,7 +194,7 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.report(r, p)
+			s.reportPanic(r, p)
 			out = failure(refuse(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
 		}
 	}()
@@ -221,7 +221,7 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 		out, err = s.rooms[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.deferred) })
 	}
 	if err != nil {
-		return failure(explain(r.Context(), err))
+		return failure(clientError(r.Context(), err))
 	}
 	return out
 }
@@ -244,7 +244,7 @@ func (s *Server) answer(rt route, r *request) (reply, error) {
 	return rt.handle(s, r)
 }
 
-func (s *Server) report(r *http.Request, p any) {
+func (s *Server) reportPanic(r *http.Request, p any) {
 	s.log(fmt.Sprintf("fault in the control API: %s %s: %v\n%s", r.Method, r.URL.Path, p, debug.Stack()))
 }
 

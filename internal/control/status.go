@@ -73,7 +73,7 @@ const sweepTime = 100 * time.Millisecond
 // yet.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a busy supervisor does this later
+	_ = s.core.Sweep(sweep) // a supervisor that is busy for longer searches later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -249,7 +249,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
-		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
+		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.Restarted),
 	}
 	out.Checks = s.checks(v, who)
 	out.Output = s.core.Output(v.Name)
@@ -310,7 +310,7 @@ func exitView(x *supervisor.Exit) *client.Exit {
 	return &out
 }
 
-func counts(by []supervisor.CauseCount) map[string]int {
+func countsByCause(by []supervisor.CauseCount) map[string]int {
 	if len(by) == 0 {
 		return nil
 	}

@@ -235,7 +235,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 		fmt.Fprintf(&b, " and is %s again", stateText(v))
 	}
 	if wait := time.Until(v.NextStart); !v.NextStart.IsZero() && wait > 0 {
-		fmt.Fprintf(&b, ", starts again in %s", rounded(wait))
+		fmt.Fprintf(&b, ", starts again in %s", roundDuration(wait))
 	}
 	if x != nil && len(x.Tail) > 0 {
 		b.WriteString("; last lines: ")
@@ -253,17 +253,17 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
-		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, rounded(timeout), stateText(v), show.Line(v.Reason))
+		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, roundDuration(timeout), stateText(v), show.Line(v.Reason))
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
-		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, rounded(timeout))
+		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, roundDuration(timeout))
 		if v.Warning != "" {
 			text += ": " + show.Line(v.Warning)
 		}
 		return text
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
-		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settle, rounded(timeout))
+		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settle, roundDuration(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, rounded(timeout), stateText(v), show.Line(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, roundDuration(timeout), stateText(v), show.Line(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {
@@ -320,7 +320,7 @@ func quote(line string) string {
 	return strconv.Quote(line)
 }
 
-func rounded(d time.Duration) time.Duration {
+func roundDuration(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(10 * time.Millisecond)
 	}

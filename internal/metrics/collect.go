@@ -78,7 +78,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			seen = readProcesses(root, usage.RootsOf(st, root))
 		}
 	}
-	out.init(st, seen)
+	out.sendInit(st, seen)
 	most := cmp.Or(max(c.Most, 0), MostServices)
 	list := distinct(st.Services)
 	out.send(services, float64(len(st.Services)))
@@ -88,16 +88,16 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		now = c.Now()
 	}
 	if c.Sent != nil {
-		out.forwarded(c.Sent(st.Init), now)
+		out.sendForwarded(c.Sent(st.Init), now)
 	}
 	for i := range list[:min(len(list), most)] {
 		s := &list[i]
-		out.service(s, now)
+		out.sendService(s, now)
 		if stop, known := stops[s.Name]; known {
 			out.send(stopTime, stop.Seconds(), label(s.Name), label(s.Profile))
 		}
 		if seen != nil {
-			out.usage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
+			out.sendUsage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (s sink) send(f *Family, value float64, labels ...string) {
 	s.ch <- m
 }
 
-func (s sink) init(st client.Status, seen *processList) {
+func (s sink) sendInit(st client.Status, seen *processList) {
 	i := &st.Init
 	s.send(info, 1, label(i.Version))
 	s.send(started, unixSeconds(i.StartedAt))
@@ -161,7 +161,7 @@ func (s sink) init(st client.Status, seen *processList) {
 	}
 }
 
-func (s sink) service(v *client.Service, now time.Time) {
+func (s sink) sendService(v *client.Service, now time.Time) {
 	name, profile := label(v.Name), label(v.Profile)
 	s.send(isUp, boolValue(v.State == client.StateUp), name, profile)
 	s.send(isReady, boolValue(v.Ready), name, profile)
@@ -224,7 +224,7 @@ type Forwarded struct {
 	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
 }
 
-func (s sink) forwarded(p *Forwarded, now time.Time) {
+func (s sink) sendForwarded(p *Forwarded, now time.Time) {
 	if p == nil {
 		return
 	}
@@ -239,7 +239,7 @@ func (s sink) forwarded(p *Forwarded, now time.Time) {
 	s.send(lag, age)
 }
 
-func (s sink) usage(u used, name, profile string) {
+func (s sink) sendUsage(u used, name, profile string) {
 	if u.processes == 0 {
 		return // it has ended
 	}

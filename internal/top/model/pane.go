@@ -23,7 +23,7 @@ const (
 
 // LogLine is a line of a log. Its text is unescaped.
 type LogLine struct {
-	At   time.Time // zero if the file does not say
+	At   time.Time // time of the line; zero if the line has none
 	Text string
 
 	level loglevel.Level
