@@ -57,7 +57,7 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@go run ./test/summary -again 5 -- \
 	  "$(RACE) -vet=off -p 3 -timeout 15m ./logrotate ./sandbox $$(tools/raced | tr '\n' ' ')" \
 	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
-	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
+	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 9 minutes

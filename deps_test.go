@@ -25,16 +25,16 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-sandbox":        7,
 	"hinit/cmd/hinit-web":            6,
 
-	"hinit/internal/metrics":  4, // clients of PID 1, which never links them
-	"hinit/internal/web":      5,
-	"hinit/internal/forward":  4,
-	"hinit/cmd/hinit-top":     6,
-	"hinit/internal/actions":  4,
-	"hinit/cmd/hinit-actions": 6,
-	"hinit/cmd/hinit-import":  6,
-	"hinit/cmd/hinit-isolate": 3,
-	"hinit/internal/isolate":  2, // in the place of a gateway, for an instant
-	"hinit/cmd/hinit-tools":   7,
+	"hinit/internal/metrics":           4, // clients of PID 1, which never links them
+	"hinit/internal/web":               5,
+	"hinit/internal/forward":           4,
+	"hinit/cmd/hinit-top":              6,
+	"hinit/internal/actions":           4,
+	"hinit/cmd/hinit-actions":          6,
+	"hinit/cmd/hinit-import":           6,
+	"hinit/cmd/hinit-isolate":          3,
+	"hinit/internal/isolation/confine": 2, // in the place of a gateway, for an instant
+	"hinit/cmd/hinit-tools":            7,
 
 	"hinit/internal/top":       5, // the screen: a client, outside PID 1
 	"hinit/internal/top/model": 3,
@@ -102,7 +102,7 @@ var floors = map[string]int{
 	"hinit/internal/boot/lookup":   3, // of the clients of PID 1
 	"hinit/internal/boot/keep":     4, // of hinit-tools
 	"hinit/internal/boot/identity": 4, // likewise
-	"hinit/internal/boot/volume":   4, // of hinit-tools, which PID 1 starts as the boot program
+	"hinit/internal/volume":        4, // of hinit-tools, which PID 1 starts as the boot program
 	"hinit/profiles":               3,
 	"hinit/profiles/manage":        4, // of hinit-tools
 	"hinit/profiles/archive":       0, // likewise
@@ -128,19 +128,19 @@ var floors = map[string]int{
 	"hinit/logrotate/packer":  1, // of hinit-tools
 	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
 
-	"hinit/internal/fault": -1, // the boundary to the kernel, below every package that calls it
-	"hinit/internal/early": -2, // before everything else
-	"hinit/internal/guard": -2, // every goroutine begins with it
-	"hinit/internal/pty":   -1, // terminals of commands: hinit shell, and both sides of a sandbox
-	"hinit/internal/pause": -2, // what waits for a time or the end of a context
+	"hinit/internal/faultinject": -1, // the boundary to the kernel, below every package that calls it
+	"hinit/internal/early":       -2, // before everything else
+	"hinit/internal/guard":       -2, // every goroutine begins with it
+	"hinit/internal/pty":         -1, // terminals of commands: hinit shell, and both sides of a sandbox
+	"hinit/internal/pause":       -2, // what waits for a time or the end of a context
 
-	"hinit/internal/blocking":   -1, // limits calls that may wait for a disk; fsutil uses it for most callers
-	"hinit/internal/procstat":   -1, // used by every package that reads /proc
-	"hinit/internal/isolated":   2,  // reads the kernel's status of a process
-	"hinit/internal/entry/bare": -1, // for code that runs before the Go runtime
-	"hinit/internal/isolation":  0,  // the arguments that PID 1 passes to hinit-isolate
-	"hinit/internal/dotenv":     -1, // parses .env for profiles, and env_file for a process that starts
-	"hinit/internal/trust":      -1, // asked before root reads or runs a file; the shim uses it too
+	"hinit/internal/blocking":       -1, // limits calls that may wait for a disk; fsutil uses it for most callers
+	"hinit/internal/procstat":       -1, // used by every package that reads /proc
+	"hinit/internal/isolation/peer": 2,  // reads the kernel's status of a process
+	"hinit/internal/entry/bare":     -1, // for code that runs before the Go runtime
+	"hinit/internal/isolation":      0,  // the arguments that PID 1 passes to hinit-isolate
+	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
+	"hinit/internal/trust":          -1, // asked before root reads or runs a file; the shim uses it too
 
 	"hinit/internal/account":          0,
 	"hinit/internal/account/db":       1,
@@ -158,7 +158,7 @@ var floors = map[string]int{
 	"hinit/internal/loglevel":       0,
 	"hinit/internal/redact":         -1, // config follows its list too
 	"hinit/internal/testkit":        0,
-	"hinit/internal/usage":          2,
+	"hinit/internal/procusage":      2,
 	"hinit/internal/testproc":       0,
 	"hinit/internal/version":        0,
 }
@@ -232,7 +232,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/top":           "the screen is a client of PID 1, with a program of its own",
 		"hinit/internal/boot/identity": "the boot program changes /etc",
 		"hinit/internal/account/db":    "the boot program changes /etc",
-		"hinit/internal/boot/volume":   "the boot program does the work of the boot on the data volume",
+		"hinit/internal/volume":        "the boot program does the work of the boot on the data volume",
 		"hinit/internal/cli":           "the commands have a program of their own",
 		"hinit/internal/cli/tools":     "the commands have a program of their own",
 		"hinit/internal/cmdline":       "the commands have a program of their own",

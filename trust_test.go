@@ -45,7 +45,7 @@ var readers = map[string][]string{
 }
 
 // notShipped are the directories whose code no shipped program has.
-var notShipped = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/fault"}
+var notShipped = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/faultinject"}
 
 // readersOf lists every place of the module where one of readers is called: "directory/file.go function".
 func readersOf(t *testing.T) []string {

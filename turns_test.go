@@ -62,7 +62,7 @@ var noTurnNeeded = map[string]string{
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
 	"internal/procstat":     "who calls it takes the turn, see fileCalls",
-	"internal/fault":        "calls instead of others, in their turn",
+	"internal/faultinject":  "calls instead of others, in their turn",
 	"internal/proc":         "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
 }
 

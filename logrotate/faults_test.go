@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// rulesFile is where the rules of internal/fault are, which looks for its name once.
+// rulesFile is where the rules of internal/faultinject are, which looks for its name once.
 var rulesFile = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "faults") // for the whole process, which is why it isn't a test's
 	if err != nil {

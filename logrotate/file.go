@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/guard"
 	"hinit/logrotate/archive"
 )
@@ -163,7 +163,7 @@ func (f *file) cutTornLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
 	if err == nil && st.Size > f.size {
-		if err = fault.Before(fault.Truncate, f.path); err == nil {
+		if err = faultinject.Before(faultinject.Truncate, f.path); err == nil {
 			err = unix.Ftruncate(f.fd, f.size)
 		}
 	}
@@ -240,10 +240,10 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 
 // appendBytes appends p to the file. Tests can make it fail.
 func (f *file) appendBytes(p []byte) (int, error) {
-	if err := fault.Before(fault.Write, f.path); err != nil {
+	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
 		return 0, err
 	}
-	return f.writer.write(p[:fault.Room(fault.Write, f.path, len(p))])
+	return f.writer.write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
 }
 
 // closeFile closes the file. The next write opens it again.

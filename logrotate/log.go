@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/redact"
 )
 
@@ -127,7 +127,7 @@ func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] 
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// os.Pipe makes both ends non-blocking, and the child would inherit that.
-	err := fault.Before(fault.Pipe, r.log.name)
+	err := faultinject.Before(faultinject.Pipe, r.log.name)
 	if err == nil {
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
 	}

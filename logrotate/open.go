@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
 )
 
@@ -80,7 +80,7 @@ func openDir(dir string) (int, error) {
 // openLog opens base for appending, and creates it if it is missing. O_NONBLOCK keeps a FIFO from blocking.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	if err := fault.Before(fault.Open, base); err != nil {
+	if err := faultinject.Before(faultinject.Open, base); err != nil {
 		return -1, err
 	}
 	fd, err := unix.Openat(dirFD, base, flags, 0)
@@ -117,7 +117,7 @@ func (f *file) useDescriptor(fd int) error {
 			return err
 		}
 		if last[0] != '\n' {
-			err := fault.Before(fault.Write, f.path)
+			err := faultinject.Before(faultinject.Write, f.path)
 			if err == nil {
 				_, err = unix.Write(fd, []byte{'\n'})
 			}

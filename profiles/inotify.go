@@ -10,7 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
 )
 
@@ -47,7 +47,7 @@ type watched struct {
 }
 
 func newDirWatches() (*dirWatches, error) {
-	err := fault.Before(fault.Watch, "")
+	err := faultinject.Before(faultinject.Watch, "")
 	var n *fsnotify.Watcher
 	if err == nil {
 		n, err = fsnotify.NewWatcher()
@@ -89,7 +89,7 @@ func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	// An old directory may still have a watch under this path, which would prevent the new watch.
 	_ = h.notify.Remove(path)
 	delete(h.watched, path)
-	err = fault.Before(fault.Watch, path)
+	err = faultinject.Before(faultinject.Watch, path)
 	if err == nil {
 		err = h.addWatch(path)
 	}

@@ -17,7 +17,7 @@ func (o *options) needsIsolation(argv []string) (bool, error) {
 	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
 		return false, nil
 	}
-	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Isolated)
+	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedFile)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil // no profile is isolated
 	}

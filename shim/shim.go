@@ -148,10 +148,10 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
+	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
 	} else { // PID 1 has not written the file, perhaps because the container is read-only
-		u.Ask(func(name string) string { return lookupEnv(env, name) })
+		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.
 	if err := closeOnExec(); err != nil {
@@ -175,7 +175,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in the text of [account.Published], if the text names the user who as the agent's
+// setPublished sets the ids of u to the ids in the text of [account.IDsFile], if the text names the user who as the agent's
 // user.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")

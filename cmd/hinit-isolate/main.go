@@ -10,7 +10,7 @@ package main
 import (
 	"os"
 
-	"hinit/internal/isolate"
+	"hinit/internal/isolation/confine"
 )
 
-func main() { os.Exit(isolate.Main(os.Args, os.Environ())) }
+func main() { os.Exit(confine.Main(os.Args, os.Environ())) }

@@ -12,13 +12,13 @@ import (
 	"hinit/internal/agentcli"
 	"hinit/internal/boot"
 	"hinit/internal/boot/identity"
-	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
 	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if no thread can be created
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
+	"hinit/internal/volume"
 	"hinit/shim/agentuser"
 )
 

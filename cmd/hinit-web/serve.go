@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"hinit/internal/cmdline"
-	"hinit/internal/isolated"
+	"hinit/internal/isolation/peer"
 	"hinit/internal/metrics"
 	"hinit/internal/proc"
 	"hinit/internal/web"
@@ -125,7 +125,7 @@ func (o isolationListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !o.isolates() || !isolated.Peer(c, int(peer.Pid))) {
+		if cred, err := proc.Peer(c); err == nil && (cred.Uid == 0 || !o.isolates() || !peer.IsIsolated(c, int(cred.Pid))) {
 			return c, nil
 		}
 		_ = c.Close() // an isolated process gets no answer

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 	"hinit/internal/web"
 )
 
@@ -36,7 +36,7 @@ func (h *source) isolates() bool {
 	if h.Reach() != nil && h.Socket() == "" { // no hinit was found yet, so there is nothing to show
 		return false
 	}
-	info, err := os.Stat(filepath.Join(filepath.Dir(h.Socket()), account.Isolated))
+	info, err := os.Stat(filepath.Join(filepath.Dir(h.Socket()), account.IsolatedFile))
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
@@ -44,7 +44,7 @@ func (h *source) isolates() bool {
 }
 
 // procPath returns the path of the /proc that shows hinit's processes, or "".
-func (h *source) procPath(i client.Init) string { return usage.Root(h.Socket(), i.PID) }
+func (h *source) procPath(i client.Init) string { return procusage.Root(h.Socket(), i.PID) }
 
 // logReader returns the identity with which this program opens hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {

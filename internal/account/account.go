@@ -32,9 +32,9 @@ type User struct {
 	Groups []uint32
 }
 
-// Isolated is the name of a file next to [Published] that lists the isolated profiles, one name a line. "*" stands for all
+// IsolatedFile is the name of a file next to [IDsFile] that lists the isolated profiles, one name a line. "*" stands for all
 // others, and "-NAME" for one that is not isolated.
-const Isolated = "isolated"
+const IsolatedFile = "isolated"
 
 // Isolates reports whether the list in that file has a profile.
 func Isolates(list, profile string) bool {
@@ -45,8 +45,8 @@ func Isolates(list, profile string) bool {
 // RuntimeDir is the directory in which the exec shim looks for both files. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// Published is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
-const Published = "agent"
+// IDsFile is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
+const IDsFile = "agent"
 
 // The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
 var (
@@ -54,27 +54,27 @@ var (
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
 )
 
-const maxAsked = 65534
+const maxRequestedID = 65534
 
-// Asked returns the id in the first non-empty of two variables, the variable's name and its text. ok is false unless the text is
+// RequestedID returns the id in the first non-empty of two variables, the variable's name and its text. ok is false unless the text is
 // a number from 1 to 65534.
-func Asked(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
+func RequestedID(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {
 			break
 		}
 	}
 	id, ok = ParseID(text)
-	return id, name, text, ok && id >= 1 && id <= maxAsked
+	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// Ask sets the ids of u to the ids that the container's variables ask for. It is for containers with a read-only /etc and /run,
+// ApplyRequestedIDs sets the ids of u to the ids that the container's variables ask for. It is for containers with a read-only /etc and /run,
 // where PID 1 could not store the ids. It does not change root.
-func (u *User) Ask(env func(name string) string) {
-	if uid, _, _, ok := Asked(env, UIDVars); ok && u.UID != 0 {
+func (u *User) ApplyRequestedIDs(env func(name string) string) {
+	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
 	}
-	if gid, _, _, ok := Asked(env, GIDVars); ok && u.UID != 0 {
+	if gid, _, _, ok := RequestedID(env, GIDVars); ok && u.UID != 0 {
 		u.GID, u.Groups = gid, slices.Concat([]uint32{gid}, u.Groups[1:])
 	}
 }

@@ -69,10 +69,10 @@ func (a Agent) Publish(dir string, cfg *config.Config, warn func(format string, 
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 	}
-	return errors.Join(replace(account.Published, text), replace(account.Isolated, isolatedText(cfg)))
+	return errors.Join(replace(account.IDsFile, text), replace(account.IsolatedFile, isolatedText(cfg)))
 }
 
-// isolatedText lists the isolated profiles for the exec shim, see [account.Isolated].
+// isolatedText lists the isolated profiles for the exec shim, see [account.IsolatedFile].
 func isolatedText(cfg *config.Config) string {
 	var text strings.Builder
 	if cfg.Isolation.On() {

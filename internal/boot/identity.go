@@ -43,7 +43,7 @@ func settleAgent(cfg *config.Config, uid int) (Agent, error) {
 	switch {
 	case uid != 0:
 		for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
-			if _, name, text, _ := account.Asked(os.Getenv, names); text != "" {
+			if _, name, text, _ := account.RequestedID(os.Getenv, names); text != "" {
 				a.Lines = append(a.Lines, Warning(name+" has no effect in a container that is not started as root"))
 			}
 		}
@@ -60,7 +60,7 @@ func settleAgent(cfg *config.Config, uid int) (Agent, error) {
 // isSettled reports whether /etc already has everything that the container asks for.
 func (a *Agent) isSettled() bool {
 	has := func(id uint32, names [2]string) bool {
-		want, _, text, ok := account.Asked(os.Getenv, names)
+		want, _, text, ok := account.RequestedID(os.Getenv, names)
 		return text == "" || ok && want == id
 	}
 	if !has(a.User.UID, account.UIDVars) || !has(a.User.GID, account.GIDVars) {
@@ -125,7 +125,7 @@ func (a *Agent) settle(who string) error {
 		err = json.Unmarshal(out, &found)
 	}
 	if err != nil {
-		a.User.Ask(os.Getenv)
+		a.User.ApplyRequestedIDs(os.Getenv)
 		a.Lines = append(a.Lines, Warning(fmt.Sprintf("cannot settle the agent's user in /etc: %v: %s; install the %s of this version beside hinit — continuing",
 			err, strings.TrimSpace(string(said)), Program)))
 		return nil

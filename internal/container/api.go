@@ -19,7 +19,7 @@ func (c *container) controlHost() control.Core {
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
 		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
-			if err := c.holder.Check(); err != nil {
+			if err := c.lease.Check(); err != nil {
 				return control.Elsewhere(err)
 			}
 			return c.gateways.Find(ctx, name)
@@ -71,7 +71,7 @@ func (c *container) describe() client.Init {
 		info.Warnings = append(info.Warnings, usedUp)
 	}
 	if c.route.Load().HasProfiles() {
-		info.Lease = c.holder.Status()
+		info.Lease = c.lease.Status()
 	}
 	return info
 }

@@ -51,28 +51,28 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			return
 		}
 	}
-	serving, ok := c.holder.Claim(ctx, b, false)
+	serving, ok := c.lease.Claim(ctx, b, false)
 	if !ok {
 		return
 	}
-	if c.holder.Serves() {
+	if c.lease.Serves() {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.holder.Status().State == client.LeaseNone && !c.route.Load().Plain { // there was no data directory before
-			if serving, ok = c.holder.Claim(ctx, b, true); !ok {
+		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // there was no data directory before
+			if serving, ok = c.lease.Claim(ctx, b, true); !ok {
 				return
 			}
 		}
 	}
 	b.Ready()
-	if !c.holder.Serves() {
+	if !c.lease.Serves() {
 		_ = c.registry.Meet(ctx, registry.NeedBoot) // fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
 	b.startCmd()
-	if c.holder.Serves() && c.route.Load().HasProfiles() {
+	if c.lease.Serves() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {
 				c.Warn("%v", err)
@@ -196,8 +196,8 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.Reset() // discard the reconciler's notes from after the loss of the lease
-	if !c.holder.Serve(serving) {
+	c.gateways.Reset() // discard the notes of the gateways' manager from after the loss of the lease
+	if !c.lease.Serve(serving) {
 		return // the lock is lost again; the goroutine that watches it waits for it
 	}
 	cfg := c.cfg.Load()

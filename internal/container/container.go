@@ -68,8 +68,8 @@ type container struct {
 type dataVolume struct {
 	store    *profiles.Store
 	intents  *profiles.Intents
-	gateways *gateways.Reconciler
-	holder   *leaseholder.Holder
+	gateways *gateways.Manager
+	lease    *leaseholder.Lease
 	owners   *owners.Repairer
 	volume   *volumecheck.Examiner
 }
@@ -108,7 +108,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.holder.Admit(name, kind) },
+		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.lease.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.gateways.Stop() },
@@ -120,31 +120,31 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.health = health.New(health.Options{
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
-		Lease:     func(words string) { c.holder.LeaseMessage(words) },
+		Lease:     func(words string) { c.lease.LeaseMessage(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
-		Serves: func() bool { return c.holder.Serves() }, Change: c.change,
+		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, Plain: route.Plain,
+		Serves: func() bool { return c.lease.Serves() }, Change: c.change,
 		Remembers: route.HasProfiles(), WarnNotStored: func(err error) { agents.Warn("%v", err) },
 	})
-	c.holder = leaseholder.New(leaseholder.Host{
+	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
 		Doubt: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	c.stage = &prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
-		Config: c.cfg.Load, Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
+		Config: c.cfg.Load, Route: c.route.Load, Serves: c.lease.Serves, Started: c.started,
 	}
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
-	c.intents.May = c.holder.Check
+	c.intents.May = c.lease.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
 	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.Beat,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) {
 			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
@@ -167,9 +167,9 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 
 // s6Host is the set of rooms that the personality of s6 calls.
 type s6Host struct {
-	*initlog.Logger      // Say, Warn
-	*registry.Registry   // Register, Do, Snapshot, Identity, Reserved, Room
-	*gateways.Reconciler // Command, Refuse, SlotMade, SlotRemoved
+	*initlog.Logger    // Say, Warn
+	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
+	*gateways.Manager  // Command, Refuse, SlotMade, SlotRemoved
 }
 
 // agents returns a logger for messages that an agent can cause. Its warnings don't displace other warnings.

@@ -90,7 +90,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	}
 	old.Control = h.socket
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
-	old.ofUnits, old.ofLease = c.units.HandOver(), c.holder.HandOver()
+	old.ofUnits, old.ofLease = c.units.HandOver(), c.lease.HandOver()
 	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
 	old.Phases, old.Repair = c.boot.Steps(), c.owners.Status()
 	old.Handover, old.ofRegistry = c.gateways.HandOver(), c.registry.HandOver()
@@ -137,7 +137,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.started = old.Started
 	c.units.TakeOver(old.ofUnits)
 	c.stage.Full.Store(old.Full)
-	c.holder.TakeOver(old.ofLease)
+	c.lease.TakeOver(old.ofLease)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
@@ -161,14 +161,14 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 func (c *container) resumeServices(ctx context.Context) {
 	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
-	ctx = c.holder.Resume(ctx)
-	if c.holder.Serves() {
+	ctx = c.lease.Resume(ctx)
+	if c.lease.Serves() {
 		c.registry.Turn.Lock()
 		c.registry.PrepareCgroups(c.cfg.Load())
 		c.registry.Times.Serve(ctx, c.cfg.Load(), true)
 		c.registry.Turn.Unlock()
 	}
-	if !c.holder.Serves() || !c.route.Load().HasProfiles() {
+	if !c.lease.Serves() || !c.route.Load().HasProfiles() {
 		return
 	}
 	if c.units.Topology() == nil {

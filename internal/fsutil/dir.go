@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // ErrSymlink is wrapped if a path has a symbolic link. No link is followed, not even one that stays beneath the directory.
@@ -174,7 +174,7 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 		}
 		defer func() { closeFD(fd) }()
 		for _, name := range names {
-			err := call(fault.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
+			err := call(faultinject.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return err
 			}
@@ -199,7 +199,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 		}
 		return d.inParent(names, func(oldParent int, oldBase string) error {
 			err := d.inParent(to, func(newParent int, newBase string) error {
-				return call(fault.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
+				return call(faultinject.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
 			})
 			if err != nil {
 				return fmt.Errorf("to %q: %w", d.name(newrel), err)

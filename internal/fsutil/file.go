@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // ErrNotRegular is wrapped if a name that should be a file is something other than a regular file or a link.
@@ -114,8 +114,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 		}
 		defer closeFD(fd)
 		n := 0
-		writeErr := call(fault.Write, rel, func() (err error) {
-			n, err = unix.Write(fd, data[:fault.Room(fault.Write, rel, len(data))])
+		writeErr := call(faultinject.Write, rel, func() (err error) {
+			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, rel, len(data))])
 			return err
 		})
 		if writeErr == nil && n < len(data) {
@@ -130,8 +130,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 
 // openRegular opens a regular file beneath d and returns its size. O_NONBLOCK keeps it from waiting for a FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
-	if fault.Enabled {
-		if err := fault.Before(fault.Open, strings.Join(names, "/")); err != nil {
+	if faultinject.Enabled {
+		if err := faultinject.Before(faultinject.Open, strings.Join(names, "/")); err != nil {
 			return -1, 0, err
 		}
 	}
@@ -210,7 +210,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	}
 	err = confirm(parent, base, o.Confirm)
 	if err == nil {
-		err = call(fault.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
+		err = call(faultinject.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
 	}
 	if err != nil {
 		return errors.Join(err, removeName(parent, temp))
@@ -276,7 +276,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 }
 
 func fill(fd int, name string, data []byte, mode uint32) error {
-	if err := call(fault.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
+	if err := call(faultinject.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 		return err
 	}
 	return writeAll(fd, name, data)
@@ -285,8 +285,8 @@ func fill(fd int, name string, data []byte, mode uint32) error {
 func writeAll(fd int, name string, data []byte) error {
 	for len(data) > 0 {
 		n := 0
-		err := call(fault.Write, name, func() (err error) {
-			n, err = unix.Write(fd, data[:fault.Room(fault.Write, name, len(data))])
+		err := call(faultinject.Write, name, func() (err error) {
+			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, name, len(data))])
 			return err
 		})
 		if err != nil {
@@ -305,7 +305,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	}
 	for range tempTries {
 		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
-		err = call(fault.Open, name, func() (err error) {
+		err = call(faultinject.Open, name, func() (err error) {
 			fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
 			return err
 		})
@@ -318,7 +318,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 
 // fsync is fsync(2). It ignores EINVAL, which comes from file systems that can't sync a directory and need not.
 func fsync(fd int, name string) error {
-	err := call(fault.Sync, name, func() error { return unix.Fsync(fd) })
+	err := call(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

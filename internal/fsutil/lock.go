@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // local lists the file systems that only this kernel writes (statfs(2), f_type).
@@ -63,7 +63,7 @@ func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 }
 
 func flock(f *os.File, flags int) error {
-	return call(fault.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
+	return call(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
 // Exclusive creates the regular file rel, and fails with fs.ErrExist if the name exists. Of several callers, even on different
@@ -71,7 +71,7 @@ func flock(f *os.File, flags int) error {
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		fd := -1
-		err := call(fault.Open, base, func() (err error) {
+		err := call(faultinject.Open, base, func() (err error) {
 			fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))
 			return err
 		})

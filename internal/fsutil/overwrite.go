@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // Overwrite replaces the content and the permission bits of the existing regular file rel, in place, and syncs it. It needs no
@@ -23,7 +23,7 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 		if err := fill(fd, name, data, uint32(mode.Perm())); err != nil {
 			return err
 		}
-		if err := call(fault.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+		if err := call(faultinject.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
 			return err
 		}
 		return fsync(fd, name)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // Errors by which [Dir.Chown] and package owntree refuse a file.
@@ -171,7 +171,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 // RenameNew renames a file, but fails with EEXIST if the new name exists. Both paths are relative to the directory dir, which may
 // be AT_FDCWD. It tries the methods that different file systems support.
 func RenameNew(dir int, from, to string) error {
-	err := call(fault.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
+	err := call(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}

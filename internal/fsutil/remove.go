@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 const (
@@ -33,11 +33,11 @@ func (d *Dir) RemoveAll(rel string) error {
 }
 
 func removeName(parent int, name string) error {
-	err := call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
+	err := call(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	return call(fault.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	return call(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
 func removeTree(parent int, name string) error {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // eagainTries limits the repeats of openat2, which fails with EAGAIN while directories on the path are being renamed.
@@ -142,13 +142,13 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 }
 
 // call is retryEINTR for a system call that tests can make fail.
-func call(c fault.Call, name string, fn func() error) error {
-	if err := fault.Before(c, name); err != nil {
+func call(c faultinject.Call, name string, fn func() error) error {
+	if err := faultinject.Before(c, name); err != nil {
 		return err
 	}
 	err := retryEINTR(fn)
 	if err == nil {
-		fault.After(c, name)
+		faultinject.After(c, name)
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 // gateways start first.
 const mostInOrder = 256
 
-// Boot holds the inputs of [Reconciler.BringUp].
+// Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
 	Args     []string               // the container's CMD
 	Services int                    // number of services besides the gateways
@@ -32,42 +32,42 @@ type Boot struct {
 
 // Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the
 // profiles.
-func (k *Reconciler) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
-	route, known := k.Route(), false
+func (m *Manager) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
+	route, known := m.Route(), false
 	record := func() error { return nil } // records that the CMD wants a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
-	plan := k.Store.Reconcile(profiles.BootOptions{
+	plan := m.Store.Reconcile(profiles.BootOptions{
 		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
 			b.Status.SetProfiles(n)
-			k.Registry.StartInOrder(n <= mostInOrder)
+			m.Registry.StartInOrder(n <= mostInOrder)
 		},
 		Decided: func(d profiles.Decision) {
 			name := d.Profile.Name
 			supervised := route.Supervise && name == route.Profile
 			if supervised {
 				known = true
-				record = k.recordWanted(name)
+				record = m.recordWanted(name)
 			}
 			read = append(read, d.Profile)
-			k.Registry.Found(name)
-			k.notePrior(d)
-			start := supervised || d.Start && !k.isCmd(name)
-			answers = append(answers, k.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
+			m.Registry.Found(name)
+			m.notePrior(d)
+			start := supervised || d.Start && !m.isCmd(name)
+			answers = append(answers, m.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
 		},
 	})
-	k.logSoon(ctx, &b, writeLog)
-	k.expectLate(plan)
+	m.logSoon(ctx, &b, writeLog)
+	m.expectLate(plan)
 	for _, w := range plan.Warnings {
-		k.Logger.Warn("%s", w)
+		m.Logger.Warn("%s", w)
 	}
 	for _, line := range plan.Lines {
-		k.Logger.Line(line)
+		m.Logger.Line(line)
 	}
 	for _, w := range tuning.LimitWarnings(len(plan.Profiles) + b.Services) {
-		k.Logger.Warn("%s", w)
+		m.Logger.Warn("%s", w)
 	}
 	for _, answer := range answers {
 		if failed := answer(); err == nil {
@@ -80,7 +80,7 @@ func (k *Reconciler) Boot(ctx context.Context, b Boot) (read []profiles.Profile,
 		err = fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", route.Profile, route.Profile)
 	default:
 		if err := record(); err != nil {
-			k.Logger.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
+			m.Logger.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
 		}
 	}
 	return read, err
@@ -88,12 +88,12 @@ func (k *Reconciler) Boot(ctx context.Context, b Boot) (read []profiles.Profile,
 
 // recordWanted records that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
 // function that it returns waits for the disk.
-func (k *Reconciler) recordWanted(profile string) (record func() error) {
-	if st, err := k.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
-		k.Intents.Note(profile, profiles.Running)
+func (m *Manager) recordWanted(profile string) (record func() error) {
+	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
+		m.Intents.Note(profile, profiles.Running)
 		return func() error { return nil }
 	}
-	record, err := k.Intents.Begin(profile, profiles.Running)
+	record, err := m.Intents.Begin(profile, profiles.Running)
 	if err != nil {
 		return func() error { return err }
 	}
@@ -101,8 +101,8 @@ func (k *Reconciler) recordWanted(profile string) (record func() error) {
 }
 
 // isCmd reports whether the container's CMD is the gateway of a profile. Then no second one may run.
-func (k *Reconciler) isCmd(profile string) bool {
-	r := k.Route()
+func (m *Manager) isCmd(profile string) bool {
+	r := m.Route()
 	return r.Foreground && profile == r.Profile
 }
 
@@ -113,19 +113,19 @@ type lateProfiles struct {
 }
 
 // expectLate stores the profiles that the boot could not decide about.
-func (k *Reconciler) expectLate(plan profiles.Plan) {
-	k.serving.Store(&serving{Topology: plan.Topology})
+func (m *Manager) expectLate(plan profiles.Plan) {
+	m.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
-		k.say("gateways that are down are " + servedByDefault)
+		m.say("gateways that are down are " + servedByDefault)
 		return
 	}
 	names := make(map[string]bool, len(plan.Silent))
 	for _, name := range plan.Silent {
 		names[name] = true
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.late = lateProfiles{plan.Unread, names}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.late = lateProfiles{plan.Unread, names}
 }
 
 // start reports whether to start the gateway of a late profile that has appeared, because it ran in an earlier container. started

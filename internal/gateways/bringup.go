@@ -22,30 +22,30 @@ const profilesBudget = 15 * time.Second
 
 // BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without the missing
 // gateways.
-func (k *Reconciler) BringUp(ctx context.Context, b Boot) error {
+func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
-	k.boot.reading = read
+	m.boot.reading = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
-		if err := k.MayServe(); err != nil {
+		if err := m.MayServe(); err != nil {
 			b.Settled()
 			done <- err
 			return
 		}
-		if k.Route().Supervise {
-			k.whichProfile(&b)
+		if m.Route().Supervise {
+			m.whichProfile(&b)
 		}
-		k.ReadTopology()
-		k.warnOfSlowStop(&b)
-		known, err := k.Boot(ctx, b)
+		m.ReadTopology()
+		m.warnOfSlowStop(&b)
+		known, err := m.Boot(ctx, b)
 		b.Admit(ctx)
-		_ = k.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
-		if !k.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
-			k.Start(ctx, known)
+		_ = m.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
+		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
+			m.Start(ctx, known)
 		}
 		guard.Go("waiting for the boot log", func() { // re-execution must wait: the next program would not write the boot log
-			<-k.boot.logged
+			<-m.boot.logged
 			b.Settled()
 		})
 		done <- err
@@ -57,44 +57,44 @@ func (k *Reconciler) BringUp(ctx context.Context, b Boot) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if p := b.Status.Profiles(k.BroughtUp()); p != nil && p.Done > 0 {
+	if p := b.Status.Profiles(m.BroughtUp()); p != nil && p.Done > 0 {
 		b.Logger.Say("boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
 		return nil
 	}
-	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", k.Config().Home, profilesBudget)
+	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
 // whichProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
-func (k *Reconciler) whichProfile(b *Boot) {
-	if !k.Route().ProfileNamed {
-		active, err := k.Store.Active()
+func (m *Manager) whichProfile(b *Boot) {
+	if !m.Route().ProfileNamed {
+		active, err := m.Store.Active()
 		if err != nil {
 			b.Logger.Warn("cannot tell which profile is selected, so it is the default one: %v", err)
-		} else if _, err := k.Store.Profile(active); err == nil {
-			route := *k.Route()
+		} else if _, err := m.Store.Profile(active); err == nil {
+			route := *m.Route()
 			route.Profile = active
 			b.SetRoute(&route)
 		}
 	}
-	for line := range strings.Lines(boot.Breadcrumb(k.Route().Profile)) {
+	for line := range strings.Lines(boot.Breadcrumb(m.Route().Profile)) {
 		b.Logger.Line(strings.TrimSuffix(line, "\n"))
 	}
-	if len(k.Route().Ignored) > 0 {
-		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(k.Route().Ignored, " "))
+	if len(m.Route().Ignored) > 0 {
+		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.Route().Ignored, " "))
 	}
 }
 
 // ReadTopology reads the operator's topology, for gateways at their next start.
-func (k *Reconciler) ReadTopology() {
-	if t, err := k.Store.Topology(os.Getenv, ""); err == nil { // the boot reports an error
-		k.Registry.ReadTopology(t)
+func (m *Manager) ReadTopology() {
+	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // the boot reports an error
+		m.Registry.ReadTopology(t)
 	}
 }
 
 // BroughtUp returns how many profiles have a gateway.
-func (k *Reconciler) BroughtUp() int {
+func (m *Manager) BroughtUp() int {
 	n := 0
-	for _, s := range k.Registry.Snapshot().Services {
+	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway {
 			n++
 		}
@@ -110,9 +110,9 @@ const (
 )
 
 // logSoon writes the boot log when the queued slots are made, because programs that wait for the log use the slots next.
-func (k *Reconciler) logSoon(ctx context.Context, b *Boot, write func() error) {
+func (m *Manager) logSoon(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
-	k.boot.logged = logged
+	m.boot.logged = logged
 	made := b.Made()
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
@@ -126,23 +126,23 @@ func (k *Reconciler) logSoon(ctx context.Context, b *Boot, write func() error) {
 }
 
 // AwaitSlots waits before the start of a CMD until the slots are made, but not long if there are very many.
-func (k *Reconciler) AwaitSlots(ctx context.Context, made <-chan struct{}) {
-	if made == nil || k.boot.reading == nil || k.Route().Supervise || k.Route().Foreground {
+func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
+	if made == nil || m.boot.reading == nil || m.Route().Supervise || m.Route().Foreground {
 		return
 	}
 	select {
-	case <-k.boot.reading:
+	case <-m.boot.reading:
 	default:
 		return // the volume hangs
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, k.boot.logged) // the CMD starts in any case
+	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, m.boot.logged) // the CMD starts in any case
 }
 
 // warnOfSlowStop gives advice if the last stop of the container was near its time limit.
-func (k *Reconciler) warnOfSlowStop(b *Boot) {
-	if took, budget := k.Store.SlowStop(); took > 0 {
+func (m *Manager) warnOfSlowStop(b *Boot) {
+	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
 		where := "compose.yaml `stop_grace_period: %ds`"
 		if boot.InPod(os.LookupEnv) {
@@ -154,29 +154,29 @@ func (k *Reconciler) warnOfSlowStop(b *Boot) {
 }
 
 // AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once if the boot does not read them.
-func (k *Reconciler) AwaitRead(ctx context.Context) {
-	if k.boot.reading != nil {
+func (m *Manager) AwaitRead(ctx context.Context) {
+	if m.boot.reading != nil {
 		select {
-		case <-k.boot.reading:
+		case <-m.boot.reading:
 		case <-ctx.Done():
 		}
 	}
 }
 
 // NoteStop writes to the volume how long the stop of the container took. The channel is closed when that is done.
-func (k *Reconciler) NoteStop() <-chan struct{} {
+func (m *Manager) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
-	k.mu.Lock()
-	began := k.stopping
-	k.mu.Unlock()
-	if began.IsZero() || !k.Route().HasProfiles() || k.MayServe() != nil {
+	m.mu.Lock()
+	began := m.stopping
+	m.mu.Unlock()
+	if began.IsZero() || !m.Route().HasProfiles() || m.MayServe() != nil {
 		close(done)
 		return done
 	}
 	took := time.Since(began)
 	guard.Go("noting how long the stop took", func() {
 		defer close(done)
-		_ = k.Store.NoteStop(took, k.Config().Shutdown.Budget) // without a record there is no advice at the next start
+		_ = m.Store.NoteStop(took, m.Config().Shutdown.Budget) // without a record there is no advice at the next start
 	})
 	return done
 }

@@ -1,6 +1,6 @@
 // Package gateways keeps the profiles on the data volume and the gateways in the supervisor consistent.
 //
-// The [Reconciler] follows profiles that appear and disappear, readiness in state files, the operator's intent (desired_state), and
+// The [Manager] follows profiles that appear and disappear, readiness in state files, the operator's intent (desired_state), and
 // the inputs of parked gateways. It promises that the volume and the supervisor agree with the newest order as soon as the volume
 // answers. It never delays the supervisor's loop.
 //

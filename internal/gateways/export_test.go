@@ -3,10 +3,10 @@ package gateways
 import "hinit/profiles"
 
 // WarnIfMissing queues a job that says something.
-func (k *Reconciler) WarnIfMissing(service, profile string) { k.warnIfMissing(service, profile) }
+func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(service, profile) }
 
-// ExpectLate is a part of [Reconciler.Boot].
-func (k *Reconciler) ExpectLate(plan profiles.Plan) { k.expectLate(plan) }
+// ExpectLate is a part of [Manager.Boot].
+func (m *Manager) ExpectLate(plan profiles.Plan) { m.expectLate(plan) }
 
-// NotePrior is a part of [Reconciler.Boot].
-func (k *Reconciler) NotePrior(d profiles.Decision) { k.notePrior(d) }
+// NotePrior is a part of [Manager.Boot].
+func (m *Manager) NotePrior(d profiles.Decision) { m.notePrior(d) }

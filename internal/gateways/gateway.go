@@ -8,7 +8,7 @@ import (
 	"hinit/profiles"
 )
 
-// gateway is the Reconciler's record of one profile. The Reconciler's mutex guards it.
+// gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
 	home       profiles.HomeID // identity of its home directory; zero if unknown
 	begun      time.Time       // when the last start began
@@ -22,17 +22,17 @@ type gateway struct {
 }
 
 // get returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
-func (k *Reconciler) get(profile string) *gateway {
-	g := k.gateways[profile]
+func (m *Manager) get(profile string) *gateway {
+	g := m.gateways[profile]
 	if g == nil {
 		g = &gateway{}
-		k.gateways[profile] = g
+		m.gateways[profile] = g
 	}
 	return g
 }
 
 // notePrior stores why the boot has not started a gateway that an operator may expect to run.
-func (k *Reconciler) notePrior(d profiles.Decision) {
+func (m *Manager) notePrior(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
 	}
@@ -40,38 +40,38 @@ func (k *Reconciler) notePrior(d profiles.Decision) {
 	if d.PriorExit == profiles.ExitUnclean {
 		text += ", without a clean exit"
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.get(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.get(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
 // forget forgets a profile that is gone.
-func (k *Reconciler) forget(profile string) {
-	k.Registry.Forget(profile)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.gateways, profile)
+func (m *Manager) forget(profile string) {
+	m.Registry.Forget(profile)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.gateways, profile)
 }
 
-func (k *Reconciler) inputsOf(profile string) profiles.Hash {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if g := k.gateways[profile]; g != nil {
+func (m *Manager) inputsOf(profile string) profiles.Hash {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g := m.gateways[profile]; g != nil {
 		return g.inputs
 	}
 	return ""
 }
 
 // noteHome stores the identity of a profile's home. It reads the disk.
-func (k *Reconciler) noteHome(profile string) {
-	if home, err := k.Store.HomeID(profile); err == nil && profile != profiles.Default {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.get(profile).home = home
+func (m *Manager) noteHome(profile string) {
+	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.get(profile).home = home
 	}
 }
 
-// Handover is the state of a Reconciler that re-execution hands over to the next program of PID 1.
+// Handover is the state of a Manager that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Inputs map[string]profiles.Hash // by profile
 	Wanted map[string]bool          // profiles whose state files want their gateways up
@@ -82,15 +82,15 @@ type Handover struct {
 }
 
 // HandOver returns the state for the program that PID 1 executes next.
-func (k *Reconciler) HandOver() Handover {
+func (m *Manager) HandOver() Handover {
 	s := Handover{
-		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: k.orders.Unfinished(),
+		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished(),
 	}
-	now := k.serving.Load()
+	now := m.serving.Load()
 	s.Topology, s.TopologyRun = &now.Topology, now.noted
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for profile, g := range k.gateways {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for profile, g := range m.gateways {
 		if g.inputs != "" {
 			s.Inputs[profile] = g.inputs
 		}
@@ -101,16 +101,16 @@ func (k *Reconciler) HandOver() Handover {
 	return s
 }
 
-// TakeOver restores the state from [Reconciler.HandOver]. Call it before any other method.
-func (k *Reconciler) TakeOver(s Handover) {
+// TakeOver restores the state from [Manager.HandOver]. Call it before any other method.
+func (m *Manager) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
-		k.get(profile).inputs = hash
+		m.get(profile).inputs = hash
 	}
 	for profile, wanted := range s.Wanted {
-		k.get(profile).wanted = wanted
+		m.get(profile).wanted = wanted
 	}
 	if s.Topology != nil {
-		k.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})
+		m.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})
 	}
-	k.inherited = s
+	m.inherited = s
 }

@@ -54,7 +54,7 @@ type seen struct {
 	starts map[string]bool // by profile that was registered
 }
 
-// look returns a copy of the host's records so far: the Reconciler's goroutine adds to them.
+// look returns a copy of the host's records so far: the Manager's goroutine adds to them.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,8 +64,8 @@ func (h *host) look() seen {
 	}
 }
 
-// newHost makes a host of a volume with the named profiles, and the Reconciler that knows them.
-func newHost(t *testing.T, names ...string) (*host, *gateways.Reconciler) {
+// newHost makes a host of a volume with the named profiles, and the Manager that knows them.
+func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
 	h := &host{
 		t: t, home: t.TempDir(), cfg: new(config.Config), news: make(chan struct{}),
@@ -81,8 +81,8 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Reconciler) {
 	return h, h.reconciler()
 }
 
-// reconciler makes a Reconciler over a real registry.
-func (h *host) reconciler() *gateways.Reconciler {
+// reconciler makes a Manager over a real registry.
+func (h *host) reconciler() *gateways.Manager {
 	h.t.Helper()
 	own := initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog())
 	l := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
@@ -98,17 +98,17 @@ func (h *host) reconciler() *gateways.Reconciler {
 	})
 }
 
-// start starts the Reconciler with the profiles on the volume.
-func (h *host) start(k *gateways.Reconciler) {
+// start starts the Manager with the profiles on the volume.
+func (h *host) start(m *gateways.Manager) {
 	h.t.Helper()
 	found, _, err := h.store.Discover()
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	for _, p := range found {
-		k.Registry.Found(p.Name)
+		m.Registry.Found(p.Name)
 	}
-	k.Start(h.t.Context(), found)
+	m.Start(h.t.Context(), found)
 }
 
 func (h *host) dir(profile string) string {

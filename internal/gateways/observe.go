@@ -13,135 +13,135 @@ import (
 )
 
 // Observe handles a record of the supervisor. It does not block: work that needs the disk is queued.
-func (k *Reconciler) Observe(r supervisor.Record) {
+func (m *Manager) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
 		return
 	}
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
-		k.mu.Lock()
-		k.get(profile).begun = r.At
-		k.mu.Unlock()
-		k.enqueue(r.Service, func() { k.ReadSecrets(r.Service, profile) })
+		m.mu.Lock()
+		m.get(profile).begun = r.At
+		m.mu.Unlock()
+		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
 	switch {
 	case r.Dropped: // an earlier job may have stored a record after the profile disappeared
 		job = func() {
-			if !k.Registry.Exists(profile) && k.Registry.Snapshot().Find(r.Service) == nil {
-				k.forget(profile)
+			if !m.Registry.Exists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
+				m.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { k.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has not removed the marker
+		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has not removed the marker
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
-		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
+		job = func() { m.explain(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
-		job = func() { k.parked(r.Service, profile, r.Reason) }
+		job = func() { m.parked(r.Service, profile, r.Reason) }
 	case r.From == supervisor.Parked && changed:
-		job = func() { k.watch().Disinterest(profile) }
+		job = func() { m.watch().Disinterest(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
-			k.noteInputs(r.Service, profile)
-			k.noteExclusives(r.Service, profile)
-			k.up(profile, false)
+			m.noteInputs(r.Service, profile)
+			m.noteExclusives(r.Service, profile)
+			m.up(profile, false)
 		}
-	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
+	case r.To == supervisor.Down && changed && m.isStopping() && !m.asked(profile):
 		// A stopped gateway needs no intent restored, and hinit does not use the rest of the file.
 	case r.To == supervisor.Down && changed:
-		job = func() { k.followState(profile) }
+		job = func() { m.followState(profile) }
 	}
 	if job != nil {
-		k.enqueue(r.Service, job)
+		m.enqueue(r.Service, job)
 	}
 }
 
-func (k *Reconciler) asked(profile string) bool {
-	_, asked := k.Intents.Want(profile)
+func (m *Manager) asked(profile string) bool {
+	_, asked := m.Intents.Want(profile)
 	return asked
 }
 
-// Catchup makes up for records that [Reconciler.Observe] has not seen: they were lost, or another program observed them.
-func (k *Reconciler) Catchup() {
-	for _, s := range k.Registry.Snapshot().Services {
+// Catchup makes up for records that [Manager.Observe] has not seen: they were lost, or another program observed them.
+func (m *Manager) Catchup() {
+	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
 		x := s.LastExit
 		switch {
 		case !ok:
 		case s.State == supervisor.Up:
-			k.enqueue(s.Name, func() { k.up(profile, true) })
+			m.enqueue(s.Name, func() { m.up(profile, true) })
 		case s.State == supervisor.Parked:
-			k.enqueue(s.Name, func() { k.parked(s.Name, profile, s.Reason) })
+			m.enqueue(s.Name, func() { m.parked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
-			k.enqueue(s.Name, func() { k.explain(s.Name, profile, x, 0) })
+			m.enqueue(s.Name, func() { m.explain(s.Name, profile, x, 0) })
 		}
 	}
-	for _, profile := range k.Intents.Pending() {
-		k.recordLater(profiles.SlotName(profile), profile)
+	for _, profile := range m.Intents.Pending() {
+		m.recordLater(profiles.SlotName(profile), profile)
 	}
 }
 
 // up handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
 // the gateway may have been up for long. Then up keeps the topology that was stored for this run.
-func (k *Reconciler) up(profile string, still bool) {
-	if profile == profiles.Default && !(still && k.defaultRun() == k.serving.Load().noted) {
-		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
+func (m *Manager) up(profile string, still bool) {
+	if profile == profiles.Default && !(still && m.defaultRun() == m.serving.Load().noted) {
+		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
-	k.followState(profile)
+	m.followState(profile)
 	service := profiles.SlotName(profile)
-	if k.Config().Agent.Ready != config.ReadyState {
+	if m.Config().Agent.Ready != config.ReadyState {
 		return
 	}
-	k.enqueueIn(hintAfter, service, func() {
-		if s := k.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
-			k.followState(profile)
+	m.enqueueIn(hintAfter, service, func() {
+		if s := m.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
+			m.followState(profile)
 		}
 	})
 }
 
 // parked watches for the event that ends the parking of a gateway.
-func (k *Reconciler) parked(service, profile, reason string) {
+func (m *Manager) parked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
-		k.watchReplacer(service, profile)
+		m.watchReplacer(service, profile)
 		return
 	}
-	k.watch().Interest(profile, k.inputsOf(profile))
+	m.watch().Interest(profile, m.inputsOf(profile))
 }
 
 // followState updates readiness and intent from a state file. It runs as a job and reads the file itself, so older content never
 // follows newer content.
-func (k *Reconciler) followState(profile string) {
-	k.noteHome(profile)
-	state, _ := k.Store.ReadState(profile) // the watcher reports an unreadable file
+func (m *Manager) followState(profile string) {
+	m.noteHome(profile)
+	state, _ := m.Store.ReadState(profile) // the watcher reports an unreadable file
 	service := profiles.SlotName(profile)
-	k.mu.Lock()
-	k.get(profile).wanted = state.Start()
-	k.mu.Unlock()
-	s := k.Registry.Snapshot().Find(service)
+	m.mu.Lock()
+	m.get(profile).wanted = state.Start()
+	m.mu.Unlock()
+	s := m.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
-		k.noteServed(s, state)
+		m.noteServed(s, state)
 	}
-	if s != nil && s.State == supervisor.Up && k.Config().Agent.Ready == config.ReadyState {
-		ready, said := k.readiness(profile, state, s)
+	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
+		ready, said := m.readiness(profile, state, s)
 		// sent even if the snapshot agrees, because the snapshot may be outdated
-		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
+		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
-	outcome, err := k.Intents.Restore(profile, state)
-	serves, _ := k.by(profile)
-	serves = serves && !k.Registry.Beside(profile) // the agent's own boot leaves a down file for such a profile too
-	if want, asked := k.Intents.Want(profile); asked {
-		k.Registry.SetDown(profile, want != profiles.Running || serves || k.isCmd(profile), false)
+	outcome, err := m.Intents.Restore(profile, state)
+	serves, _ := m.by(profile)
+	serves = serves && !m.Registry.Beside(profile) // the agent's own boot leaves a down file for such a profile too
+	if want, asked := m.Intents.Want(profile); asked {
+		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmd(profile), false)
 	} else if state.HasDesired {
-		k.Registry.SetDown(profile, state.Desired != profiles.Running || serves || k.isCmd(profile), false)
+		m.Registry.SetDown(profile, state.Desired != profiles.Running || serves || m.isCmd(profile), false)
 	}
 	switch {
 	case err != nil:
-		k.say("%s: cannot put desired_state back: %v", service, err)
+		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		k.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { k.followState(profile) }) // then the file may be restored
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // then the file may be restored
 	case outcome == profiles.Restored:
-		k.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
+		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
 }
 
@@ -153,7 +153,7 @@ const hintAfter = 29 * time.Second
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
 // readiness decides by a state file whether the run of a service is ready. said is why it isn't, or a warning if it is.
-func (k *Reconciler) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
+func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
 		hint = hintReady
@@ -177,18 +177,18 @@ func (k *Reconciler) readiness(profile string, state profiles.State, s *supervis
 			said += ": " + state.ExitReason
 		}
 	}
-	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
+	return ready, strings.Join(slices.DeleteFunc([]string{said, m.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
 // trouble describes what is wrong with the platforms of a running gateway. It also writes that to the container log when it
 // changes.
-func (k *Reconciler) trouble(profile string, state profiles.State) string {
+func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.get(profile)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.get(profile)
 	if text != "" && text != g.trouble {
-		k.say("%s: %s", profiles.SlotName(profile), text)
+		m.say("%s: %s", profiles.SlotName(profile), text)
 	}
 	g.trouble = text
 	return text
@@ -204,38 +204,38 @@ const (
 )
 
 // explain finds out whether a clean exit happened because another instance has taken over.
-func (k *Reconciler) explain(service, profile string, exit *supervisor.Exit, looks int) {
-	s := k.Registry.Snapshot().Find(service)
+func (m *Manager) explain(service, profile string, exit *supervisor.Exit, looks int) {
+	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
 		return // it has been started again meanwhile
 	}
-	if k.takenOver(profile, exit) {
-		k.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
+	if m.takenOver(profile, exit) {
+		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
 	if looks < takeoverLooks || s.State == supervisor.Backoff {
 		wait := min(25*time.Millisecond<<min(looks, 10), replacerPoll)
-		k.enqueueIn(wait, service, func() { k.explain(service, profile, exit, looks+1) })
+		m.enqueueIn(wait, service, func() { m.explain(service, profile, exit, looks+1) })
 	}
 }
 
 // takenOver reports whether another instance has taken over from a run.
-func (k *Reconciler) takenOver(profile string, exit *supervisor.Exit) bool {
-	return k.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
+func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
+	return m.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
 // watchReplacer starts a wanted gateway when the instance that replaced it is gone.
-func (k *Reconciler) watchReplacer(service, profile string) {
-	s := k.Registry.Snapshot().Find(service)
+func (m *Manager) watchReplacer(service, profile string) {
+	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
 		return
 	}
-	if !k.takenOver(profile, s.LastExit) {
-		k.say("%s: the instance that took over is gone", service)
-		k.Registry.Post(supervisor.InputsChanged{Name: service})
+	if !m.takenOver(profile, s.LastExit) {
+		m.say("%s: the instance that took over is gone", service)
+		m.Registry.Post(supervisor.InputsChanged{Name: service})
 		return
 	}
-	k.enqueueIn(replacerPoll, service, func() { k.watchReplacer(service, profile) })
+	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
 // otherInputs is a hash that equals no real one, so all existing inputs count as changed.
@@ -244,18 +244,18 @@ const otherInputs profiles.Hash = "written since the start"
 // noteInputs stores the inputs with which a gateway was started: a later change restarts it when it is parked. A change between
 // the start and this reading counts too, but only once for the same content. Otherwise a gateway that writes these files itself
 // would be restarted forever.
-func (k *Reconciler) noteInputs(service, profile string) {
-	hash, err := k.Store.InputsHash(profile)
+func (m *Manager) noteInputs(service, profile string) {
+	hash, err := m.Store.InputsHash(profile)
 	if err != nil {
-		k.say("%s: cannot watch its inputs: %v", service, err)
+		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
-	k.mu.Lock()
-	begun := k.get(profile).begun
-	k.mu.Unlock()
-	late := err == nil && !begun.IsZero() && k.Store.InputsChangedSince(profile, begun)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.get(profile)
+	m.mu.Lock()
+	begun := m.get(profile).begun
+	m.mu.Unlock()
+	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.get(profile)
 	if late && g.doubted != hash {
 		g.doubted = hash
 		hash = otherInputs

@@ -19,8 +19,8 @@ import (
 
 // TestAParkedGatewayStartsWhenItsInputsChange, also when they changed while it started, but then only once for the same content.
 func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	file := filepath.Join(h.dir("coder"), "config.yaml")
 	put := func(text string, at time.Time) {
 		h.write("coder", "config.yaml", text)
@@ -28,17 +28,17 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// run starts the gateway and parks it. It waits until the Reconciler has recorded the definition of that start.
+	// run starts the gateway and parks it. It waits until the Manager has recorded the definition of that start.
 	run := func(begun time.Time) profiles.Hash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
 		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
-		k.Observe(starting)
-		k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-		k.WarnIfMissing("gateway-nobody", "nobody") // a job after the gateway's own
+		m.Observe(starting)
+		m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+		m.WarnIfMissing("gateway-nobody", "nobody") // a job after the gateway's own
 		h.until("the jobs are done", h.hears("there is no profile \"nobody\""))
 		h.forgetEvents()
-		return k.HandOver().Inputs["coder"]
+		return m.HandOver().Inputs["coder"]
 	}
 	content := func() profiles.Hash {
 		hash, err := h.store.InputsHash("coder")
@@ -70,30 +70,30 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		t.Error("the content is still doubted")
 	}
 	h.service("coder", supervisor.Service{State: supervisor.Parked})
-	k.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
+	m.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
 	put("right", time.Now())
 	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
 // TestSecretsAreReadAgain at each start of a gateway, and when its profile's .env has changed.
 func TestSecretsAreReadAgain(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	h.write("coder", ".env", "API_KEY=sk-fedcba9876543210\n")
-	k.Observe(changed("coder", supervisor.Down, supervisor.Starting, ""))
+	m.Observe(changed("coder", supervisor.Down, supervisor.Starting, ""))
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
 }
 
-// TestWhatIsKnownIsHandedOver: the Reconciler of the next program gets the state of the old one.
+// TestWhatIsKnownIsHandedOver: the Manager of the next program gets the state of the old one.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
-	h, k := newHost(t, "coder")
-	k.Registry.Found("coder")
-	k.Registry.SetDown("coder", true, false)
-	k.Registry.SetDown("other", false, false)
-	h.start(k)
-	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
-	old, slots := k.HandOver(), k.Registry.HandOver()
+	h, m := newHost(t, "coder")
+	m.Registry.Found("coder")
+	m.Registry.SetDown("coder", true, false)
+	m.Registry.SetDown("other", false, false)
+	h.start(m)
+	m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+	h.until("its inputs are known", func() bool { return m.HandOver().Inputs["coder"] != "" })
+	old, slots := m.HandOver(), m.Registry.HandOver()
 	next := h.reconciler()
 	next.Registry.TakeOver(slots)
 	next.TakeOver(old)
@@ -108,19 +108,19 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAReconcilerThatIsResetKnowsNothing: another container may have changed the volume.
-func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
-	h, k := newHost(t, "coder")
-	k.Registry.Found("coder")
-	k.Registry.SetDown("coder", true, false)
-	k.ExpectLate(profiles.Plan{Unread: true})
-	k.WarnIfMissing("gateway-nobody", "nobody")
+// TestAManagerThatIsResetKnowsNothing: another container may have changed the volume.
+func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
+	h, m := newHost(t, "coder")
+	m.Registry.Found("coder")
+	m.Registry.SetDown("coder", true, false)
+	m.ExpectLate(profiles.Plan{Unread: true})
+	m.WarnIfMissing("gateway-nobody", "nobody")
 	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	k.Reset()
+	m.Reset()
 	none := registry.Handover{Present: map[string]bool{}, Marked: map[string]bool{}, Beside: map[string]bool{}}
-	if s := k.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(k.Registry.HandOver(), none) {
+	if s := m.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(m.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)
 	}
 	if _, asked := h.wants.Want("coder"); asked {
@@ -130,8 +130,8 @@ func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(h.dir("coder"), profiles.StateFile), at, at); err != nil {
 		t.Fatal(err)
 	}
-	k.Start(t.Context(), nil)
-	if err := k.Rescan(t.Context()); err != nil {
+	m.Start(t.Context(), nil)
+	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if h.look().starts["coder"] {
@@ -145,31 +145,31 @@ func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
 // TestTheVolumeIsNotWatchedToTheEnd: the kernel takes its time to end that, and the end of the container would wait for it.
 func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 	for _, early := range []bool{false, true} {
-		h, k := newHost(t)
+		h, m := newHost(t)
 		if early {
-			k.Stop()
+			m.Stop()
 		}
-		h.start(k)
+		h.start(m)
 		if !early {
-			k.Stop()
+			m.Stop()
 		}
-		h.until("it is not watched any more", func() bool { return k.Rescan(t.Context()) != nil })
+		h.until("it is not watched any more", func() bool { return m.Rescan(t.Context()) != nil })
 	}
 }
 
 // TestAtTheEndOnlyIntentsAreLookedAfter: a gateway may take back what was asked of it with the last thing that it writes.
 func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
-	h, k := newHost(t, "coder", "other")
-	h.start(k)
-	k.Stop()
-	h.until("the volume is not watched any more", func() bool { return k.Rescan(t.Context()) != nil })
+	h, m := newHost(t, "coder", "other")
+	h.start(m)
+	m.Stop()
+	h.until("the volume is not watched any more", func() bool { return m.Rescan(t.Context()) != nil })
 	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	h.state("coder", map[string]any{"gateway_state": "stopped"})
 	h.state("other", map[string]any{"desired_state": profiles.Running})
 	for _, name := range []string{"other", "coder"} {
-		k.Observe(changed(name, supervisor.Stopping, supervisor.Down, ""))
+		m.Observe(changed(name, supervisor.Stopping, supervisor.Down, ""))
 	}
 	h.until("desired_state is back", h.hears("is back"))
 	if _, looked := h.look().down["other"]; looked {
@@ -179,8 +179,8 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 
 // TestACleanExitMayBeATakeover: the gateway parks as replaced, and starts again when the other instance is gone.
 func TestACleanExitMayBeATakeover(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	exit := &supervisor.Exit{Run: 3, PID: 1 << 29, Cause: supervisor.CauseClean}
 	h.service("coder", supervisor.Service{State: supervisor.Backoff, Run: 3, LastExit: exit})
 	started, err := profiles.StartTime(os.Getpid())
@@ -188,22 +188,22 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.write("coder", "gateway.pid", fmt.Sprintf(`{"pid":%d,"start_time":%d}`, os.Getpid(), started))
-	k.Observe(supervisor.Record{Service: "gateway-coder", Exit: exit})
+	m.Observe(supervisor.Record{Service: "gateway-coder", Exit: exit})
 	h.until("the exit is explained", h.got("CorrectCause{Name:gateway-coder Run:3 Cause:replaced}"))
 	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
 	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
-	k.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
+	m.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
 	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
 // A tenth of a second after its first start a gateway was called one of an agent that may never write its state file.
 func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
-	h, k := newHost(t, "young", "slow")
-	h.start(k)
+	h, m := newHost(t, "young", "slow")
+	h.start(m)
 	for profile, since := range map[string]time.Time{"young": time.Now(), "slow": time.Now().Add(-30 * time.Second)} {
 		h.state(profile, map[string]any{"desired_state": profiles.Running})
 		h.service(profile, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1, Since: since})
-		k.Observe(changed(profile, supervisor.Starting, supervisor.Up, ""))
+		m.Observe(changed(profile, supervisor.Starting, supervisor.Up, ""))
 	}
 	const said = "Ready{Name:gateway-%s Run:1 Ready:false Text:gateway_state.json says nothing of this run yet%s}"
 	h.until("the young one is told nothing of it", h.got(fmt.Sprintf(said, "young", "")))

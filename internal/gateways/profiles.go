@@ -16,61 +16,61 @@ import (
 )
 
 // profileEvent handles an event of the watcher.
-func (k *Reconciler) profileEvent(ctx context.Context, e profiles.Event) {
+func (m *Manager) profileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
-		k.appeared(ctx, e.Profile)
+		m.appeared(ctx, e.Profile)
 	case profiles.Disappeared:
-		k.disappeared(ctx, e.Profile.Name)
+		m.disappeared(ctx, e.Profile.Name)
 	case profiles.StateChanged:
-		k.enqueue(profiles.SlotName(e.Profile.Name), func() { k.followState(e.Profile.Name) })
+		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
 	case profiles.Beat:
-		k.StateWritten(e.Profile.Name)
+		m.StateWritten(e.Profile.Name)
 	case profiles.InputsChanged:
-		k.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
-		k.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
+		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
+		m.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		k.Logger.Warn("%s", e.Warning)
+		m.Logger.Warn("%s", e.Warning)
 	}
 }
 
-func (k *Reconciler) appeared(ctx context.Context, p profiles.Profile) {
-	k.say("profile %s appeared", p.Name)
-	k.Adopt(ctx, p.Name)
-	k.Registry.Found(p.Name)
-	state, _ := k.Store.ReadState(p.Name) // an unreadable state does not start it
-	k.mu.Lock()
-	start := k.late.start(p.Name, state, k.Started)
-	k.mu.Unlock()
-	err := k.Registry.Gateway(ctx, registry.Gateway{
-		Profile: p, Start: start && !k.isCmd(p.Name), Down: state.Prior() != profiles.Running || k.isCmd(p.Name), Now: true,
+func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
+	m.say("profile %s appeared", p.Name)
+	m.Adopt(ctx, p.Name)
+	m.Registry.Found(p.Name)
+	state, _ := m.Store.ReadState(p.Name) // an unreadable state does not start it
+	m.mu.Lock()
+	start := m.late.start(p.Name, state, m.Started)
+	m.mu.Unlock()
+	err := m.Registry.Gateway(ctx, registry.Gateway{
+		Profile: p, Start: start && !m.isCmd(p.Name), Down: state.Prior() != profiles.Running || m.isCmd(p.Name), Now: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		k.Logger.Warn("%v", err)
+		m.Logger.Warn("%v", err)
 	}
-	k.noteHome(p.Name)
-	if old := k.renamedFrom(p.Name); old != "" {
-		k.startRenamed(ctx, old, p.Name)
+	m.noteHome(p.Name)
+	if old := m.renamedFrom(p.Name); old != "" {
+		m.startRenamed(ctx, old, p.Name)
 	}
 }
 
-func (k *Reconciler) disappeared(ctx context.Context, profile string) {
-	k.say("profile %s disappeared", profile)
+func (m *Manager) disappeared(ctx context.Context, profile string) {
+	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = k.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end; the snapshot must show that too
-	s := k.Registry.Snapshot().Find(service)
-	renamed := k.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
-	k.Intents.Forget(profile)
-	k.forget(profile)
+	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end; the snapshot must show that too
+	s := m.Registry.Snapshot().Find(service)
+	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
+	m.Intents.Forget(profile)
+	m.forget(profile)
 	if endedForRemoval(s, time.Now()) {
-		_ = k.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
+		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
-	_ = k.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if it is gone already
-	if err := k.Registry.Withdraw(ctx, service); err != nil {
-		k.say("%v", err)
+	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if it is gone already
+	if err := m.Registry.Withdraw(ctx, service); err != nil {
+		m.say("%v", err)
 	}
 	if renamed != "" {
-		k.startRenamed(ctx, profile, renamed)
+		m.startRenamed(ctx, profile, renamed)
 	}
 }
 
@@ -92,38 +92,38 @@ const (
 
 // renamedTo notes that a profile is gone; up says that its gateway was wanted up. It returns the new name of the profile, "" if
 // none is known.
-func (k *Reconciler) renamedTo(profile string, up bool) string {
-	snap := k.Registry.Snapshot()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	maps.DeleteFunc(k.left, func(_ profiles.HomeID, d departed) bool {
+func (m *Manager) renamedTo(profile string, up bool) string {
+	snap := m.Registry.Snapshot()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.left, func(_ profiles.HomeID, d departed) bool {
 		return time.Since(d.at) > renameTime && !lives(snap, profiles.SlotName(d.profile))
 	})
-	g := k.gateways[profile]
+	g := m.gateways[profile]
 	if g == nil || g.home == (profiles.HomeID{}) {
 		return ""
 	}
 	to := ""
-	for name, other := range k.gateways {
+	for name, other := range m.gateways {
 		if up && name != profile && other.home == g.home {
 			to = name
 		}
 	}
-	k.left[g.home] = departed{profile, time.Now(), up && to == ""}
+	m.left[g.home] = departed{profile, time.Now(), up && to == ""}
 	return to
 }
 
 // renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name, else "".
-func (k *Reconciler) renamedFrom(profile string) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	home := k.get(profile).home
-	d, known := k.left[home]
+func (m *Manager) renamedFrom(profile string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	home := m.get(profile).home
+	d, known := m.left[home]
 	if !known || d.profile == profile {
-		delete(k.left, home)
+		delete(m.left, home)
 		return ""
 	}
-	k.left[home] = departed{d.profile, d.at, false}
+	m.left[home] = departed{d.profile, d.at, false}
 	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
@@ -145,14 +145,14 @@ func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 }
 
 // startRenamed starts the gateway of a profile that ran under another name.
-func (k *Reconciler) startRenamed(ctx context.Context, old, profile string) {
+func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
-	k.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
+	m.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
-		switch err := k.Command(ctx, client.VerbStart, service); {
-		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), k.Registry.Snapshot().Find(service) == nil:
+		switch err := m.Command(ctx, client.VerbStart, service); {
+		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), m.Registry.Snapshot().Find(service) == nil:
 		default:
-			k.say("%s: cannot start it again after its profile was renamed: %v", service, err)
+			m.say("%s: cannot start it again after its profile was renamed: %v", service, err)
 		}
 	})
 }
@@ -165,10 +165,10 @@ func lives(snap *supervisor.Snapshot, service string) bool {
 
 // awaitFormer waits until no gateway of a former name uses the home of this profile. After "mv coder writer", for example, the
 // gateway of coder may still be stopping. It may wait for the disk.
-func (k *Reconciler) awaitFormer(ctx context.Context, profile string) error {
+func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
 	for {
-		news, snap := k.Registry.News(), k.Registry.Snapshot()
-		former := k.former(profile)
+		news, snap := m.Registry.News(), m.Registry.Snapshot()
+		former := m.former(profile)
 		if !lives(snap, former) || snap.Stopping {
 			return nil
 		}
@@ -181,24 +181,24 @@ func (k *Reconciler) awaitFormer(ctx context.Context, profile string) error {
 }
 
 // former returns the gateway of a former name of a profile's home, "" for none.
-func (k *Reconciler) former(profile string) (service string) {
-	k.mu.Lock()
-	g, other := k.gateways[profile], ""
+func (m *Manager) former(profile string) (service string) {
+	m.mu.Lock()
+	g, other := m.gateways[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {
-		if d, known := k.left[g.home]; known && d.profile != profile {
+		if d, known := m.left[g.home]; known && d.profile != profile {
 			service = profiles.SlotName(d.profile)
 		}
-		for name, o := range k.gateways {
+		for name, o := range m.gateways {
 			if name != profile && o.home == g.home {
 				other = name
 			}
 		}
 	}
-	k.mu.Unlock()
+	m.mu.Unlock()
 	if other == "" {
 		return service
 	}
-	if there, err := k.Store.Exists(other); err != nil || there { // another directory has that name now
+	if there, err := m.Store.Exists(other); err != nil || there { // another directory has that name now
 		return service
 	}
 	return profiles.SlotName(other) // the watcher has not noticed the change yet

@@ -17,9 +17,9 @@ import (
 )
 
 // multiplexing makes a host whose default gateway runs and is set to serve all profiles, and says that it serves some.
-func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Reconciler) {
+func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
-	h, k := newHost(t, names...)
+	h, m := newHost(t, names...)
 	started, err := profiles.StartTime(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
@@ -34,41 +34,41 @@ func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateway
 	for _, name := range names {
 		h.state(name, map[string]any{"desired_state": "running"})
 	}
-	h.start(k)
-	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	return h, k
+	h.start(m)
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	return h, m
 }
 
-func (h *host) servedBy(k *gateways.Reconciler, profile, want string) {
+func (h *host) servedBy(m *gateways.Manager, profile, want string) {
 	h.t.Helper()
-	h.until(profile+" is served by "+want, func() bool { return k.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
+	h.until(profile+" is served by "+want, func() bool { return m.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
 }
 
 // TestWhoServesAProfileIsKnown from the state file of the default profile's run, else expected.
 func TestWhoServesAProfileIsKnown(t *testing.T) {
-	h, k := multiplexing(t, []string{"default", "a"}, "a", "b")
-	h.servedBy(k, "a", client.ServedByDefault)
-	h.servedBy(k, "b", client.ServedByNone)
-	if err := k.Command(t.Context(), client.VerbStart, "gateway-a"); err == nil || err.Error() != "served by the multiplexer of profile default (`--force` to run it beside)" {
+	h, m := multiplexing(t, []string{"default", "a"}, "a", "b")
+	h.servedBy(m, "a", client.ServedByDefault)
+	h.servedBy(m, "b", client.ServedByNone)
+	if err := m.Command(t.Context(), client.VerbStart, "gateway-a"); err == nil || err.Error() != "served by the multiplexer of profile default (`--force` to run it beside)" {
 		t.Errorf("a second poller is started: %v", err)
 	}
 	if h.desired("a") != "running" {
 		t.Error("the refusal was recorded")
 	}
 	h.service("a", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
-	h.servedBy(k, "a", client.ServedTwice)
-	k.Beside("gateway-a")
-	if k.Refuse("gateway-a") != nil || !h.hears("a beside: true")() {
+	h.servedBy(m, "a", client.ServedTwice)
+	m.Beside("gateway-a")
+	if m.Refuse("gateway-a") != nil || !h.hears("a beside: true")() {
 		t.Error("an operator's --force is refused")
 	}
 
-	h, k = multiplexing(t, nil, "a")
-	h.servedBy(k, "a", client.ServedExpected)
+	h, m = multiplexing(t, nil, "a")
+	h.servedBy(m, "a", client.ServedExpected)
 }
 
 // TestALyingDefaultAgentStopsNobody: what it says is shown, and refuses a start; only the configuration ends other gateways.
 func TestALyingDefaultAgentStopsNobody(t *testing.T) {
-	h, k := newHost(t, "a")
+	h, m := newHost(t, "a")
 	started, err := profiles.StartTime(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
@@ -76,9 +76,9 @@ func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	h.state(profiles.Default, map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started, "served_profiles": []string{"a", "../b", "c/d"}})
-	h.start(k)
-	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	h.servedBy(k, "a", client.ServedTwice)
+	h.start(m)
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.servedBy(m, "a", client.ServedTwice)
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") || strings.HasPrefix(event, "Restart{") {
 			t.Errorf("it made hinit do %s", event)
@@ -88,31 +88,31 @@ func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 
 // TestTwoGatewaysWithOneTokenAreLoud, and the token is not in the message.
 func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
-	h, k := newHost(t, "a", "b")
+	h, m := newHost(t, "a", "b")
 	h.write("a", ".env", "TELEGRAM_BOT_TOKEN=12345:secret\nOPENAI_API_KEY=same\n")
 	h.write("b", ".env", "OPENAI_API_KEY=same\nexport TELEGRAM_BOT_TOKEN='12345:secret'\n")
-	h.start(k)
+	h.start(m)
 	for _, name := range []string{"a", "b"} {
 		h.service(name, supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
-		k.Observe(changed(name, supervisor.Starting, supervisor.Up, ""))
+		m.Observe(changed(name, supervisor.Starting, supervisor.Up, ""))
 	}
 	const want = "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
-	h.until("status says it", func() bool { return k.Note(h.Snapshot().Find("gateway-b")) == want })
+	h.until("status says it", func() bool { return m.Note(h.Snapshot().Find("gateway-b")) == want })
 	h.until("the log says it", h.hears("gateway-b: warning: "+want))
 	if h.hears("secret")() {
 		t.Error("the token is in the log")
 	}
 	h.service("a", supervisor.Service{State: supervisor.Down})
-	if got := k.Note(h.Snapshot().Find("gateway-b")); got != "" {
+	if got := m.Note(h.Snapshot().Find("gateway-b")); got != "" {
 		t.Errorf("one of them is down: %q", got)
 	}
 }
 
-// takesOver returns the Reconciler of the next program of PID 1, before Continue. It has the state that the old one handed over
+// takesOver returns the Manager of the next program of PID 1, before Continue. It has the state that the old one handed over
 // by the codec.
-func (h *host) takesOver(k *gateways.Reconciler) *gateways.Reconciler {
+func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 	h.t.Helper()
-	old := k.HandOver()
+	old := m.HandOver()
 	var told gateways.Handover
 	data, err := reexec.NewCodec().Encode(&old)
 	if err == nil {
@@ -123,15 +123,15 @@ func (h *host) takesOver(k *gateways.Reconciler) *gateways.Reconciler {
 	}
 	h.forgetEvents()
 	next := h.reconciler()
-	next.Registry.TakeOver(k.Registry.HandOver())
+	next.Registry.TakeOver(m.Registry.HandOver())
 	next.TakeOver(told)
 	return next
 }
 
-// settled waits until a Reconciler has done its queued jobs, and returns the gateways that it has stopped.
-func (h *host) settled(k *gateways.Reconciler) (stopped []string) {
+// settled waits until a Manager has done its queued jobs, and returns the gateways that it has stopped.
+func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
-	k.WarnIfMissing("gateway-nobody", "nobody") // the last job
+	m.WarnIfMissing("gateway-nobody", "nobody") // the last job
 	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
 	<-time.After(50 * time.Millisecond) // gateways are ended by a goroutine of their own
 	for _, event := range h.look().events {
@@ -145,15 +145,15 @@ func (h *host) settled(k *gateways.Reconciler) (stopped []string) {
 // TestAReexecEndsNoGatewayForAnEditOfTheAgents: the agent wrote multiplex_profiles into its configuration and restarted nothing, and
 // hinit reexec ended every named gateway while the default one served only itself.
 func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
-	h, k := newHost(t, "a")
+	h, m := newHost(t, "a")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
-	h.start(k)
-	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	h.until("its run is noted", func() bool { return k.HandOver().TopologyRun == 1 })
+	h.start(m)
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.until("its run is noted", func() bool { return m.HandOver().TopologyRun == 1 })
 	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 
-	next := h.takesOver(k)
+	next := h.takesOver(m)
 	next.Continue(t.Context())
 	if stopped := h.settled(next); len(stopped) > 0 {
 		t.Errorf("the supervisor got %q", stopped)
@@ -167,13 +167,13 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 // TestAReexecKeepsTheGatewayThatAnOperatorForced to run beside the multiplexer: it was stopped, and a later start of it refused.
 // A profile that is not served is still reported.
 func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
-	h, k := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
-	h.servedBy(k, "p2", client.ServedByDefault)
-	k.Beside("gateway-p2")
+	h, m := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
+	h.servedBy(m, "p2", client.ServedByDefault)
+	m.Beside("gateway-p2")
 	h.service("p2", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
-	h.servedBy(k, "p3", client.ServedByNone)
+	h.servedBy(m, "p3", client.ServedByNone)
 
-	next := h.takesOver(k)
+	next := h.takesOver(m)
 	if !next.HandOver().Wanted["p3"] {
 		t.Error("it is forgotten that p3 is wanted")
 	}
@@ -207,13 +207,13 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 // TestADefaultOneThatCrashedIntoServingAllWaits: multiplex_profiles was written, the default gateway crashed, and the next one served all
 // profiles beside their own gateways until those had drained.
 func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
-	h, k := newHost(t, "a")
+	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
 	h.service(profiles.Default, up)
 	h.service("a", up)
-	h.start(k)
+	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
-	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
 	ends := func(profile string, others ...string) {
 		t.Helper()
 		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
@@ -233,13 +233,13 @@ func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 // TestAnEditDuringTheImportsIsSeen: multiplex_profiles was written when the default gateway had begun and had not read it yet. It served the
 // profiles beside their own gateways until somebody restarted it.
 func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
-	h, k := newHost(t, "a")
+	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
 	h.service(profiles.Default, up)
 	h.service("a", up)
-	h.start(k)
-	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	h.until("its run is noted", func() bool { return k.HandOver().TopologyRun == 1 })
+	h.start(m)
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.until("its run is noted", func() bool { return m.HandOver().TopologyRun == 1 })
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
 	started, err := profiles.StartTime(os.Getpid())
 	if err != nil {
@@ -251,18 +251,18 @@ func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 
 // TestATopologyIsChangedToTheEnd: hinit topology was killed when the named gateways had ended, and nothing served their profiles.
 func TestATopologyIsChangedToTheEnd(t *testing.T) {
-	h, k := newHost(t, "a")
+	h, m := newHost(t, "a")
 	h.state("a", map[string]any{"desired_state": "running"})
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
 	h.service(profiles.Default, up)
 	h.service("a", up)
-	h.start(k)
-	k.Observe(changed("a", supervisor.Starting, supervisor.Up, ""))
-	h.until("it is known that a is wanted", func() bool { return k.HandOver().Wanted["a"] })
+	h.start(m)
+	m.Observe(changed("a", supervisor.Starting, supervisor.Up, ""))
+	h.until("it is known that a is wanted", func() bool { return m.HandOver().Wanted["a"] })
 	ctx, gone := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := k.Topology(ctx, profiles.Multiplex, false)
+		_, err := m.Topology(ctx, profiles.Multiplex, false)
 		done <- err
 	}()
 	h.until("a is ended", h.got("Stop{Name:gateway-a}"))
@@ -276,7 +276,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	}
 
 	// The way back starts what is wanted, also where the change has failed.
-	out, err := k.Topology(t.Context(), profiles.PerProfile, true)
+	out, err := m.Topology(t.Context(), profiles.PerProfile, true)
 	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
 		t.Errorf("%+v: %v", out, err)
 	}

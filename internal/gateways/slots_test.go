@@ -9,36 +9,36 @@ import (
 
 // TestASlotThatAClientRemovedComesBackWithAStart, without what the removed one exported.
 func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
-	if err := k.SlotMade(t.Context(), "coder", true, map[string]string{"A": "1"}); err != nil {
+	h, m := newHost(t, "coder")
+	h.start(m)
+	if err := m.SlotMade(t.Context(), "coder", true, map[string]string{"A": "1"}); err != nil {
 		t.Fatal(err)
 	}
-	if exports := k.Registry.Exports("gateway-coder"); exports["A"] != "1" || !k.Registry.HasSlot("gateway-coder") || !h.got("Start{Name:gateway-coder}")() {
+	if exports := m.Registry.Exports("gateway-coder"); exports["A"] != "1" || !m.Registry.HasSlot("gateway-coder") || !h.got("Start{Name:gateway-coder}")() {
 		t.Errorf("exports %q, the supervisor got %q", exports, h.look().events)
 	}
-	k.SlotRemoved(t.Context(), "gateway-coder")
-	if k.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
+	m.SlotRemoved(t.Context(), "gateway-coder")
+	if m.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
 		t.Errorf("the supervisor got %q", h.look().events)
 	}
 	const made = "slot of gateway-coder, down: true" // the order's record says otherwise later
-	if err := k.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
+	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
 		t.Errorf("a stop made the slot: %q, %v", h.look().said, err)
 	}
-	if err := k.Command(t.Context(), client.VerbStart, "gateway-coder"); err != nil || !slices.Contains(h.look().said, made) {
+	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); err != nil || !slices.Contains(h.look().said, made) {
 		t.Errorf("a start did not make the slot: %q, %v", h.look().said, err)
 	}
-	if exports := k.Registry.Exports("gateway-coder"); exports != nil || h.look().down["coder"] {
+	if exports := m.Registry.Exports("gateway-coder"); exports != nil || h.look().down["coder"] {
 		t.Errorf("the new slot exports %q, and its down file is there: %v", exports, h.look().down["coder"])
 	}
 }
 
 // TestAProfileHasItsSlotWhenHinitHasFoundIt: a client that sees the service looks for the slot next.
 func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
-	h, k := newHost(t)
-	h.start(k)
+	h, m := newHost(t)
+	h.start(m)
 	h.make("coder")
-	if err := k.Find(t.Context(), "coder"); err != nil {
+	if err := m.Find(t.Context(), "coder"); err != nil {
 		t.Fatal(err)
 	}
 	said := h.look().said

@@ -36,12 +36,13 @@ var parts = []struct {
 }{
 	{"The container starts", []string{
 		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/cpulist", "internal/lease", "internal/boot",
+		"internal/volume",
 	}},
 	{"Profiles become services", []string{
 		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
 	}},
 	{"Services run", []string{
-		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/usage", "internal/notify", "internal/probe",
+		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/procusage", "internal/notify", "internal/probe",
 		"internal/runs", "internal/reexec", "internal/tuning",
 	}},
 	{"Output becomes logs", []string{
@@ -50,13 +51,13 @@ var parts = []struct {
 	{"Clients ask", []string{
 		"internal/control", "client", "internal/cli", "internal/cmdline", "cmd/hinit-tools", "internal/agentcli", "cmd/hinit-shim", "shim",
 		"cmd/hinit-top", "internal/top", "cmd/hinit-web", "internal/web", "internal/metrics", "cmd/hinit-actions", "internal/actions",
-		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolate", "internal/isolated", "internal/isolation",
+		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolation/confine", "internal/isolation/peer", "internal/isolation",
 	}},
 	{"hinit answers as s6", []string{"internal/s6"}},
 	{"The task board", []string{"cmd/hinit-kanban", "kanban"}},
 	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
 	{"Below all", []string{
 		"internal/account", "internal/fsutil", "internal/wholefile", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty",
-		"internal/fault", "internal/version", "internal/testkit", "internal/testproc",
+		"internal/faultinject", "internal/version", "internal/testkit", "internal/testproc",
 	}},
 }

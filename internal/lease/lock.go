@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
@@ -252,7 +252,7 @@ var serverKeeps = map[string][]string{
 // sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that
 // other machines may use without seeing the locks; it is "" for a local one.
 func sharing(dir *os.File) (shared bool, alone string) {
-	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests treat any volume as a server's
+	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // tests treat any volume as a server's
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {

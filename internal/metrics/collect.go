@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 // MostServices is the default limit of services with metrics.
@@ -75,7 +75,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	var seen *processList
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
-			seen = readProcesses(root, usage.RootsOf(st, root))
+			seen = readProcesses(root, procusage.RootsOf(st, root))
 		}
 	}
 	out.sendInit(st, seen)

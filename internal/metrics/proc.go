@@ -9,13 +9,13 @@ import (
 
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 // processList is a list of the container's processes at one time.
 type processList struct {
 	root string
-	all  usage.Table
+	all  procusage.Table
 	of   map[string][]int // process ids by service
 }
 
@@ -29,7 +29,7 @@ type used struct {
 
 // readProcesses reads all processes. It returns nil if it can't.
 func readProcesses(root string, roots proc.Roots) *processList {
-	all, err := usage.Read(root, nil)
+	all, err := procusage.Read(root, nil)
 	if err != nil {
 		return nil
 	}

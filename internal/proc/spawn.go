@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 )
 
 // Cred is the identity of a new process.
@@ -259,7 +259,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 		}
 	}
-	if err := fault.Before(fault.Fork, path); err != nil {
+	if err := faultinject.Before(faultinject.Fork, path); err != nil {
 		return 0, err
 	}
 	return syscall.ForkExec(path, argv, attr)

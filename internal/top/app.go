@@ -15,9 +15,9 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/procusage"
 	"hinit/internal/top/feed"
 	"hinit/internal/top/model"
-	"hinit/internal/usage"
 )
 
 const (
@@ -80,7 +80,7 @@ func (a *app) Init() tea.Cmd {
 				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.Change(i, c, now) }) },
 				func(err error) { a.report(func(now time.Time) { a.model.Lost(i, err.Error(), now) }) })
 		})
-		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(a.reportUse(i, u)) }) })
+		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]procusage.Usage) { a.send(a.reportUse(i, u)) }) })
 	}
 	return a.tick()
 }
@@ -96,8 +96,8 @@ func (a *app) tick() tea.Cmd {
 }
 
 // reportUse reports the use of services. The next tick draws it.
-func (a *app) reportUse(host int, measured map[string]usage.Usage) report {
-	used := lo.MapValues(measured, func(u usage.Usage, _ string) model.Usage { return model.Usage(u) })
+func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
+	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
 		a.model.Used(host, used, now)
 		return next{}

@@ -11,7 +11,7 @@ import (
 	"hinit/client"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 const (
@@ -27,8 +27,8 @@ type meter struct {
 	mu    sync.Mutex
 	at    time.Time
 	began time.Time // start of the unfinished period of the past
-	last  usage.Table
-	spare usage.Table
+	last  procusage.Table
+	spare procusage.Table
 	roots proc.Roots
 	known measured
 	pasts map[string]*past
@@ -36,7 +36,7 @@ type meter struct {
 
 // measured holds the memory and processor time of services, by the name of the service.
 type measured struct {
-	of    map[string]usage.Usage
+	of    map[string]procusage.Usage
 	cpu   bool // it includes processor times
 	lines map[string][2]string
 }
@@ -51,10 +51,10 @@ func (m *meter) measure(st *client.Status) measured {
 	}
 	passed := now.Sub(m.at)
 	m.at = now
-	var all usage.Table
+	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = usage.Read(root, m.spare) // on an error, the use is unknown
+		all, _ = procusage.Read(root, m.spare) // on an error, the use is unknown
 	}
 	if all == nil {
 		m.last, m.spare, m.known = nil, nil, measured{}
@@ -64,7 +64,7 @@ func (m *meter) measure(st *client.Status) measured {
 	if passed > measureOld {
 		before = nil
 	}
-	m.roots = usage.RootsOf(*st, root)
+	m.roots = procusage.RootsOf(*st, root)
 	m.known = measured{of: all.Used(m.roots, before, passed), cpu: before != nil}
 	m.last, m.spare = all, m.last
 	if m.known.cpu {
@@ -166,7 +166,7 @@ type past struct {
 
 // add adds a measurement. passed is the time since the previous measurement. over says that it is the last one of a period with
 // the length stretch.
-func (p *past) add(u usage.Usage, passed time.Duration, over bool, stretch time.Duration) {
+func (p *past) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
 	if !over {

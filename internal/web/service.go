@@ -16,8 +16,8 @@ import (
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/procstat"
+	"hinit/internal/procusage"
 	"hinit/internal/redact"
-	"hinit/internal/usage"
 )
 
 // servicePage is the content of the page of one service.
@@ -269,11 +269,11 @@ func summary(st *client.Status, fault string, used measured) headView {
 			v.Troubled++
 		}
 	}
-	var all usage.Usage
+	var all procusage.Usage
 	for _, u := range used.of {
 		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
 	}
-	sum := measured{of: map[string]usage.Usage{"": all}, cpu: used.cpu}.view("")
+	sum := measured{of: map[string]procusage.Usage{"": all}, cpu: used.cpu}.view("")
 	if v.Processes = all.Processes; all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory
 	}

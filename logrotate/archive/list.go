@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
 )
 
@@ -83,7 +83,7 @@ func (l *List) Empty() bool { return len(l.names) == 0 }
 func (l *List) RemoveOldest() error {
 	for _, form := range Forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
-		err := fault.Before(fault.Remove, path)
+		err := faultinject.Before(faultinject.Remove, path)
 		if err == nil {
 			err = unix.Unlink(path)
 		}

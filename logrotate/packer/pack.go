@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
-	"hinit/internal/fault"
+	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
 	"hinit/logrotate/archive"
@@ -167,7 +167,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 		if err := p.gzip.Close(); err != nil {
 			return err
 		}
-		if err := fault.Before(fault.Sync, out.Name()); err != nil {
+		if err := faultinject.Before(faultinject.Sync, out.Name()); err != nil {
 			return err
 		}
 		return out.Sync()
@@ -183,7 +183,7 @@ func (p *packer) chunk(in, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := fault.Before(fault.Write, out.Name()); err != nil {
+	if err := faultinject.Before(faultinject.Write, out.Name()); err != nil {
 		return err
 	}
 	_, err = p.gzip.Write(p.buf[:n])

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/control"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
-	"hinit/internal/isolated"
+	"hinit/internal/isolation/peer"
 	"hinit/internal/pause"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
@@ -151,7 +151,7 @@ func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) err
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		if p.UID != 0 && p.PID != 0 && isolated.Peer(p.Conn, p.PID) && isolates() { // PID 0 is a process outside of this PID namespace
+		if p.UID != 0 && p.PID != 0 && peer.IsIsolated(p.Conn, p.PID) && isolates() { // PID 0 is a process outside of this PID namespace
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
 		return nil

@@ -84,7 +84,7 @@ func settle(o Options) (agent, error) {
 
 // asked returns the id that the container asks for by one of two variables. An invalid id is reported and ignored.
 func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
-	id, name, text, ok := account.Asked(func(name string) string { return boot.Value(o.Env, name) }, names)
+	id, name, text, ok := account.RequestedID(func(name string) string { return boot.Value(o.Env, name) }, names)
 	if !ok && text != "" {
 		a.warn("%s=%q is ignored: it is not a number from 1 to 65534", name, text)
 	}

@@ -19,7 +19,7 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 		return boot.Agent{}, boot.UnknownAgent(cfg.Agent.User, err)
 	}
 	if os.Geteuid() == 0 {
-		user.Ask(os.Getenv)
+		user.ApplyRequestedIDs(os.Getenv)
 	}
 	return boot.NewAgent(user, err == nil), nil
 }

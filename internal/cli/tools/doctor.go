@@ -21,7 +21,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 	"hinit/internal/version"
 )
 
@@ -215,7 +215,7 @@ func unreaped(parent int, wait func()) int {
 // zombies returns the children of a process that have ended and are not reaped. Each is identified by its pid and start time.
 func zombies(parent int) map[string]bool {
 	found := make(map[string]bool)
-	all, _ := usage.Read("/proc", nil) // processes that can't be read do not count
+	all, _ := procusage.Read("/proc", nil) // processes that can't be read do not count
 	for pid, p := range all {
 		if p.State == 'Z' && p.Dead() && p.Parent == parent {
 			found[fmt.Sprintf("%d %d", pid, p.Start)] = true

@@ -9,12 +9,12 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
-	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
+	"hinit/internal/volume"
 )
 
 // homeMove describes how the owner of a profile's home changes.

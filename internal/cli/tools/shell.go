@@ -22,10 +22,10 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
+	"hinit/internal/procusage"
 	"hinit/internal/pty"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/formats"
-	"hinit/internal/usage"
 	"hinit/profiles"
 )
 
@@ -149,7 +149,7 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", usage.Root(cl.Socket(), pid), pid))
+	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procusage.Root(cl.Socket(), pid), pid))
 	if err != nil {
 		return nil //nolint:nilerr // as said
 	}

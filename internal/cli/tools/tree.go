@@ -16,7 +16,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 var treeVerb = cli.Verb{
@@ -94,18 +94,18 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 			}
 		}
 	}
-	all, err := usage.Read("/proc", nil)
+	all, err := procusage.Read("/proc", nil)
 	if err != nil {
 		return nil, err
 	}
-	of := usage.RootsOf(st, "/proc")
+	of := procusage.RootsOf(st, "/proc")
 	branches := growTree(roots, all, of, isNested, len(names) == 0)
 	user := userNames()
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
 			mark, _ := of.Mark(p.PID) // if the process has just ended, it is shown as root's
-			p.User, p.Command = user(mark.User), usage.Command("/proc", p.PID)
+			p.User, p.Command = user(mark.User), procusage.Command("/proc", p.PID)
 		}
 	}
 	return branches, nil
@@ -119,7 +119,7 @@ type treeRoot struct {
 
 // growTree returns the processes of each service, without user and command. nested reports whether a process is in a PID
 // namespace below this one. With rest, it adds a branch for the processes of no service.
-func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
+func growTree(roots []treeRoot, all procusage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
 			of.Mains[r.pid] = r.name
@@ -153,7 +153,7 @@ func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid 
 }
 
 // isDescendant reports whether a process descends from another one, or is the same.
-func isDescendant(pid, ancestor int, all usage.Table) bool {
+func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	for range all {
 		if pid == ancestor {
 			return true

@@ -7,7 +7,7 @@ import (
 
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
@@ -17,7 +17,7 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		mark   proc.Mark
 		nested bool
 	}
-	all, table := map[int]process{}, usage.Table{}
+	all, table := map[int]process{}, procusage.Table{}
 	for _, p := range []process{
 		{Stat: procstat.Stat{PID: 1}, mark: proc.Mark{Limit: own}},
 		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: proc.Mark{Limit: first}},

@@ -37,7 +37,7 @@ const (
 	slowAnswer = time.Second
 )
 
-// Host is the part of PID 1 that a Holder uses. The functions may be called from any goroutine.
+// Host is the part of PID 1 that a Lease uses. The functions may be called from any goroutine.
 type Host struct {
 	*initlog.Logger
 
@@ -64,15 +64,15 @@ type Boot interface {
 	StartCmdEarly()
 }
 
-// Loop is the part of [supervisor.Loop] that a Holder uses.
+// Loop is the part of [supervisor.Loop] that a Lease uses.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
 }
 
-// Holder holds the lock of the volume, or waits for it, and so decides whether this init serves the volume. Its methods may be
+// Lease holds the lock of the volume, or waits for it, and so decides whether this init serves the volume. Its methods may be
 // called from any goroutine.
-type Holder struct {
+type Lease struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
@@ -97,40 +97,40 @@ type Handover struct {
 	Alone bool            // it served the volume
 }
 
-// New returns the Holder of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
+// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
 // of hinit.yaml (the lease program) holds the lease; its messages must be passed to Told.
-func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Holder {
+func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
-		return newHolder(host, loop, lease.NewVolume(home, agent, host.Doubt), steps)
+		return newLease(host, loop, lease.NewVolume(home, agent, host.Doubt), steps)
 	}
 	held := lease.NewHeld(home, agent, host.Doubt)
-	t := newHolder(host, loop, held, steps)
+	t := newLease(host, loop, held, steps)
 	t.told, t.asked = held.Message, "the service "+config.LeaseName
 	return t
 }
 
 // LeaseMessage handles a message of the lease program. It doesn't block.
-func (t *Holder) LeaseMessage(words string) {
+func (t *Lease) LeaseMessage(words string) {
 	if t.told != nil {
 		t.told(words)
 	}
 }
 
-func newHolder(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
-	t := &Holder{host: host, loop: loop, lock: lock, steps: steps, asked: "the volume"}
+func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
+	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, asked: "the volume"}
 	t.setState(client.LeaseNone, "")
 	return t
 }
 
-func (t *Holder) setState(name, detail string) {
+func (t *Lease) setState(name, detail string) {
 	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
 }
 
 // Serves reports whether this init supervises the profiles and services.
-func (t *Holder) Serves() bool { return t.serves.Load() }
+func (t *Lease) Serves() bool { return t.serves.Load() }
 
 // Serve begins to serve the volume, after the lock was acquired. It returns false if the lock is already lost again.
-func (t *Holder) Serve(serving context.Context) bool {
+func (t *Lease) Serve(serving context.Context) bool {
 	t.serves.Store(true) // stored before the check: the goroutine that sees a loss stores false after it
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
@@ -140,17 +140,17 @@ func (t *Holder) Serve(serving context.Context) bool {
 }
 
 // HandOver returns the state that the next program needs.
-func (t *Holder) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
+func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
 
 // TakeOver restores the state of the program before re-execution.
-func (t *Holder) TakeOver(old Handover) {
+func (t *Lease) TakeOver(old Handover) {
 	t.serves.Store(old.Alone)
 	t.lock.TakeOver(old.Lease)
 }
 
 // Check returns why no process may be started for the volume and nothing may be recorded, nil if both are allowed. It doesn't
 // block. A volume without locks allows everything.
-func (t *Holder) Check() error {
+func (t *Lease) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:
 		return nil
@@ -162,12 +162,12 @@ func (t *Holder) Check() error {
 }
 
 // unknown notes that it is not known yet who holds the lock.
-func (t *Holder) unknown() {
+func (t *Lease) unknown() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
 }
 
 // waitsFor says why this init does not serve.
-func (t *Holder) waitsFor(s *state) string {
+func (t *Lease) waitsFor(s *state) string {
 	if s.holder == nil {
 		return s.detail
 	}
@@ -190,7 +190,7 @@ type acquireResult struct {
 
 // acquire asks for the lock in a goroutine. busy gets a value if another process has the lock. Then acquire waits for it, or without wait
 // gives up with errHeld.
-func (t *Holder) acquire(ctx context.Context, wait bool) (got <-chan acquireResult, busy <-chan struct{}) {
+func (t *Lease) acquire(ctx context.Context, wait bool) (got <-chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
 	guard.Go("asking for the lock of the volume", func() {
@@ -213,7 +213,7 @@ func (t *Holder) acquire(ctx context.Context, wait bool) (got <-chan acquireResu
 // init runs only its CMD, and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has prepared the
 // volume, so a failure is final. serving ends when the lock is lost, after all its services have been killed. It is ctx if the
 // lock can't be lost. If ok is false the boot must stop.
-func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
+func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
 	if !t.host.Route().HasProfiles() { // there is no volume, or the container with the gateways shares its volume with this one
 		return ctx, true
@@ -269,7 +269,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 }
 
 // begin watches the lock. It returns a context that ends when the lock is lost, after all its services have been killed.
-func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
+func (t *Lease) begin(ctx context.Context, lost <-chan error) context.Context {
 	if lost == nil {
 		return ctx
 	}
@@ -286,7 +286,7 @@ func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
 }
 
 // fence handles the loss of the lock: it kills all services that need the lock, and then asks for the lock again.
-func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
+func (t *Lease) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.setState(client.LeaseWaiting, why.Error())
 	t.evict("the lock of the volume is lost")
@@ -299,7 +299,7 @@ func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why err
 }
 
 // regain waits for the lock that acquire asks for. With the lock it takes over; after an error it asks again.
-func (t *Holder) regain(ctx context.Context, got <-chan acquireResult) {
+func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got
 		switch {
@@ -322,7 +322,7 @@ func (t *Holder) regain(ctx context.Context, got <-chan acquireResult) {
 
 // Resume continues with the handed-over lock after re-execution. If the old program had another kind of lock, it hands over none.
 // Resume then acquires the lock, or kills the services that need it.
-func (t *Holder) Resume(ctx context.Context) context.Context {
+func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx
 	}
@@ -347,7 +347,7 @@ func (t *Holder) Resume(ctx context.Context) context.Context {
 }
 
 // evict kills every gateway and every service of hinit.yaml, and makes the supervisor forget them.
-func (t *Holder) evict(reason string) {
+func (t *Lease) evict(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
 		if t.leased(s.Name, s.Kind) {
@@ -363,7 +363,7 @@ func (t *Holder) evict(reason string) {
 }
 
 // leased reports whether a service may run only with the lock. The CMD and services of the scan directory may run without.
-func (t *Holder) leased(name string, kind supervisor.Kind) bool {
+func (t *Lease) leased(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || name == config.LeaseName {
 		return kind == supervisor.KindGateway
 	}
@@ -372,7 +372,7 @@ func (t *Holder) leased(name string, kind supervisor.Kind) bool {
 }
 
 // Admit implements [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
-func (t *Holder) Admit(name string, kind supervisor.Kind) error {
+func (t *Lease) Admit(name string, kind supervisor.Kind) error {
 	if !t.leased(name, kind) {
 		return nil
 	}
@@ -380,7 +380,7 @@ func (t *Holder) Admit(name string, kind supervisor.Kind) error {
 }
 
 // Status returns the state of the lock for the API.
-func (t *Holder) Status() *client.Lease {
+func (t *Lease) Status() *client.Lease {
 	s := t.state.Load()
 	out := &client.Lease{State: s.name, Since: s.since, Standby: standby(), Detail: s.detail}
 	if s.holder != nil {

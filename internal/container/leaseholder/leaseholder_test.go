@@ -91,10 +91,10 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	return l.lost, nil
 }
 
-func heldBy(t *testing.T) (*rest, *lock, *Holder) {
+func heldBy(t *testing.T) (*rest, *lock, *Lease) {
 	t.Helper()
 	h, l := &rest{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
-	return h, l, newHolder(h.host(), h, l, bootstatus.New())
+	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.

@@ -15,10 +15,10 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
-	"hinit/internal/boot/volume"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/owners"
 	"hinit/internal/fsutil"
+	"hinit/internal/volume"
 	"hinit/supervisor"
 )
 

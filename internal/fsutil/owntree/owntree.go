@@ -53,8 +53,8 @@ type Walk struct {
 
 type inode struct{ dev, ino uint64 }
 
-// elsewhere reports whether a file has names outside of the tree, which may be in a place of another user.
-func (w *Walk) elsewhere(st unix.Stat_t) bool {
+// hasNamesOutside reports whether a file has names outside of the tree, which may be in a place of another user.
+func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
 	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
@@ -166,7 +166,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced meanwhile
-	case w.elsewhere(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
+	case w.hasNamesOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		if err := w.separate(in, parent, name, st); err != nil {
 			w.fail(path+"/"+name, st.Uid, err)
 			return
@@ -218,7 +218,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 		return
 	}
 	changed, err := false, fsutil.ErrHardLink
-	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.elsewhere(st) {
+	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasNamesOutside(st) {
 		changed, err = fsutil.Own(fd, st, w.To, w.DryRun)
 	}
 	switch {

@@ -30,10 +30,10 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/procusage"
 	"hinit/internal/redact"
 	"hinit/internal/s6/formats"
 	"hinit/internal/top/model"
-	"hinit/internal/usage"
 	"hinit/logrotate/reader"
 )
 
@@ -165,22 +165,22 @@ func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
 		return out
 	}
-	all, err := usage.Read(root, nil)
+	all, err := procusage.Read(root, nil)
 	if err != nil {
 		out.Missing = err.Error()
 		return out
 	}
 	roots := proc.Roots{Mains: map[int]string{pid: of.Name}}
 	if st := f.status.Load(); st != nil {
-		roots = usage.RootsOf(*st, root)
+		roots = procusage.RootsOf(*st, root)
 	}
 	owners := roots.Owners(all)
 	list := all.Tree(pid, func(of int) bool { return owners[of] == pid })
 	for _, p := range list[:min(len(list), mostProcesses)] {
-		command := usage.Command(root, p.PID)
+		command := procusage.Command(root, p.PID)
 		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: command[:min(len(command), mostText)]})
 	}
-	environ, err := usage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
+	environ, err := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
 	if err != nil {
 		out.Missing = "its environment may not be read by this user"
 	}
@@ -299,19 +299,19 @@ const (
 // proc returns the path of the /proc with the services' processes, or "" if it is not visible.
 func (f *Feed) proc() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
-		return usage.Root(f.client.Socket(), st.Init.PID)
+		return procusage.Root(f.client.Socket(), st.Init.PID)
 	}
 	return ""
 }
 
 // Usage measures the use of the services repeatedly: once a second, or less often, so that it takes at most a hundredth of a
 // processor. It calls used with nil if it can't measure.
-func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
+func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage)) {
 	runtime.LockOSThread() // the time of this thread is measured
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
-	var before, last, spare usage.Table
+	var before, last, spare procusage.Table
 	for ctx.Err() == nil {
 		begin := threadTime()
 		st := f.status.Load()
@@ -321,11 +321,11 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
 		if st != nil && root != "" {
 			now, err := time.Now(), error(nil)
 			before, spare = last, before
-			if last, err = usage.Read(root, spare); err != nil {
+			if last, err = procusage.Read(root, spare); err != nil {
 				root, before = "", nil
 				used(nil)
 			} else {
-				used(last.Used(usage.RootsOf(*st, root), before, now.Sub(at)))
+				used(last.Used(procusage.RootsOf(*st, root), before, now.Sub(at)))
 				at = now
 			}
 		} else if st != nil {

@@ -172,7 +172,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 		var list []byte
 		cl, dialErr := cmdline.Dial(lookup)
 		if dialErr == nil {
-			list, dialErr = os.ReadFile(filepath.Join(filepath.Dir(cl.Socket()), account.Isolated))
+			list, dialErr = os.ReadFile(filepath.Join(filepath.Dir(cl.Socket()), account.IsolatedFile))
 		}
 		if dialErr != nil {
 			return false, fmt.Errorf("cannot tell whether profile %s is isolated: %w", profile, errors.Join(err, dialErr))

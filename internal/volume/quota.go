@@ -17,7 +17,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 const (
@@ -169,7 +169,7 @@ func unnamedFiles(list []boot.Gateway) func(s *scales, w boot.Gateway, home *sys
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
-	all, _ := usage.Read("/proc", nil) // without /proc nothing is found
+	all, _ := procusage.Read("/proc", nil) // without /proc nothing is found
 	owners := roots.Owners(all)
 	return func(s *scales, w boot.Gateway, home *syscall.Stat_t) {
 		// The kernel shows a user its own processes.

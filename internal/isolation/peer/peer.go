@@ -1,7 +1,7 @@
-// Package isolated tells services other than PID 1 whether a client is an isolated profile.
+// Package peer tells services other than PID 1 whether a client is an isolated profile.
 //
 // It never takes an isolated process for another process while it lives. It owns no goroutine, and reads only /proc.
-package isolated
+package peer
 
 import (
 	"net"
@@ -10,9 +10,9 @@ import (
 	"hinit/internal/proc"
 )
 
-// Peer reports whether the client of a Unix socket is an isolated profile: it has more filters of system calls than this process. A
+// IsIsolated reports whether the client of a Unix socket is an isolated profile: it has more filters of system calls than this process. A
 // process that has ended counts as isolated.
-func Peer(conn net.Conn, pid int) bool {
+func IsIsolated(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)
 	return err != nil || err2 != nil || theirs.Filters > own.Filters || proc.PeerGone(conn)

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 )
 
 const (
@@ -133,15 +133,15 @@ func holder(tenants []*tenant, sockets, ports int) *tenant {
 
 // measure sets the usage of each profile by its processes. fewer are the processors of a confined profile.
 func measure(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
-	before, _ := usage.Read("/proc", nil) // without /proc all usage is 0
-	now, begin := usage.Table{}, time.Now()
+	before, _ := procusage.Read("/proc", nil) // without /proc all usage is 0
+	now, begin := procusage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
 	for range shareSteps {
 		select {
 		case <-time.After(shareTime / shareSteps):
 		case <-ctx.Done():
 		}
-		now, _ = usage.Read("/proc", now)
+		now, _ = procusage.Read("/proc", now)
 		for pid, p := range now {
 			t, known := seen[pid]
 			if !known {
@@ -175,7 +175,7 @@ func measure(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
 	}
 }
 
-// bind lets all processes of a user run on these processors only. The processes can't undo it (internal/isolate). Meanwhile this
+// bind lets all processes of a user run on these processors only. The processes can't undo it (internal/isolation/confine). Meanwhile this
 // thread has their user: any other user would need CAP_SYS_NICE.
 func bind(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
@@ -186,7 +186,7 @@ func bind(uid uint32, set *unix.CPUSet) {
 	}
 	for pass, changed := 0, true; changed && pass < mostPasses; pass++ {
 		changed = false
-		all, _ := usage.Read("/proc", nil)
+		all, _ := procusage.Read("/proc", nil)
 		for pid := range all {
 			if owner, is := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); !is || uint32(owner) != uid {
 				continue

@@ -1,6 +1,6 @@
 //go:build faults
 
-package fault
+package faultinject
 
 import (
 	"errors"

@@ -1,9 +1,9 @@
-// Package isolate confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a filter
+// Package confine confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a filter
 // limits its system calls. Package isolation defines the arguments by which PID 1 asks for it.
 //
 // The confinement itself needs no Go runtime: where root has saved the rules of the container, the command starts in 0.4 ms. If a part of
 // the isolation is not available, the process ends with an error, unless the plan allows it to run without. It owns no goroutine.
-package isolate
+package confine
 
 import (
 	"errors"

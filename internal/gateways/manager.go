@@ -27,8 +27,8 @@ import (
 // jobsKept limits the queue of jobs. When a large container starts, each service adds a job at the same time.
 const jobsKept = 8192
 
-// Reconciler keeps profiles and gateways consistent. Its methods may be called from any goroutine.
-type Reconciler struct {
+// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine.
+type Manager struct {
 	Options
 
 	jobs      chan func() // jobs that wait for the disk, executed one after the other
@@ -48,7 +48,7 @@ type Reconciler struct {
 
 // watcher follows the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // nil before [Reconciler.Start]
+	*profiles.Watcher // nil before [Manager.Start]
 
 	cancel context.CancelFunc
 }
@@ -59,7 +59,7 @@ type bootProgress struct {
 	logged  chan struct{} // closed when the boot log is written; nil if it is not written
 }
 
-// Options are the parts that a Reconciler works with. The functions may be called from any goroutine.
+// Options are the parts that a Manager works with. The functions may be called from any goroutine.
 type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
@@ -80,32 +80,32 @@ type Options struct {
 	StateWritten func(profile string)
 }
 
-// New returns a Reconciler. It queues all calls until Start.
-func New(o Options) *Reconciler {
-	k := &Reconciler{
+// New returns a Manager. It queues all calls until Start.
+func New(o Options) *Manager {
+	m := &Manager{
 		Options: o, jobs: make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
 	}
-	k.orders = orders.New(orderBackend{k})
-	k.serving.Store(new(serving))
-	return k
+	m.orders = orders.New(orderBackend{m})
+	m.serving.Store(new(serving))
+	return m
 }
 
 // Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that
-// [Reconciler.Observe] has queued. It ends with ctx.
-func (k *Reconciler) Start(ctx context.Context, known []profiles.Profile) {
-	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
+// [Manager.Observe] has queued. It ends with ctx.
+func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
+	notify := func(e profiles.Event) { m.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
-	k.mu.Lock()
-	k.watcher = watcher{k.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch}
-	if !k.stopping.IsZero() {
+	m.mu.Lock()
+	m.watcher = watcher{m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch}
+	if !m.stopping.IsZero() {
 		unwatch()
 	}
-	k.mu.Unlock()
+	m.mu.Unlock()
 	guard.Go("keeping the profiles", func() {
 		for {
 			select {
-			case job := <-k.jobs:
+			case job := <-m.jobs:
 				job()
 			case <-ctx.Done():
 				return
@@ -115,77 +115,77 @@ func (k *Reconciler) Start(ctx context.Context, known []profiles.Profile) {
 }
 
 // Continue is Start after re-execution. It carries out the orders that the old program has not finished.
-func (k *Reconciler) Continue(ctx context.Context) {
-	k.Start(ctx, k.Registry.Present())
+func (m *Manager) Continue(ctx context.Context) {
+	m.Start(ctx, m.Registry.Present())
 	// The files may have changed since the default profile's gateway was started; then they count from its next start on.
-	if k.inherited.Topology == nil {
-		if t, err := k.Store.Topology(os.Getenv, ""); err == nil {
-			k.serving.Store(&serving{Topology: t, noted: k.defaultRun()})
+	if m.inherited.Topology == nil {
+		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
+			m.serving.Store(&serving{Topology: t, noted: m.defaultRun()})
 		}
 	}
-	k.Catchup()
-	for _, o := range k.inherited.Orders {
-		k.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
+	m.Catchup()
+	for _, o := range m.inherited.Orders {
+		m.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
 	}
 }
 
 // Stop ends the watching of the volume before the container stops. It may be called again.
-func (k *Reconciler) Stop() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.stopping.IsZero() {
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.stopping.IsZero() {
 		return
 	}
-	k.stopping = time.Now()
+	m.stopping = time.Now()
 	tuning.DetachInotify()
-	if k.watcher.cancel != nil {
-		k.watcher.cancel()
+	if m.watcher.cancel != nil {
+		m.watcher.cancel()
 	}
 }
 
-// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Reconciler.Start].
-func (k *Reconciler) Reset() {
-	k.Intents.Clear()
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Manager.Start].
+func (m *Manager) Reset() {
+	m.Intents.Clear()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for drained := false; !drained; {
 		select {
-		case <-k.jobs:
+		case <-m.jobs:
 		default:
 			drained = true // the goroutine of the jobs has taken the last job
 		}
 	}
-	clear(k.gateways)
-	clear(k.left)
-	k.late = lateProfiles{}
-	k.serving.Store(new(serving))
-	k.Registry.Reset()
+	clear(m.gateways)
+	clear(m.left)
+	m.late = lateProfiles{}
+	m.serving.Store(new(serving))
+	m.Registry.Reset()
 }
 
-func (k *Reconciler) isStopping() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return !k.stopping.IsZero()
+func (m *Manager) isStopping() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.stopping.IsZero()
 }
 
-func (k *Reconciler) watch() *profiles.Watcher {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.watcher.Watcher
+func (m *Manager) watch() *profiles.Watcher {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.watcher.Watcher
 }
 
 // errNotWatching is the error of a scan of the profiles during the boot.
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
 // Rescan makes the gateways consistent with the profiles that are on the volume now.
-func (k *Reconciler) Rescan(ctx context.Context) error {
+func (m *Manager) Rescan(ctx context.Context) error {
 	switch {
-	case !k.Route().HasProfiles(), k.MayServe() != nil: // no profile is supervised here
+	case !m.Route().HasProfiles(), m.MayServe() != nil: // no profile is supervised here
 		return nil
-	case k.Registry.Snapshot().Stopping:
+	case m.Registry.Snapshot().Stopping:
 		return supervisor.ErrStopping
 	}
-	w := k.watch()
+	w := m.watch()
 	if w == nil {
 		return errNotWatching
 	}
@@ -194,11 +194,11 @@ func (k *Reconciler) Rescan(ctx context.Context) error {
 
 // Find scans for a profile that has just been made, given its name or its gateway's name. A profile's name may look like a
 // gateway's.
-func (k *Reconciler) Find(ctx context.Context, name string) error {
-	if !k.Route().HasProfiles() {
+func (m *Manager) Find(ctx context.Context, name string) error {
+	if !m.Route().HasProfiles() {
 		return nil
 	}
-	w := k.watch()
+	w := m.watch()
 	if w == nil {
 		return errNotWatching
 	}
@@ -219,24 +219,24 @@ func volumeTimeout(ctx context.Context, err error) error {
 }
 
 // Idle reports whether there is no unfinished order.
-func (k *Reconciler) Idle() bool { return k.orders.Idle() }
+func (m *Manager) Idle() bool { return m.orders.Idle() }
 
 // Command starts, stops or restarts a service. For a gateway it records the operator's intent first. If ctx ends before that is
 // done, the error says how far it has come, and the order stays in force. Unless it is a stop, it also makes a slot again that a
 // client has removed.
-func (k *Reconciler) Command(ctx context.Context, verb client.Verb, service string) error {
-	s := k.Registry.Snapshot().Find(service)
+func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
+	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
-		k.Registry.Restore(ctx, service)
+		m.Registry.Restore(ctx, service)
 	}
 	if s == nil || s.Kind != supervisor.KindGateway {
-		return k.Registry.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
+		return m.Registry.Do(ctx, event(verb, service)) // only gateways have an intent on the volume
 	}
 	if s.PID == 0 && verb != client.VerbStop && verb != orders.Unwant {
-		if err := k.Refuse(service); err != nil {
+		if err := m.Refuse(service); err != nil {
 			return err
 		}
-		if err := k.awaitFormer(ctx, s.Profile); err != nil {
+		if err := m.awaitFormer(ctx, s.Profile); err != nil {
 			return err
 		}
 	}
@@ -244,72 +244,72 @@ func (k *Reconciler) Command(ctx context.Context, verb client.Verb, service stri
 	if end, limited := ctx.Deadline(); limited {
 		patience = max(time.Until(end), 1)
 	}
-	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
+	return m.orders.Wait(ctx, m.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
 }
 
-// orderBackend adapts Reconciler to orders.Backend.
-type orderBackend struct{ *Reconciler }
+// orderBackend adapts Manager to orders.Backend.
+type orderBackend struct{ *Manager }
 
 // Record implements orders.Backend: it writes the intent to the volume, and prepares the gateway for its start.
-func (k orderBackend) Record(o *orders.Order) (sync func() error, err error) {
-	if err := k.MayServe(); err != nil {
+func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
+	if err := m.MayServe(); err != nil {
 		return nil, err
 	}
 	down := o.Want() != profiles.Running
-	if !down && k.Registry.Exists(o.Profile) {
-		k.Adopt(context.Background(), o.Profile) // files may have been added since
-		if k.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && k.Registry.Snapshot().Find(o.Service) != nil {
-			if err := k.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may just have got its own user
+	if !down && m.Registry.Exists(o.Profile) {
+		m.Adopt(context.Background(), o.Profile) // files may have been added since
+		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
+			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may just have got its own user
 				return nil, err
 			}
 		}
 	}
-	sync, err = k.Intents.Begin(o.Profile, o.Want())
+	sync, err = m.Intents.Begin(o.Profile, o.Want())
 	switch {
 	case err == nil:
-		k.Registry.SetDown(o.Profile, down || k.isCmd(o.Profile), true)
+		m.Registry.SetDown(o.Profile, down || m.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home: there is no place for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // registered without a home: there is no place for an intent
 		sync = func() error { return nil }
 	default:
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the directory is gone, and the service will be soon
 	}
 	if o.Verb == client.VerbStop {
-		k.announceStop(o.Service, o.Profile)
+		m.announceStop(o.Service, o.Profile)
 	}
 	return sync, nil
 }
 
 // Act implements orders.Backend.
-func (k orderBackend) Act(o *orders.Order) (effect string, err error) {
-	if err := k.MayServe(); err != nil {
+func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
+	if err := m.MayServe(); err != nil {
 		return "", err
 	}
-	s := k.Registry.Snapshot().Find(o.Service)
+	s := m.Registry.Snapshot().Find(o.Service)
 	if o.Want() != profiles.Running {
-		k.Registry.SetBeside(context.Background(), o.Profile, false)
+		m.Registry.SetBeside(context.Background(), o.Profile, false)
 	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
-		t, err := k.Store.Topology(os.Getenv, "")
+		t, err := m.Store.Topology(os.Getenv, "")
 		if err == nil {
-			err = k.retire(context.Background(), t)
+			err = m.retire(context.Background(), t)
 		}
 		if err != nil {
 			return "", err
 		}
 	}
-	if err := k.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil { // it ends with the loop
+	if err := m.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil { // it ends with the loop
 		return "", err
 	}
 	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
-		signal := strings.TrimPrefix(unix.SignalName(k.Config().Stop.Signal), "SIG")
+		signal := strings.TrimPrefix(unix.SignalName(m.Config().Stop.Signal), "SIG")
 		return fmt.Sprintf("%s got %s", o.Service, signal), nil
 	}
 	return "", nil
 }
 
 // Retry implements orders.Backend.
-func (k orderBackend) Retry(o *orders.Order) { k.recordLater(o.Service, o.Profile) }
+func (m orderBackend) Retry(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
 
 // event translates a verb to an event of the supervisor.
 func event(verb client.Verb, service string) supervisor.Event {
@@ -326,8 +326,8 @@ func event(verb client.Verb, service string) supervisor.Event {
 }
 
 // announceStop writes the marker that tells a gateway that its end is planned (contract, section 6.1). It waits for the disk.
-func (k *Reconciler) announceStop(service, profile string) {
-	s := k.Registry.Snapshot().Find(service)
+func (m *Manager) announceStop(service, profile string) {
+	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
 		return
 	}
@@ -335,8 +335,8 @@ func (k *Reconciler) announceStop(service, profile string) {
 	if err != nil {
 		return // it has just ended
 	}
-	if err := k.Store.PlannedStop(profile, s.PID, started); err != nil {
-		k.say("%s: cannot leave the planned-stop marker: %v", service, err)
+	if err := m.Store.PlannedStop(profile, s.PID, started); err != nil {
+		m.say("%s: cannot leave the planned-stop marker: %v", service, err)
 	}
 }
 
@@ -344,41 +344,41 @@ func (k *Reconciler) announceStop(service, profile string) {
 const recordEvery = time.Second
 
 // recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
-func (k *Reconciler) recordLater(service, profile string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if g := k.get(profile); !g.unrecorded {
+func (m *Manager) recordLater(service, profile string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g := m.get(profile); !g.unrecorded {
 		g.unrecorded = true
-		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { k.recordAgain(service, profile) }))
+		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
 	}
 }
 
-func (k *Reconciler) recordAgain(service, profile string) {
-	k.mu.Lock()
-	if g := k.gateways[profile]; g != nil {
+func (m *Manager) recordAgain(service, profile string) {
+	m.mu.Lock()
+	if g := m.gateways[profile]; g != nil {
 		g.unrecorded = false // cleared first: a command that fails from now on needs another try
 	}
-	k.mu.Unlock()
-	switch outcome, err := k.Intents.Restore(profile, profiles.State{}); {
+	m.mu.Unlock()
+	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
 	case err != nil:
-		k.recordLater(service, profile)
+		m.recordLater(service, profile)
 	case outcome == profiles.Restored:
-		k.say("%s: desired_state is recorded now", service)
+		m.say("%s: desired_state is recorded now", service)
 	}
 }
 
 // enqueue adds a job. It does not block: if the disk hangs and the queue is full, it drops the job.
-func (k *Reconciler) enqueue(service string, job func()) {
+func (m *Manager) enqueue(service string, job func()) {
 	select {
-	case k.jobs <- job:
+	case m.jobs <- job:
 	default:
-		k.say("%s: the data volume does not answer, so its files are not followed", service)
+		m.say("%s: the data volume does not answer, so its files are not followed", service)
 	}
 }
 
 // enqueueIn is enqueue after a delay.
-func (k *Reconciler) enqueueIn(delay time.Duration, service string, job func()) {
-	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
+func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
+	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }
 
-func (k *Reconciler) say(format string, args ...any) { k.Logger.Say(format, args...) }
+func (m *Manager) say(format string, args ...any) { m.Logger.Say(format, args...) }

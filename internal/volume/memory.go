@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/usage"
+	"hinit/internal/procusage"
 	"hinit/profiles"
 )
 
@@ -38,7 +38,7 @@ func record(o Options, list []boot.Gateway) error {
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
-	all, err := usage.Read("/proc", nil)
+	all, err := procusage.Read("/proc", nil)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 //go:build faults
 
-package fault
+package faultinject
 
 import (
 	"fmt"
@@ -93,7 +93,7 @@ func Room(c Call, name string, n int) int {
 func note(file, line string) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fault:", err)
+		fmt.Fprintln(os.Stderr, "faultinject:", err)
 		return
 	}
 	_, _ = f.WriteString(line) // an error shows in the test, which reads the file
@@ -140,7 +140,7 @@ func load() {
 	}
 	text, err := os.ReadFile(book.file)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "fault:", err)
+		fmt.Fprintln(os.Stderr, "faultinject:", err)
 		return
 	}
 	book.stamp, book.rules = stamp, nil

@@ -1,6 +1,6 @@
-// Package usage measures what the processes of services use, from /proc. It finds the service of each process, and sums up. It
+// Package procusage measures what the processes of services use, from /proc. It finds the service of each process, and sums up. It
 // keeps no state, and owns no goroutine.
-package usage
+package procusage
 
 import (
 	"context"

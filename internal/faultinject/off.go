@@ -1,6 +1,6 @@
 //go:build !faults
 
-package fault
+package faultinject
 
 // Enabled says whether this binary can simulate faults.
 const Enabled = false

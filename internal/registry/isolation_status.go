@@ -23,7 +23,7 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 }
 
 // Isolation returns how a gateway is isolated, and which part of it the kernel confirms. Landlock is set up before the filter of
-// system calls (internal/isolate), so the filter proves both.
+// system calls (internal/isolation/confine), so the filter proves both.
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {

@@ -17,8 +17,8 @@ import (
 
 // TestACommandIsOnTheVolumeBeforeItIsAnswered: a stop of the container right after it must not lose it.
 func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	for _, tt := range []struct {
 		verb        client.Verb
 		want, event string
@@ -30,7 +30,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		{orders.Unwant, profiles.Stopped, "Unwant{Name:gateway-coder}", true},
 	} {
 		h.forgetEvents()
-		if err := k.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {
+		if err := m.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {
 			t.Fatalf("%s: %v", tt.verb, err)
 		}
 		if got := h.desired("coder"); got != tt.want || !slices.Equal(h.look().events, []string{tt.event}) || h.look().down["coder"] != tt.down {
@@ -40,7 +40,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 			t.Errorf("%s: its files were given to the agent's user: %v", tt.verb, adopted)
 		}
 	}
-	for end := time.Now().Add(time.Minute); !k.Idle(); time.Sleep(time.Millisecond) { // the queue is removed just after the answer
+	for end := time.Now().Add(time.Minute); !m.Idle(); time.Sleep(time.Millisecond) { // the queue is removed just after the answer
 		if time.Now().After(end) {
 			t.Fatal("there are orders left")
 		}
@@ -49,10 +49,10 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 
 // TestWithoutTheLeaseNothingIsWrittenOrStarted: another container serves the same volume.
 func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	h.refuseFrom("another hinit has the lease")
-	if err := k.Command(t.Context(), client.VerbStart, "gateway-coder"); !errors.Is(err, h.MayServe()) {
+	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); !errors.Is(err, h.MayServe()) {
 		t.Errorf("got %v", err)
 	}
 	if got := h.desired("coder"); got != "" || len(h.look().events) > 0 {
@@ -62,18 +62,18 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 
 // TestAServiceHasNoIntent: what is no gateway goes straight to the supervisor, also without a volume.
 func TestAServiceHasNoIntent(t *testing.T) {
-	h, k := newHost(t)
+	h, m := newHost(t)
 	h.shows(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
-	if err := k.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.got("Stop{Name:dashboard}")() {
+	if err := m.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.got("Stop{Name:dashboard}")() {
 		t.Errorf("got %v, the supervisor got %q", err, h.look().events)
 	}
 }
 
 // TestAnIntentThatTheGatewayOverwritesComesBack: a gateway rewrites its state file from an older copy of it.
 func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
-	h, k := newHost(t, "coder")
-	h.start(k)
-	if err := k.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil {
+	h, m := newHost(t, "coder")
+	h.start(m)
+	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
 	h.state("coder", map[string]any{"gateway_state": "stopped"})
@@ -89,8 +89,8 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, k := newHost(t, "coder")
-	h.start(k)
+	h, m := newHost(t, "coder")
+	h.start(m)
 	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 7})
 	for _, tt := range []struct {
 		keys map[string]any
@@ -109,62 +109,62 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 
 // TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore: after docker stop and docker start it has the same number again.
 func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
-	h, k := newHost(t, "coder")
+	h, m := newHost(t, "coder")
 	h.state("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
-	h.start(k)
+	h.start(m)
 	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
-	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
+	m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
 	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
 // TestAProfileThatComesAndGoes is registered, and removed with its slot; nothing is remembered of it.
 func TestAProfileThatComesAndGoes(t *testing.T) {
-	h, k := newHost(t)
-	h.start(k)
+	h, m := newHost(t)
+	h.start(m)
 	h.make("coder")
-	if err := k.Find(t.Context(), "gateway-coder"); err != nil {
+	if err := m.Find(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	if start, registered := h.look().starts["coder"]; !registered || start || !k.Registry.Exists("coder") {
-		t.Fatalf("registered %v, started %v, exists %v", registered, start, k.Registry.Exists("coder"))
+	if start, registered := h.look().starts["coder"]; !registered || start || !m.Registry.Exists("coder") {
+		t.Fatalf("registered %v, started %v, exists %v", registered, start, m.Registry.Exists("coder"))
 	}
-	k.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
-	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
+	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
+	h.until("its inputs are known", func() bool { return m.HandOver().Inputs["coder"] != "" })
 	if err := os.RemoveAll(h.dir("coder")); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Rescan(t.Context()); err != nil {
+	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || k.Registry.Exists("coder") {
-		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, k.Registry.Exists("coder"))
+	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.Exists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.Exists("coder"))
 	}
 	// A job that was queued before notes something of it again.
 	h.shows(supervisor.Snapshot{})
-	k.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
-	k.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
-	k.WarnIfMissing("gateway-coder", "coder") // the last job
+	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
+	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
+	m.WarnIfMissing("gateway-coder", "coder") // the last job
 	h.until("the last job is done", h.hears("there is no profile"))
-	if s := k.HandOver(); len(s.Inputs) > 0 || k.Registry.Exists("coder") {
+	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.Exists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
 }
 
 // TestARenamedProfileRunsOn by its new name, once nothing of the old one runs; a copy does not.
 func TestARenamedProfileRunsOn(t *testing.T) {
-	h, k := newHost(t, "old")
+	h, m := newHost(t, "old")
 	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("the file system does not tell when a directory was made")
 	}
-	h.start(k)
+	h.start(m)
 	h.service("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
-	k.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
+	m.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
 	h.until("its home is known", h.got("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
 	h.make("copy")
 	if err := os.Rename(h.dir("old"), h.dir("new")); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Rescan(t.Context()); err != nil {
+	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if h.got("Start{Name:gateway-new}")() {
@@ -179,9 +179,9 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 
 // TestAProfileThatAnswersLateIsStarted if it ran before the container did.
 func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
-	h, k := newHost(t)
-	h.start(k)
-	k.ExpectLate(profiles.Plan{Silent: []string{"ran", "stopped", "younger"}})
+	h, m := newHost(t)
+	h.start(m)
+	m.ExpectLate(profiles.Plan{Silent: []string{"ran", "stopped", "younger"}})
 	for name, state := range map[string]string{"ran": profiles.Running, "stopped": profiles.Stopped, "younger": profiles.Running, "other": profiles.Running} {
 		at := time.Now().Add(-time.Hour)
 		if name == "younger" {
@@ -196,7 +196,7 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 		}
 		h.make(name)
 	}
-	if err := k.Rescan(t.Context()); err != nil {
+	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"ran": true, "stopped": false, "younger": false, "other": false}

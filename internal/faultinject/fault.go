@@ -1,4 +1,4 @@
-// Package fault makes system calls fail on purpose, in binaries that are built for tests.
+// Package faultinject makes system calls fail on purpose, in binaries that are built for tests.
 //
 // The packages that make system calls call it around each call that tests want to fail. They are internal/proc, internal/fsutil,
 // logrotate and the watcher of profiles. [Before] can replace the call by an error or delay it. [Room] can shorten a write.
@@ -14,7 +14,7 @@
 // "short=N" shortens a write to N bytes. "crash" ends the process right after the call. "trace=FILE" appends the call and its
 // name to a file; with a delay, when the delay begins. The first skip matching calls are spared. After times uses the rule has no
 // effect. The package owns no goroutine.
-package fault
+package faultinject
 
 // Call is a kind of system call.
 type Call string
