@@ -20,21 +20,21 @@ type crash struct {
 	alone bool // the end may be a request, so it says nothing about similar ends of other workers
 }
 
-// lastWord is how long, in seconds, a task waits after its worker has ended in a way that a request to end also causes. The program
-// that made the request writes the reason on the board. When a program reclaims a task, it checks every half second whether the
-// worker has ended, and writes then.
+// lastWord is how many seconds a task waits after the end of its worker, if a request to end could have caused that end. The
+// requesting program writes the reason on the board within this time: it checks every half second whether the worker has ended.
 const lastWord = 5
 
-// wordless reports whether a request may have ended the worker: it exited as the agent's worker does on SIGTERM, or by that signal.
-func (x Exit) wordless() bool {
+// mayBeRequested reports whether a request may have ended the worker. Such a worker exited as the agent's worker does on
+// SIGTERM, or was killed by SIGTERM.
+func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// judged returns the time from which the end of a worker counts as a failure, unless the board has a reason by then; 0: no such
+// failureTime returns the time from which the end of a worker counts as a failure, unless the board has a reason by then; 0: no such
 // wait.
-func (w *watched) judged() int64 {
-	if w.sight != Ended || !w.exit.wordless() || w.exit.At.IsZero() {
+func (w *watched) failureTime() int64 {
+	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
 	}
 	return w.exit.At.Unix() + lastWord
@@ -53,7 +53,7 @@ func (p *pass) detectCrashed() error {
 		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
-		if at := w.judged(); p.now < at && at-p.now <= lastWord+1 {
+		if at := w.failureTime(); p.now < at && at-p.now <= lastWord+1 {
 			continue
 		}
 		if w.sight == NeverStarted && !w.gone && p.mayStart {
@@ -87,7 +87,7 @@ func (p *pass) classify(w *watched) crash {
 	failed := func(event string, extra object, format string, args ...any) crash {
 		return crash{w, release{
 			event: event, outcome: "crashed", why: fmt.Sprintf(format, args...), payload: who.with(extra...), told: &p.res.Crashed, counts: true, extra: who,
-		}, x.wordless()}
+		}, x.mayBeRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
 		r := p.reclaimed(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
@@ -142,12 +142,12 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	return int64(cmp.Or(r.trip, p.failureLimit())), "dispatcher"
 }
 
-// fail counts a failure of a task that was already released. If blocks is true, it blocks the task.
+// countFailure counts a failure of a task that was already released. If blocks is true, it blocks the task.
 //
 // A block by the limit isn't sticky: the task goes on when the limit is raised. With a lower limit, the counter is below the
 // ordinary limit, and the next promotion pass of any program would undo the block. So fail adds a `blocked` event, which makes the
 // block sticky for all programs.
-func (p *pass) fail(t *tx, task Task, r release, blocks bool) {
+func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
 	t.exec("UPDATE tasks SET consecutive_failures = ?, last_failure_error = ? WHERE id = ?", failures, text, task.ID)
@@ -185,7 +185,7 @@ func (p *pass) enforceMaxRuntime() error {
 	over := lo.Filter(p.watched, func(w *watched, _ int) bool {
 		return !w.settled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
-	return p.end(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		_, err := p.release(w, release{
@@ -227,8 +227,8 @@ type attempt struct {
 // backoffMost limits how often the time between two attempts doubles.
 const backoffMost = 4
 
-// until returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same reason.
-func (p *pass) until(e attempt) int64 {
+// retryTime returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same reason.
+func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
 	case "rate_limited":
@@ -260,7 +260,7 @@ func (p *pass) guard(task string, from Status) (string, error) {
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
 		WHERE t.id = ?`, task)
-	waits := p.now < p.until(s.attempt)
+	waits := p.now < p.retryTime(s.attempt)
 	switch {
 	case err != nil || s.Task == "":
 		return "", err
@@ -283,8 +283,8 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// guarded records that a task is held back, once until its next event. A record for each pass would fill the task's history.
-func (p *pass) guarded(task, reason string) error {
+// recordGuarded records that a task is held back, once until its next event. A record for each pass would fill the task's history.
+func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {
 		return nil
@@ -322,7 +322,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	for _, w := range p.watched {
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
-		at(w.judged() != 0, w.judged())
+		at(w.failureTime() != 0, w.failureTime())
 		at(here && w.sight == Unknown && !w.gone, p.now+interval) // its end is not announced
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
@@ -338,7 +338,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	}
 	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
-		end := p.until(h)
+		end := p.retryTime(h)
 		switch h.Outcome {
 		case "":
 			end = h.At + activePRWindow

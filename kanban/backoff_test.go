@@ -55,7 +55,7 @@ func TestBackoff(t *testing.T) {
 		b.runner.fail = errors.New("no")
 		seen := make(map[int64]bool)
 		for range 30 {
-			seen[(&pass{Dispatcher: b.d}).until(attempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
+			seen[(&pass{Dispatcher: b.d}).retryTime(attempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
 		}
 		if len(seen) < 4 {
 			t.Errorf("%v", seen)

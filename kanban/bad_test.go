@@ -57,11 +57,11 @@ func TestReadOnlyVolume(t *testing.T) {
 	if must(t, err); len(list) != 1 {
 		t.Errorf("%d tasks can be read", len(list))
 	}
-	if _, err := s.Create(t.Context(), b.now, NewTask{Title: "one more"}); !strings.Contains(Plainly(err), "mounted read-only") {
+	if _, err := s.Create(t.Context(), b.now, NewTask{Title: "one more"}); !strings.Contains(Explain(err), "mounted read-only") {
 		t.Errorf("a write: %v", err)
 	}
 	d := &Dispatcher{Store: s, Profiles: b.d.Profiles}
-	if _, err := d.Tick(t.Context(), b.now, TickOptions{}); !strings.Contains(Plainly(err), "mounted read-only") {
+	if _, err := d.Tick(t.Context(), b.now, TickOptions{}); !strings.Contains(Explain(err), "mounted read-only") {
 		t.Errorf("a pass: %v", err)
 	}
 	if res, err := d.Tick(t.Context(), b.now, TickOptions{DryRun: true}); err != nil || len(res.Spawned) != 1 {

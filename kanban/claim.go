@@ -169,7 +169,7 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.counts {
-			p.fail(t, w.Task, r, blocked)
+			p.countFailure(t, w.Task, r, blocked)
 		}
 	})
 	if ok = ok && err == nil; ok && blocked {
@@ -196,7 +196,7 @@ func (p *pass) releaseStaleClaims() error {
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // the way in which it ended matters more than the expiry
+			continue // detectCrashed handles it, because the way it ended matters more than the expiry
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
@@ -205,7 +205,7 @@ func (p *pass) releaseStaleClaims() error {
 			over = append(over, w)
 		}
 	}
-	return p.end(over, "ttl_expired_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(over, "ttl_expired_worker_alive", func(w *watched, end Termination) error {
 		ok, err := p.release(w, p.reclaimed(w, end, "claim expired"))
 		if ok {
 			p.res.Reclaimed++
@@ -214,9 +214,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// end terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a second worker
+// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a second worker
 // on the same task would be worse.
-func (p *pass) end(list []*watched, survives string, gone func(*watched, Termination) error) error {
+func (p *pass) endWorkers(list []*watched, survives string, gone func(*watched, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
 		w := list[i]
@@ -277,7 +277,7 @@ func (p *pass) detectStale() error {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
 		return !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
 	})
-	return p.end(stale, "heartbeat_stale_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *watched, end Termination) error {
 		var age any
 		if w.LastHeartbeatAt != 0 {
 			age = p.now - w.LastHeartbeatAt

@@ -200,7 +200,7 @@ func TestReclaim(t *testing.T) {
 	t.Run("a heartbeat in between saves the claim", func(t *testing.T) {
 		b, id := expired(t, false)
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
-		must(t, p.look())
+		must(t, p.observeWorkers())
 		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, b.task(id).ClaimLock, 0)
 		if must(t, err); !ok {
 			t.Fatal("no heartbeat")
@@ -211,7 +211,7 @@ func TestReclaim(t *testing.T) {
 	t.Run("an old lock cannot reset a re-claimed task", func(t *testing.T) {
 		b, id := expired(t, false)
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
-		must(t, p.look())
+		must(t, p.observeWorkers())
 		b.tick()
 		again := b.claim(id)
 		for _, step := range []func() error{p.releaseStaleClaims, p.detectCrashed} {

@@ -49,8 +49,8 @@ const unchanging = "ro&immutable=1"
 // busy reports whether an error means that another program is using the file. Such an error says nothing about the file's health.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Plainly explains why the board's file can't be used, if the message of SQLite or the kernel does not; else it is empty.
-func Plainly(err error) string {
+// Explain explains why the board's file can't be used, if the message of SQLite or the kernel does not; else it is empty.
+func Explain(err error) string {
 	switch {
 	case busy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
@@ -235,18 +235,18 @@ func selection[T any](t table) string {
 		case kind == reflect.Pointer:
 			names[i] = "CAST(" + c.name + " AS INTEGER)"
 		case kind == reflect.Bool:
-			names[i] = whole(c.name) + " <> 0"
+			names[i] = asInteger(c.name) + " <> 0"
 		case strings.HasPrefix(c.def, text):
 			names[i] = "COALESCE(CAST(" + c.name + " AS TEXT), '')"
 		default:
-			names[i] = whole(c.name)
+			names[i] = asInteger(c.name)
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// whole returns an expression for a column as a whole number, whatever value a row has.
-func whole(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
+// asInteger returns an expression for a column as a whole number, whatever value a row has.
+func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
 // Misfits returns the rows of tasks and attempts that have a value of another type in a numeric column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {

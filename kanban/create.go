@@ -35,7 +35,7 @@ type NewTask struct {
 
 // Create makes a task and returns its id. If tasks with the same idempotency key exist, it returns the id of the newest one instead.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
-	if err := s.tidy(&n); err != nil {
+	if err := s.validate(&n); err != nil {
 		return "", err
 	}
 	if n.IdempotencyKey != "" {
@@ -60,8 +60,8 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 
 func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
-// tidy checks the fields and makes them canonical.
-func (s *Store) tidy(n *NewTask) error {
+// validate checks the fields and makes them canonical.
+func (s *Store) validate(n *NewTask) error {
 	if n.Title = strings.TrimSpace(n.Title); n.Title == "" {
 		return refuse("cannot create task: a title is required")
 	}

@@ -37,7 +37,7 @@ type Dispatcher struct {
 	holds    *Lock             // lock of the board between passes
 }
 
-// memory is what a dispatcher knows about a run between passes.
+// memory is the data that a dispatcher keeps about a run between passes.
 type memory struct {
 	start uint64 // start time of the process that first had its pid
 	asked int64  // when its worker was asked to end after its attempt, and survived
@@ -68,7 +68,7 @@ type TickOptions struct {
 // observe starts a pass that changes nothing, and finds out the state of every worker.
 func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
-	return p, p.look()
+	return p, p.observeWorkers()
 }
 
 func (d *Dispatcher) procs() Processes {
@@ -103,16 +103,16 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			defer lock.Release()
 		case opt.DryRun: // the result still says which tasks would start
 			res.SkippedLocked = err == nil
-			return res, errors.Join(p.look(), p.dispatch(opt))
+			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
 		default:
 			res.SkippedLocked = true
 			return res, nil
 		}
 	}
-	if err := p.look(); err != nil {
+	if err := p.observeWorkers(); err != nil {
 		return res, err
 	}
-	p.tidy()
+	p.dropEnded()
 	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime, p.endLeaving} {
 		if err := step(); err != nil {
 			return res, err
@@ -153,8 +153,8 @@ func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// rowLoops is the shared state of the loops over ready tasks and tasks in review.
-type rowLoops struct {
+// startLoops is the shared state of the loops over ready tasks and tasks in review.
+type startLoops struct {
 	*pass
 	free     int            // number of workers that may still be started
 	profile  int            // most workers of one profile; 0: no limit
@@ -164,7 +164,7 @@ type rowLoops struct {
 }
 
 func (p *pass) dispatch(opt TickOptions) error {
-	l := &rowLoops{pass: p, free: math.MaxInt, exists: make(map[string]bool)}
+	l := &startLoops{pass: p, free: math.MaxInt, exists: make(map[string]bool)}
 	who, err := p.Store.atWork(p.ctx)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 }
 
 // each starts the tasks with one status until the limit is reached.
-func (l *rowLoops) each(status Status) error {
+func (l *startLoops) each(status Status) error {
 	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
@@ -206,7 +206,7 @@ func (l *rowLoops) each(status Status) error {
 		if l.free == 0 {
 			return nil
 		}
-		if err := errors.Join(l.ctx.Err(), l.consider(r, status)); err != nil {
+		if err := errors.Join(l.ctx.Err(), l.startIfAllowed(r, status)); err != nil {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (l *rowLoops) each(status Status) error {
 }
 
 // isProfile reports whether a profile exists. It asks once in a pass. ifUnknown is the result on an error.
-func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
+func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
 	if asked {
 		return known
@@ -228,8 +228,8 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// consider starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task in review.
-func (l *rowLoops) consider(r row, from Status) error {
+// startIfAllowed starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task in review.
+func (l *startLoops) startIfAllowed(r row, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback
 		l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
@@ -248,7 +248,7 @@ func (l *rowLoops) consider(r row, from Status) error {
 }
 
 // assignDefault assigns a task without an assignee to the default one.
-func (l *rowLoops) assignDefault(task string) bool {
+func (l *startLoops) assignDefault(task string) bool {
 	if l.dry {
 		return true
 	}
@@ -265,21 +265,21 @@ func (l *rowLoops) assignDefault(task string) bool {
 }
 
 // start claims a task and starts its worker.
-func (l *rowLoops) start(r row, from Status) error {
+func (l *startLoops) start(r row, from Status) error {
 	reason, err := l.guard(r.ID, from)
 	if err != nil {
 		return err
 	}
 	if reason != "" {
-		return l.guarded(r.ID, reason)
+		return l.recordGuarded(r.ID, reason)
 	}
 	if l.dry {
 		l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
-		l.took(r)
+		l.countStarted(r)
 		return nil
 	}
 	l.res.Stuck++
-	if r.Again && !l.clear(r.ID) {
+	if r.Again && !l.endLeftovers(r.ID) {
 		return nil
 	}
 	l.remember(entry{Lock: l.Store.Claimer()})                                                // before the first claim, in case this dispatcher dies
@@ -291,12 +291,12 @@ func (l *rowLoops) start(r row, from Status) error {
 	started, err := l.run(task, from)
 	if started {
 		l.res.Stuck--
-		l.took(r)
+		l.countStarted(r)
 	}
 	return err
 }
 
-func (l *rowLoops) took(r row) {
+func (l *startLoops) countStarted(r row) {
 	l.running[r.Assignee]++
 	l.free--
 }

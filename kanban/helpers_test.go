@@ -464,6 +464,6 @@ func newTestLog(t *testing.T) *slog.Logger {
 
 // add writes the ledger with one more entry.
 func (l *ledger) add(e entry) error {
-	l.take(e)
+	l.record(e)
 	return l.save()
 }

@@ -118,9 +118,9 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 	return survive
 }
 
-// clear ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether none is
+// endLeftovers ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether none is
 // left: two attempts must not use one workspace.
-func (p *pass) clear(task string) bool {
+func (p *pass) endLeftovers(task string) bool {
 	mine, others := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
 		mine = p.endLeft(mine)
@@ -191,13 +191,13 @@ func readLedger(path string) *ledger {
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {
-			l.take(e)
+			l.record(e)
 		}
 	}
 	return l
 }
 
-func (l *ledger) take(e entry) {
+func (l *ledger) record(e entry) {
 	if e.Run != 0 {
 		l.runs[e.Run] = e
 	}

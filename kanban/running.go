@@ -68,8 +68,8 @@ func (p *pass) replaced(w *watched) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// look finds out the state of every running task's worker.
-func (p *pass) look() error {
+// observeWorkers finds out the state of every running task's worker.
+func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
 	rows, err := read[struct {
@@ -127,9 +127,9 @@ func (p *pass) look() error {
 	return nil
 }
 
-// tidy drops the records of workers that have ended, and records the claimants of the others. Only the holder of the tick lock may
+// dropEnded drops the records of workers that have ended, and records the claimants of the others. Only the holder of the tick lock may
 // call it.
-func (p *pass) tidy() {
+func (p *pass) dropEnded() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
 		p.withdraw(unanswered)
@@ -165,7 +165,7 @@ func (p *pass) remember(e entry) {
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.Seen || !known.Seen) {
 		return
 	}
-	p.ledger.take(e)
+	p.ledger.record(e)
 	p.saveLedger()
 }
 
@@ -206,8 +206,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// note stores the answer of the runner. NeverStarted counts only for runs that a dispatcher began: a claim without a worker belongs
-// to a person at a terminal.
+// note stores the answer of the runner. It ignores NeverStarted unless a dispatcher began the run: a claim without a worker may
+// belong to a person at a terminal.
 func (p *pass) note(w *watched, s Sighting) {
 	if s.Sight == NeverStarted && !w.ours {
 		return

@@ -236,16 +236,16 @@ type SpawnFail struct {
 // A null in the file is null in JSON, because readers in other languages need that.
 
 // MarshalJSON implements [json.Marshaler].
-func (t Task) MarshalJSON() ([]byte, error) { return wire(tasksTable, t), nil }
+func (t Task) MarshalJSON() ([]byte, error) { return marshalRow(tasksTable, t), nil }
 
 // MarshalJSON implements [json.Marshaler].
-func (r Run) MarshalJSON() ([]byte, error) { return wire(runsTable, r), nil }
+func (r Run) MarshalJSON() ([]byte, error) { return marshalRow(runsTable, r), nil }
 
 // MarshalJSON implements [json.Marshaler].
-func (e Event) MarshalJSON() ([]byte, error) { return wire(eventsTable, e), nil }
+func (e Event) MarshalJSON() ([]byte, error) { return marshalRow(eventsTable, e), nil }
 
-// wire returns a row of a table as JSON, with the names of the columns.
-func wire(t table, row any) []byte {
+// marshalRow returns a row of a table as JSON, with the names of the columns.
+func marshalRow(t table, row any) []byte {
 	var o object
 	for i, c := range t.columns {
 		field := reflect.ValueOf(row).Field(i)

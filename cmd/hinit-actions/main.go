@@ -82,7 +82,7 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 		if err != nil {
 			return err
 		}
-		if doubt, _ := trust.Look(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a file may be missing
+		if doubt, _ := trust.Check(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a file may be missing
 			return fmt.Errorf("uid %d does not run the commands in %q, because others can change it: %s %s; name another file (HINIT_CONFIG, HINIT_ACTIONS_STATE), or run it as %s",
 				uid, path, doubt.Path, doubt.Why, cfg.Agent.User)
 		}

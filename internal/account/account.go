@@ -103,16 +103,16 @@ func Lookup(root, who string) (User, error) {
 		return User{}, &lookupError{who, "want a name, \"uid\" or \"uid:gid\"", ErrNotFound}
 	}
 
-	passwd, err := read(root + "/etc/passwd")
+	passwd, err := readFile(root + "/etc/passwd")
 	if err != nil {
 		return User{}, &lookupError{who, "", err}
 	}
 	u, found := User{}, false
 	if !withGID {
-		u, found = find(passwd, func(c User) bool { return c.Name == who })
+		u, found = findUser(passwd, func(c User) bool { return c.Name == who })
 	}
 	if !found && numeric {
-		u, found = find(passwd, func(c User) bool { return c.UID == uid })
+		u, found = findUser(passwd, func(c User) bool { return c.UID == uid })
 		if !found {
 			u, found = User{UID: uid, GID: uid, Home: "/"}, true
 		}
@@ -129,7 +129,7 @@ func Lookup(root, who string) (User, error) {
 	if u.Name == "" {
 		return u, nil
 	}
-	group, err := read(root + "/etc/group")
+	group, err := readFile(root + "/etc/group")
 	if err != nil {
 		return User{}, &lookupError{who, "", err}
 	}
@@ -139,8 +139,8 @@ func Lookup(root, who string) (User, error) {
 	return u, nil
 }
 
-// find returns the first user of passwd that match accepts.
-func find(passwd []byte, match func(User) bool) (User, bool) {
+// findUser returns the first user of passwd that match accepts.
+func findUser(passwd []byte, match func(User) bool) (User, bool) {
 	for line := range bytes.Lines(passwd) {
 		if u, ok := parsePasswd(line); ok && match(u) {
 			return u, true
@@ -192,9 +192,9 @@ func ParseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// read reads a file by plain system calls; a missing file is empty. os.ReadFile would create a poller and register the file: a
+// readFile reads a file by plain system calls; a missing file is empty. os.ReadFile would create a poller and register the file: a
 // dozen system calls that the shim would make before every command.
-func read(path string) ([]byte, error) {
+func readFile(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

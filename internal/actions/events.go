@@ -34,8 +34,8 @@ const bootTime = time.Minute
 // before all output is read.
 const linesTime = 10 * time.Second
 
-// was begins the mark of a process that was unhealthy and is not any more.
-const was = "was "
+// endedMark begins the mark of a process that was unhealthy and has ended or recovered.
+const endedMark = "was "
 
 // Apply updates the marks, and returns the events in the order of the services. changed reports whether a mark has changed. first
 // says that the marks are from an earlier run of hinit. A failure then counts as new, and an old end does not count. A ready service
@@ -56,10 +56,10 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held [
 			old, held := known[event]
 			switch {
 			case !holds && event == config.EventUnhealthy && held:
-				now[event] = was + strings.TrimPrefix(old, was) // so that the end of the condition is no event
+				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // so that the end of the condition is no event
 			case !holds, held && mark == old:
-			case strings.HasPrefix(mark, was) && was+old == mark:
-			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, was):
+			case strings.HasPrefix(mark, endedMark) && endedMark+old == mark:
+			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedMark):
 			case first && event == config.EventReady && c.Init.UptimeSeconds > bootTime.Seconds():
 			default:
 				out = append(out, Happening{event, s})
@@ -93,7 +93,7 @@ func conditions(s *client.Service) map[string]string {
 			marks[config.EventOOM] = end
 		}
 		if x.Cause == "health" {
-			marks[config.EventUnhealthy] = was + strconv.Itoa(x.PID)
+			marks[config.EventUnhealthy] = endedMark + strconv.Itoa(x.PID)
 		}
 	}
 	if slices.ContainsFunc(s.Checks, func(c client.Check) bool {

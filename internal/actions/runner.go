@@ -78,7 +78,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := r.Watch(ctx, func(c client.StatusChange) error {
 			said = ""
-			r.see(ctx, c)
+			r.handleChange(ctx, c)
 			return ctx.Err()
 		})
 		if err != nil && ctx.Err() == nil && err.Error() != said {
@@ -90,8 +90,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// see creates the jobs that a change of the status calls for.
-func (r *Runner) see(ctx context.Context, c client.StatusChange) {
+// handleChange creates the jobs that a change of the status calls for.
+func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	var fresh []*Job
 	happened, held, changed := r.state.Marks.Apply(c, first)
 	r.held = held
-	for _, h := range append(happened, r.stale()...) {
+	for _, h := range append(happened, r.changedFiles()...) {
 		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
 			continue
@@ -120,7 +120,7 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	}
 	r.state.Jobs = append(r.state.Jobs, fresh...)
 	for _, j := range fresh {
-		r.bound(j.target())
+		r.dropOldest(j.target())
 	}
 	if first || changed || len(fresh) > 0 {
 		r.save()
@@ -133,9 +133,9 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 // lookEvery is how often the runner looks for files of variables that have changed.
 const lookEvery = 5 * time.Second
 
-// stale returns the services whose files of variables have changed, once for each change. It looks only where an action follows. The
+// changedFiles returns the services whose files of variables have changed, once for each change. It looks only where an action follows. The
 // caller holds the lock and saves the state.
-func (r *Runner) stale() (out []Happening) {
+func (r *Runner) changedFiles() (out []Happening) {
 	if time.Since(r.looked) < lookEvery {
 		return nil
 	}
@@ -171,8 +171,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// bound drops the oldest job of a target that has too many jobs, except for the one in delivery. The caller holds the lock.
-func (r *Runner) bound(target string) {
+// dropOldest drops the oldest job of a target that has too many jobs, except for the one in delivery. The caller holds the lock.
+func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= mostWaiting {
 		return

@@ -25,17 +25,18 @@ type Agent struct {
 	// [SettleAgent], [LookupAgent] and [NewAgent] set these fields. In the boot program they are empty.
 	Cred  *proc.Cred // nil: don't change the user
 	Actor *fsutil.Actor
-	// Tenants are the profiles with their own users, as of the start of this program. [Agent.Serving] sets it.
+	// Tenants are the profiles that had their own users when this program started. [Agent.WithTenants] sets the field.
 	Tenants Tenants
 }
 
-// Serving returns the agent with the tenants of a configuration.
-func (a Agent) Serving(cfg *config.Config) Agent {
+// WithTenants returns the agent with the tenants of a configuration.
+func (a Agent) WithTenants(cfg *config.Config) Agent {
 	a.Tenants = TenantsOf(cfg, a.Actor)
 	return a
 }
 
-// Homes returns the actor for the homes of profiles: it acts as the agent, and within the home of a tenant as that tenant.
+// Homes returns the actor for file operations in the homes of profiles. It acts as the agent, but as the tenant inside the home
+// of a tenant.
 func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
@@ -43,16 +44,16 @@ func (a Agent) Homes(home string) *fsutil.Actor {
 	return a.Actor.OwnHomes(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
-// Is reports whether a process with these credentials runs as the agent. Only then may its command contain values that the agent
+// RunsAs reports whether a process with these credentials runs as the agent. Only then may its command contain values that the agent
 // writes.
-func (a Agent) Is(cred *proc.Cred) bool {
+func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// Publish writes the agent's ids to a file for programs such as the exec shim, because /etc may be read-only and have other ids.
+// PublishIDs writes the agent's ids to a file for programs such as the exec shim, because /etc may be read-only and have other ids.
 // Only root can write dir and the file. It has agent.user of the configuration, uid, gid and groups, a line each. If dir is "" or
-// the agent's user is hinit's, Publish does nothing. warn is called if the shim uses another directory. It may block on the disk.
-func (a Agent) Publish(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
+// the agent's user is hinit's, PublishIDs does nothing. warn is called if the shim uses another directory. It may block on the disk.
+func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" || a.Cred == nil {
 		return nil
 	}
@@ -89,7 +90,7 @@ func isolatedText(cfg *config.Config) string {
 	return text.String()
 }
 
-// UnknownAgent returns the error that services can't run as a user, with advice.
+// UnknownAgent returns the error for services that cannot run because their user is unknown. It advises what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -98,7 +99,7 @@ func UnknownAgent(who string, err error) error {
 }
 
 // NewAgent returns the agent for a user that is already determined. known says that /etc/passwd has the user.
-func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.equipped() }
+func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
 // Caller returns this process's own user as an agent, for a plain supervisor.
 func Caller() Agent { return Agent{User: currentUser(), Known: true, Actor: fsutil.Self()} }
@@ -107,8 +108,8 @@ func currentUser() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// equipped sets Cred and Actor.
-func (a Agent) equipped() Agent {
+// withCred sets Cred and Actor.
+func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
 		if !a.Known {
 			a.User = currentUser()
@@ -117,7 +118,7 @@ func (a Agent) equipped() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // if root can't change users, nothing is started: the agent never runs as root by accident
+	if a.User.UID != 0 { // set even if root cannot change users: then the start fails, and the agent never runs as root by accident
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a
@@ -130,7 +131,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // even if /etc could not be changed accordingly
+		return a.Cred, nil // these ids count even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {

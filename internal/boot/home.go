@@ -15,8 +15,8 @@ import (
 
 var errNoHome, errReadOnly = errors.New("no data directory"), errors.New("mount it without :ro")
 
-// home makes the data directory with its parents (step 2).
-func (p *preparer) home(context.Context, *Step) (err error) {
+// makeHome makes the data directory with its parents (step 2).
+func (p *preparer) makeHome(context.Context, *Step) (err error) {
 	defer func() {
 		if err == nil && ReadOnly(p.Home) {
 			err = fmt.Errorf("the data directory %q is read-only; %w", p.Home, errReadOnly)
@@ -47,8 +47,8 @@ func (p *preparer) home(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// directories creates the agent's directories as the agent's user. That needs no right to change owners (step 10).
-func (p *preparer) directories(ctx context.Context, s *Step) error {
+// makeDirectories creates the agent's directories as the agent's user. That needs no right to change owners (step 10).
+func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -71,18 +71,18 @@ func (p *preparer) directories(ctx context.Context, s *Step) error {
 			p.secrets = true
 		}
 	}
-	if err := p.logDirectory(d); err != nil && first == nil {
+	if err := p.makeLogDirectory(d); err != nil && first == nil {
 		first = err
 	}
-	if err := p.realHome(s); err != nil && first == nil {
+	if err := p.makeRealHome(s); err != nil && first == nil {
 		first = err
 	}
-	p.scratch(s)
+	p.makeScratchDir(s)
 	return first
 }
 
-// scratch creates the agent's directory for files outside of the volume, which no other user can open.
-func (p *preparer) scratch(s *Step) {
+// makeScratchDir creates the agent's directory for files outside of the volume, which no other user can open.
+func (p *preparer) makeScratchDir(s *Step) {
 	parent, name := filepath.Split(p.Scratch)
 	err := func() error {
 		d, err := fsutil.OpenReal(parent, nil)
@@ -94,12 +94,12 @@ func (p *preparer) scratch(s *Step) {
 			return err
 		}
 		own, err := d.SubSame(name)
-		if err != nil { // a mount keeps its owner, which the host has chosen
+		if err != nil { // the host has chosen the owner of a mount
 			return err
 		}
 		defer own.Close()
 		if _, _, err := own.Chown("", p.Owner()); err != nil {
-			return err // it keeps its owner, root
+			return err // root stays the owner
 		}
 		return p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
@@ -133,7 +133,7 @@ func (p *preparer) logsBeneath() (rel string, ok bool) {
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
-func (p *preparer) logDirectory(home *fsutil.Dir) error {
+func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	if rel, ok := p.logsBeneath(); ok {
 		if p.isStuck(rel) {
 			return nil
@@ -168,8 +168,8 @@ func (p *preparer) makeOutside(what, path string) error {
 	return err
 }
 
-// realHome makes the directory of HERMES_REAL_HOME, the HOME of every service.
-func (p *preparer) realHome(s *Step) error {
+// makeRealHome makes the directory of HERMES_REAL_HOME, the HOME of every service.
+func (p *preparer) makeRealHome(s *Step) error {
 	dir := Value(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
 		return nil

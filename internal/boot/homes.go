@@ -82,10 +82,10 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
 	}
-	return blocking.Do(blocking.Volume, func() error { return adopt(ctx, o, profile) })
+	return blocking.Do(blocking.Volume, func() error { return giveProfile(ctx, o, profile) })
 }
 
-func adopt(ctx context.Context, o Options, profile string) error {
+func giveProfile(ctx context.Context, o Options, profile string) error {
 	root, err := fsutil.OpenReal(o.Home, nil)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func adopt(ctx context.Context, o Options, profile string) error {
 		return err
 	}
 	defer home.Close()
-	give.Give(home)
+	give.GiveFiles(home)
 	return ctx.Err()
 }
 
@@ -113,11 +113,11 @@ type Homes struct {
 	InTime func() error // fails when the budget is used up, and the repair in the background must do the rest; nil: never
 }
 
-// Give gives a profile's home, and the files that its gateway opens first, to the home's owner. The repair in the background
-// handles the rest. Give skips links silently, as the image's script does.
-func (h *Homes) Give(home *fsutil.Dir) {
+// GiveFiles gives a profile's home, and the files that its gateway opens first, to the home's owner. The repair in the background
+// handles the rest. GiveFiles skips links silently, as the image's script does.
+func (h *Homes) GiveFiles(home *fsutil.Dir) {
 	to := h.To
-	if info, err := home.Lstat(""); err == nil && h.Tenants.Has(fsutil.UID(info)) {
+	if info, err := home.Lstat(""); err == nil && h.Tenants.HasUID(fsutil.UID(info)) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)
 	}
 	give := func(rel string) {

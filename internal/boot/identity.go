@@ -54,7 +54,7 @@ func settleAgent(cfg *config.Config, uid int) (Agent, error) {
 			return Agent{}, UnknownAgent(cfg.Agent.User, err)
 		}
 	}
-	return a.equipped(), nil
+	return a.withCred(), nil
 }
 
 // isSettled reports whether /etc already has everything that the container asks for.

@@ -1,7 +1,7 @@
 package boot
 
-// Gateway asks for a measurement of the gateway of one profile, see [Job].Measure. Main is its main process, 0 for none. Stopped
-// says that it was stopped for the quota, which is Warn and Stop in bytes, 0 for none.
+// Gateway describes a gateway that [Job].Measure is about. Main is the number of its main process, 0 for none. Stopped says that
+// it was stopped because of its quota. Warn and Stop are the limits of the quota in bytes, 0 for none.
 type Gateway struct {
 	Service, Profile  string
 	Main              int
@@ -13,8 +13,8 @@ type Gateway struct {
 	Rank              int  // the order in which gateways get memory, the highest first
 }
 
-// Measurement is the result for one gateway: a note for its status, the reason why it must not run, and the reason to restart it; ""
-// for none. Bytes is its memory by the last record. Run is the measured run.
+// Measurement is the result for one gateway. Note is shown in its status. Hold is the reason for which it must not run, Restart
+// the reason to restart it; each is "" for none. Bytes is its memory in the last record. Run is the run that was measured.
 type Measurement struct {
 	Service, Note, Hold, Restart string
 	Bytes, Run                   uint64
@@ -25,5 +25,5 @@ const (
 	MeasureDisk  = ""       // measure the disk usage of profiles
 	MeasureShare = "share"  // keep profiles from taking the processors and ports of others
 	RecordMemory = "record" // record the memory of their gateways for the next boot
-	AdmitMemory  = "admit"  // find the gateways without room before they start
+	AdmitMemory  = "admit"  // find the gateways for which there is no memory, before they start
 )

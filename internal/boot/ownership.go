@@ -24,8 +24,8 @@ const (
 	mountSteps    = 10
 )
 
-// ownership makes the agent's user the owner of the files that a gateway needs to start, without recursion.
-func (p *preparer) ownership(ctx context.Context, s *Step) error {
+// giveOwnership makes the agent's user the owner of the files that a gateway needs to start, without recursion.
+func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	if p.linked {
 		if p.Agent.Switches() {
 			s.Refuse("chown", p.Home)
@@ -35,7 +35,7 @@ func (p *preparer) ownership(ctx context.Context, s *Step) error {
 	if p.root == nil {
 		return nil
 	}
-	o := p.owning(s)
+	o := p.newOwnershipPhase(s)
 	if end, ok := ctx.Deadline(); ok {
 		enough := time.Now().Add(time.Until(end) / 2)
 		o.homes.InTime = func() error {
@@ -45,13 +45,13 @@ func (p *preparer) ownership(ctx context.Context, s *Step) error {
 			return nil
 		}
 	}
-	if err := o.homeItself(); err != nil {
+	if err := o.giveHome(); err != nil {
 		return err
 	}
 	there := Names(p.root)
 	for _, name := range append(slices.Clone(AgentFiles), RecordFile) {
 		if there(name) {
-			o.top(name, "chown")
+			o.giveFile(name, "chown")
 		}
 	}
 	dirs := AlwaysDirs
@@ -63,20 +63,20 @@ func (p *preparer) ownership(ctx context.Context, s *Step) error {
 			return context.Cause(ctx)
 		}
 		if there(rel) {
-			o.directory(p.root, rel, "recursive chown")
+			o.giveDirectory(p.root, rel, "recursive chown")
 		}
 	}
 	if s.full {
-		o.directory(p.root, "platforms", "chown") // the directory itself; only pairing in it has further files
+		o.giveDirectory(p.root, "platforms", "chown") // the directory itself; only pairing in it has further files
 	}
-	o.logs(ctx)
-	o.config()
-	o.mounts(ctx)
+	o.giveLogs(ctx)
+	o.giveConfig()
+	o.giveMounts(ctx)
 	return nil
 }
 
-// owning is the state of the phase ownership.
-type owning struct {
+// ownershipPhase is the state of the phase ownership.
+type ownershipPhase struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
@@ -84,19 +84,19 @@ type owning struct {
 	queued []string // directories to handle later, because they are mount points
 }
 
-func (p *preparer) owning(s *Step) *owning {
-	return &owning{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
+func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
+	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
 }
 
-// homeItself gives the data directory to the agent, and decides whether everything in it must be checked.
-func (o *owning) homeItself() error {
+// giveHome gives the data directory to the agent, and decides whether everything in it must be checked.
+func (o *ownershipPhase) giveHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
 		return err
 	}
 	uid := fsutil.UID(info)
 	if uid == o.to.UID || ReadOnly(o.Home) {
-		_, o.step.full = Pending(o.root)
+		_, o.step.full = PendingRepair(o.root)
 		return nil
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
@@ -117,10 +117,10 @@ func (o *owning) homeItself() error {
 	return nil
 }
 
-// Pending reads the mark of an unfinished repair: was is the agent's former uid, 0 for none. The agent can't forge the mark: it
-// can neither create a file of root's nor write into one. Neither can it save a mark and bring it back. A rename or a link
-// changes the ctime of the inode, which otherwise is the time of the writing (inode(7)).
-func Pending(root *fsutil.Dir) (was uint32, is bool) {
+// PendingRepair reads the mark of an unfinished repair. was is the former uid of the agent, 0 for none. The agent can't forge
+// the mark, because it can neither create a file of root nor write into one. It can't save the mark and restore it either: a
+// rename or a link sets the ctime of the inode, which is otherwise the time of the last write (inode(7)).
+func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
 		return 0, false
@@ -134,22 +134,22 @@ func Pending(root *fsutil.Dir) (was uint32, is bool) {
 	return was, true
 }
 
-// top gives a file in the data directory to the agent. The file may be a mount.
-func (o *owning) top(name, action string) {
+// giveFile gives a file in the data directory to the agent. The file may be a mount.
+func (o *ownershipPhase) giveFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	switch {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(name))
 	default:
-		o.chowned(o.Path(name), err)
+		o.reportChown(o.Path(name), err)
 	}
 }
 
-// chowned reports the result of a change of owner.
-func (o *owning) chowned(path string, err error) { o.step.Chowned(o.Home, path, err) }
+// reportChown reports the result of a change of owner.
+func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.Home, path, err) }
 
-// directory gives one of the agent's directories, without its content, to the agent. A mount is handled later.
-func (o *owning) directory(in *fsutil.Dir, rel, action string) {
+// giveDirectory gives one of the agent's directories, without its content, to the agent. A mount is handled later.
+func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubSame(rel)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
@@ -163,14 +163,14 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	}
 	defer d.Close()
 	_, _, err = d.Chown("", o.to)
-	o.chowned(o.Path(rel), err)
+	o.reportChown(o.Path(rel), err)
 	if rel == ProfilesDir {
-		o.profiles(d)
+		o.giveProfiles(d)
 	}
 }
 
-// profiles gives the profiles' homes to their owners until the budget is used up.
-func (o *owning) profiles(d *fsutil.Dir) {
+// giveProfiles gives the profiles' homes to their owners until the budget is used up.
+func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 	var found []string // the repair in the background handles names beyond the limit
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
@@ -194,17 +194,17 @@ func (o *owning) profiles(d *fsutil.Dir) {
 		if err != nil {
 			continue
 		}
-		o.homes.Give(home)
+		o.homes.GiveFiles(home)
 		home.Close()
 	}
 }
 
-// logs gives the directories of the gateways' logs to the agent.
-func (o *owning) logs(ctx context.Context) {
+// giveLogs gives the directories of the gateways' logs to the agent.
+func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
-			o.chowned(d.Path()+"/"+name, err)
+			o.reportChown(d.Path()+"/"+name, err)
 		}
 		d.Close()
 	}
@@ -213,9 +213,9 @@ func (o *owning) logs(ctx context.Context) {
 		return
 	}
 	if !o.step.full { // otherwise the repair does it
-		o.directory(o.root, "logs", "chown")
+		o.giveDirectory(o.root, "logs", "chown")
 	}
-	o.directory(o.root, rel, "chown")
+	o.giveDirectory(o.root, rel, "chown")
 	d, err := o.root.SubSame(rel)
 	if err != nil {
 		return
@@ -235,27 +235,27 @@ func (o *owning) logs(ctx context.Context) {
 		}
 		for _, name := range []string{"", "current", "lock"} {
 			_, _, err := sub.Chown(name, o.to)
-			o.chowned(sub.Path(), err)
+			o.reportChown(sub.Path(), err)
 		}
 		sub.Close()
 	}
 }
 
-// config gives config.yaml to the agent and makes it private (step 8).
-func (o *owning) config() {
+// giveConfig gives config.yaml to the agent and makes it private (step 8).
+func (o *ownershipPhase) giveConfig() {
 	info, err := o.root.Lstat(ConfigFile)
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
-		o.top(ConfigFile, "chown/chmod")
-		o.private(ConfigFile, ConfigMode)
+		o.giveFile(ConfigFile, "chown/chmod")
+		o.setMode(ConfigFile, ConfigMode)
 	}
 }
 
-// private sets the mode of a file with the agent's identity, because the agent may have replaced the file.
-func (p *preparer) private(rel string, mode fs.FileMode) {
+// setMode sets the mode of a file with the agent's identity, because the agent may have replaced the file.
+func (p *preparer) setMode(rel string, mode fs.FileMode) {
 	d, err := p.asAgent()
 	if err != nil {
 		return
@@ -268,8 +268,8 @@ func (p *preparer) private(rel string, mode fs.FileMode) {
 // a call for others.
 var mountTurns = make(chan struct{}, 2)
 
-// mounts handles the directories that are mounts, all at once. It does not wait long for a dead server.
-func (o *owning) mounts(ctx context.Context) {
+// giveMounts handles the directories that are mounts, all at once. It does not wait long for a dead server.
+func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
 		type outcome struct {
@@ -280,10 +280,10 @@ func (o *owning) mounts(ctx context.Context) {
 		for _, rel := range waiting {
 			go func() {
 				defer guard.Catch("giving a mount to the agent")
-				mine := o.owning(o.step)
+				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				blocking.Run(blocking.Foreign, func() { mine.mount(ctx, rel) }) // other turns than the volume's: a call that hangs here blocks none there
+				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) }) // these turns are not the volume's, so a call that hangs here delays no call there
 				done <- outcome{rel, mine.queued}
 			}()
 		}
@@ -306,9 +306,9 @@ func (o *owning) mounts(ctx context.Context) {
 	}
 }
 
-// mount gives a mounted directory to the agent if its owner is root, because Docker creates missing directories as root. A mount
+// giveMount gives a mounted directory to the agent if its owner is root, because Docker creates missing directories as root. A mount
 // that belongs to another user stays the host's, except in directories that hold only profiles.
-func (o *owning) mount(ctx context.Context, rel string) {
+func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {
 		return
@@ -319,14 +319,14 @@ func (o *owning) mount(ctx context.Context, rel string) {
 		return
 	}
 	if strings.HasPrefix(rel, ProfilesDir+"/") {
-		o.homes.Give(d)
+		o.homes.GiveFiles(d)
 		return
 	}
 	if fsutil.UID(info) == 0 || rel == ProfilesDir {
 		_, _, err = d.Chown("", o.to)
-		o.chowned(o.Path(rel), err)
+		o.reportChown(o.Path(rel), err)
 	}
 	if rel == ProfilesDir && ctx.Err() == nil {
-		o.profiles(d)
+		o.giveProfiles(d)
 	}
 }

@@ -28,7 +28,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
 	r := &Report{Env: map[string]string{}}
-	phases := []Phase{{"home", true, p.home}, {"ownership", true, p.ownership}}
+	phases := []Phase{{"home", true, p.makeHome}, {"ownership", true, p.giveOwnership}}
 	for _, ph := range more {
 		phases = append(phases, Phase{ph.Name, true, func(ctx context.Context, s *Step) error {
 			if p.linked || r.ReadOnly {
@@ -37,7 +37,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 			return ph.Run(ctx, s)
 		}})
 	}
-	r.Run(ctx, o, append(phases, Phase{"directories", true, p.directories}))
+	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
 	if !r.Unusable { // otherwise a hung phase may be writing it
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}
@@ -56,7 +56,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. They run one after the other. After a phase was abandoned, no other phase uses it.
+// preparer is the state that the phases share. The phases run one after the other. Once a phase was abandoned, the state is not
+// used any more.
 type preparer struct {
 	Options
 
@@ -90,11 +91,11 @@ type Step struct {
 // NewStep returns the Step for a phase that begins.
 func NewStep(say func(Line)) *Step {
 	s := &Step{say: say, Env: map[string]string{}}
-	s.Tell = s.line
+	s.Tell = s.record
 	return s
 }
 
-func (s *Step) line(l Line) {
+func (s *Step) record(l Line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

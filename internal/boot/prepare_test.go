@@ -135,14 +135,14 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	d, err := fsutil.OpenReal(home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
-	work := (&preparer{Options: o, root: d}).owning(NewStep(o.Say))
+	work := (&preparer{Options: o, root: d}).newOwnershipPhase(NewStep(o.Say))
 	work.homes.InTime = func() error { return errAbandoned }
-	work.profiles(d)
+	work.giveProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != 0 {
 		t.Errorf("a home beyond the time is uid %d's", uid)
 	}
 	work.homes.InTime = nil
-	work.profiles(d)
+	work.giveProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != agentUID {
 		t.Errorf("the home is uid %d's", uid)
 	}

@@ -53,11 +53,11 @@ type Job struct {
 	Young     time.Duration
 	Gateways  []Gateway `json:"Weigh"` // only measure these, see Measure; earlier versions of hinit use this name
 	Measure   string    // one of the Measure constants
-	Planted   bool      // the repair also syncs the files that were copied to an empty data directory
+	Planted   bool      // the repair also syncs the files that the boot copied to an empty data directory
 }
 
-// Wanted reports whether the boot program has work before the first service. It has in the image of the agent, and if hooks,
-// scripts or variables need it. Files on the data volume do not count. It blocks on the root file system.
+// Wanted reports whether the boot program has work before the first service. That is so in the image of the agent, and if hooks,
+// scripts or variables need the program. Files on the data volume do not count. It blocks on the root file system.
 func (j Job) Wanted() bool {
 	if len(j.Hooks) > 0 || j.Options.Seeds {
 		return true

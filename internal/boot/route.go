@@ -79,7 +79,7 @@ func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 // A shell also finds its builtins and keywords, so /bin/sh runs those ("cd /tmp", "exit 3"); a keyword ends with status 127, as
 // in the image's script. Without a /bin/sh such a word goes to the agent.
 func RouteCommand(c CommandLine) Route {
-	words := peel(c)
+	words := removeEntrypointWords(c)
 	agentArgs, program, argv := c.program(words)
 
 	r := Route{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.Agent)}
@@ -197,11 +197,11 @@ func Value(env func(string) (string, bool), name string) string {
 	return v
 }
 
-// peel removes the words of the image's entrypoint.
-func peel(c CommandLine) []string {
+// removeEntrypointWords removes the words of the image's entrypoint.
+func removeEntrypointWords(c CommandLine) []string {
 	words := c.Args
 	if filepath.Base(c.Argv0) == "tini" {
-		words = peelTini(words)
+		words = removeTiniOptions(words)
 	} else if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
@@ -213,8 +213,8 @@ func peel(c CommandLine) []string {
 	return words
 }
 
-// peelTini removes tini's options, up to "--" or the first other word. -p and -e take a value.
-func peelTini(words []string) []string {
+// removeTiniOptions removes tini's options, up to "--" or the first other word. -p and -e take a value.
+func removeTiniOptions(words []string) []string {
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 		option := words[0]
 		words = words[1:]

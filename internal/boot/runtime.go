@@ -38,15 +38,15 @@ type Runtime struct {
 // below it. Only another user can replace that directory, and clients refuse that user's socket.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
-		closeVolume(filepath.Dir(systemRuntimeDir))
-		reclaim(systemRuntimeDir, os.Getpid() == 1)
+		setStickyBit(filepath.Dir(systemRuntimeDir))
+		removeForeignDir(systemRuntimeDir, os.Getpid() == 1)
 	}
-	return prepare(client.Places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
+	return prepareSocketDir(client.Places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
-// closeVolume protects the entries of a directory of root's that everybody may write, as in an emptyDir of a pod: it sets the
-// sticky bit.
-func closeVolume(dir string) {
+// setStickyBit sets the sticky bit of a directory of root that everybody may write, such as an emptyDir of a pod. Then only the
+// owner of an entry can remove it.
+func setStickyBit(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -61,9 +61,9 @@ func closeVolume(dir string) {
 // words and places, never about permissions.
 func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// reclaim removes another user's directory below a directory of root's, so that root can create its own. The directory must be
-// empty, except for process 1: then the files are an earlier container's.
-func reclaim(dir string, first bool) {
+// removeForeignDir removes a directory of another user from a directory of root, so that root can create its own. A process
+// other than process 1 removes only an empty directory. For process 1, the files are from an earlier container.
+func removeForeignDir(dir string, first bool) {
 	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
 	if err != nil {
 		return
@@ -84,8 +84,8 @@ func reclaim(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory and another place is used
 }
 
-// prepare uses the first of the sockets whose directory it can prepare.
-func prepare(sockets []string, abstract string, uid int, pod bool) Runtime {
+// prepareSocketDir uses the first of the sockets whose directory it can prepare.
+func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
 	private := os.FileMode(0o700) // of directories below a directory for temporary files
 	if uid == 0 {
 		private = 0o711 // the agent's user must be able to pass through
@@ -166,8 +166,9 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
-// tamperProof refuses a directory whose entries users other than root and uid could replace. A sticky directory protects its
-// entries. A directory of a user other than root may be writable by its group, which with umask 002 is usually the user's own.
+// tamperProof returns an error if users other than root and uid could replace entries of the directory. A sticky directory
+// protects its entries. The group of a directory of another user than root may write: with umask 002 the group is usually the
+// user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
 	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.

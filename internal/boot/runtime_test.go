@@ -78,7 +78,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 			want.Fallback, want.Warning = true, `cannot use "/proc/none" for the control socket: no such file or directory; using `+strconv.Quote(want.Dir)
 		}
 		for range 2 { // the second time it is there
-			if got := prepare(list, testAbstract, uid, false); got != want {
+			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
@@ -96,26 +96,26 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	theirs := put(t, dir+"/hinit", 0o755)
 	write(t, theirs+"/control.sock", "theirs")
 	must(t, os.Lchown(theirs, 4711, 4711))
-	if reclaim(theirs, false); func() bool { _, err := os.Lstat(theirs + "/control.sock"); return err != nil }() {
+	if removeForeignDir(theirs, false); func() bool { _, err := os.Lstat(theirs + "/control.sock"); return err != nil }() {
 		t.Error("took over what somebody may be using")
 	}
-	reclaim(theirs, true)
+	removeForeignDir(theirs, true)
 	socket := theirs + "/control.sock"
-	if got := prepare([]string{socket}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
+	if got := prepareSocketDir([]string{socket}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("what was in it is still there")
 	}
 	write(t, socket, "ours")
-	if reclaim(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
+	if removeForeignDir(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
 		t.Error("took over root's own")
 	}
 	// A directory that others could have put there is left alone.
 	open := put(t, t.TempDir()+"/run", 0o777)
 	must(t, os.Mkdir(open+"/hinit", 0o755))
 	must(t, os.Lchown(open+"/hinit", 4711, 4711))
-	if reclaim(open+"/hinit", true); func() bool { _, err := os.Lstat(open + "/hinit"); return err != nil }() {
+	if removeForeignDir(open+"/hinit", true); func() bool { _, err := os.Lstat(open + "/hinit"); return err != nil }() {
 		t.Error("removed a directory below one that everybody can write")
 	}
 }
@@ -166,7 +166,7 @@ func TestPrepareRefuses(t *testing.T) {
 				}
 				defer unix.Unmount(mount, unix.MNT_DETACH)
 			}
-			got := prepare([]string{tt.bad + "/control.sock", good}, testAbstract, uid, false)
+			got := prepareSocketDir([]string{tt.bad + "/control.sock", good}, testAbstract, uid, false)
 			want := Runtime{
 				Socket: good, Dir: filepath.Dir(good), Fallback: true,
 				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(filepath.Dir(good)),
@@ -184,7 +184,7 @@ func TestPrepareRefuses(t *testing.T) {
 func TestPrepareAcceptsSticky(t *testing.T) {
 	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
 	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
-		got := prepare([]string{dir + "/control.sock"}, testAbstract, os.Geteuid(), false)
+		got := prepareSocketDir([]string{dir + "/control.sock"}, testAbstract, os.Geteuid(), false)
 		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 			t.Errorf("%s: got %+v", dir, got)
 		}
@@ -207,7 +207,7 @@ func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	if err := makeDir(run+"/other", 0o755, 0, true); err == nil {
 		t.Error("root takes a place where others can replace its directory")
 	}
-	closeVolume(run)
+	setStickyBit(run)
 	if err := makeDir(run+"/other", 0o755, 0, true); err != nil {
 		t.Errorf("root, after it has closed the volume: %v", err)
 	}
@@ -222,7 +222,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 
 func TestPrepareWithoutAnyPlace(t *testing.T) {
 	nowhere := []string{"/proc/a/control.sock", "/proc/b/control.sock"}
-	got := prepare(nowhere, testAbstract, os.Geteuid(), false)
+	got := prepareSocketDir(nowhere, testAbstract, os.Geteuid(), false)
 	want := Runtime{
 		Socket: testAbstract, Fallback: true,
 		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so the socket is ` +
@@ -231,7 +231,7 @@ func TestPrepareWithoutAnyPlace(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	got = prepare(nowhere, "", os.Geteuid(), false)
+	got = prepareSocketDir(nowhere, "", os.Geteuid(), false)
 	want = Runtime{
 		Fallback: true,
 		Warning:  `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so there is no control socket`,

@@ -32,18 +32,19 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 // rootProfile can't be a tenant: its home is the data directory itself.
 const rootProfile = "default"
 
-// IsOne reports whether a profile is a tenant.
-func (t Tenants) IsOne(profile string) bool {
+// Includes reports whether a profile is a tenant.
+func (t Tenants) Includes(profile string) bool {
 	one, own := t.Own[profile]
 	return t.On && (one || t.All && !own)
 }
 
-// Has reports whether a uid is in the range of tenants.
-func (t Tenants) Has(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
+// HasUID reports whether a uid is in the range of tenants.
+func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// Resides reports whether the home of a profile has the right owner. A tenant's home needs a user of its own, which owns no other
-// home. Any other home must not belong to a tenant's user. A missing home counts as right. Resides blocks on the disk.
-func (o Options) Resides(profile string) bool {
+// HasRightOwner reports whether the home of a profile has the right owner. The home of a tenant must belong to a user that owns
+// no other home. The home of any other profile must not belong to a user of tenants. A missing home counts as right. It blocks
+// on the disk.
+func (o Options) HasRightOwner(profile string) bool {
 	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
 		homes, err := fsutil.OpenReal(o.Home+"/"+ProfilesDir, nil)
 		if err != nil {
@@ -51,15 +52,15 @@ func (o Options) Resides(profile string) bool {
 		}
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
-		if err != nil || !o.Tenants.IsOne(profile) || !o.Tenants.Has(fsutil.UID(info)) {
-			return err != nil || o.Tenants.IsOne(profile) == o.Tenants.Has(fsutil.UID(info)), nil
+		if err != nil || !o.Tenants.Includes(profile) || !o.Tenants.HasUID(fsutil.UID(info)) {
+			return err != nil || o.Tenants.Includes(profile) == o.Tenants.HasUID(fsutil.UID(info)), nil
 		}
 		var names []string
 		err = homes.EachName("", func(name string, _ fs.FileMode) bool {
 			names = append(names, name)
 			return true
 		})
-		return !slices.ContainsFunc(names, func(name string) bool { // true for a home that was copied with its owner
+		return !slices.ContainsFunc(names, func(name string) bool { // a home that was copied has the owner of the original
 			other, err := homes.Lstat(name)
 			return err == nil && name != profile && fsutil.UID(other) == fsutil.UID(info)
 		}), err

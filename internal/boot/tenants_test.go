@@ -25,7 +25,7 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	}
 	o.Tenants.Own["former"] = false
 	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "plain": true, "former": false, "missing": true} {
-		if got := o.Resides(name); got != want {
+		if got := o.HasRightOwner(name); got != want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -105,12 +105,12 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // it was the first step to begin
+	b.c.boot.Insert(0, step) // it began first
 }
 
 // publish informs the exec shim about the agent and the isolated profiles.
 func (c *container) publish(cfg *config.Config) error {
-	return c.agent.Publish(c.control.Dir(), cfg, c.Say)
+	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
 
 // change makes a new configuration the current one.
@@ -182,8 +182,8 @@ func (c *container) bootIsOver(ctx context.Context) {
 	c.stage.NotifyOuterInit()
 }
 
-// takeOver starts the profiles and services when the lock is acquired after the boot. It prepares the volume first, if that was
-// not done yet. serving ends when the lock is lost.
+// takeOver starts the profiles and services when the lock is acquired after the boot. If the volume was not prepared yet,
+// takeOver prepares it first. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
 	case <-c.boot.Over():

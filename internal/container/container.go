@@ -81,7 +81,7 @@ type progress struct {
 
 // assemble makes the rooms of a container. The table of processes exists already.
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
-	cfg, agent, route := start.Config, start.Agent.Serving(start.Config), start.Route
+	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
 	}
@@ -98,7 +98,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
 	c.logs = logs.New(logs.Options{
-		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.Wrote() },
+		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
 		Pack: func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
 			return c.stage.Pack(ctx, logs, young)
 		},
@@ -144,7 +144,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.Beat,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.NoteHeartbeat,
 		Adopt: func(ctx context.Context, profile string) {
 			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
@@ -185,7 +185,7 @@ func (c *container) observe(r supervisor.Record) {
 	c.registry.Observe(r)
 }
 
-// parallel returns how many gateways may start at the same time, and how many more once one of them is ready.
+// parallel returns how many gateways may start at the same time, and how many more may start once one of them is ready.
 func parallel(cfg *config.Config) (first, spare int) {
 	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
 		return n, 0

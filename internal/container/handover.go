@@ -230,8 +230,8 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	return wake, nil
 }
 
-// restDisks waits until no write to the volume is under way, except by the logs, which have Freeze. execve(2) waits for every
-// other thread, and a thread that waits for a frozen file system can't be ended.
+// restDisks waits until no write to the volume is under way. It ignores the logs, which Freeze handles. execve(2) waits for
+// every other thread, and a thread that waits for a frozen file system can't be ended.
 func (c *container) restDisks() error {
 	for end := time.Now().Add(freezeTime); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {

@@ -264,7 +264,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
-	err = fill(fd, name, data, mode)
+	err = setModeAndWrite(fd, name, data, mode)
 	if err == nil && !o.Volatile {
 		err = fsync(fd, name)
 	}
@@ -275,7 +275,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 	return name, nil
 }
 
-func fill(fd int, name string, data []byte, mode uint32) error {
+func setModeAndWrite(fd int, name string, data []byte, mode uint32) error {
 	if err := call(faultinject.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 			return fs.ErrExist
 		}
 		temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
-		err := growTree(parent, temp, mode, nodes)
+		err := createTree(parent, temp, mode, nodes)
 		if err == nil && may != nil {
 			err = may()
 		}
@@ -47,11 +47,11 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 
 // Grow creates nodes beneath d, like [Dir.MakeTree]. It keeps existing ones.
 func (d *Dir) Grow(nodes []Node) error {
-	return d.do("fill", "", func([]string) error { return growAll(d.fd, nodes, true) })
+	return d.do("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
 
-func growTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
-	if err := grow(parent, top, Node{Mode: fs.ModeDir | mode}); err != nil {
+func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
+	if err := createNode(parent, top, Node{Mode: fs.ModeDir | mode}); err != nil {
 		return err
 	}
 	fd, err := openComponent(parent, top, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -59,11 +59,11 @@ func growTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 		return err
 	}
 	defer closeFD(fd)
-	return growAll(fd, nodes, false)
+	return createNodes(fd, nodes, false)
 }
 
-// growAll creates nodes beneath a directory. It opens a directory once for several nodes in a row.
-func growAll(top int, nodes []Node, keep bool) error {
+// createNodes creates nodes beneath a directory. It opens a directory once for several nodes in a row.
+func createNodes(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
 		if parent != top {
@@ -86,7 +86,7 @@ func growAll(top int, nodes []Node, keep bool) error {
 			}
 		}
 		if err == nil {
-			err = grow(parent, base, n)
+			err = createNode(parent, base, n)
 		}
 		if err != nil && !(keep && errors.Is(err, unix.EEXIST)) {
 			return fmt.Errorf("%q: %w", n.Name, err)
@@ -95,11 +95,11 @@ func growAll(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// grow creates one node. If the umask has changed the mode, it sets the mode by a descriptor, because not every identity can use
+// createNode creates one node. If the umask has changed the mode, it sets the mode by a descriptor, because not every identity can use
 // a path below /proc.
-func grow(parent int, base string, n Node) error {
+func createNode(parent int, base string, n Node) error {
 	var err error
-	mode := bits(n.Mode)
+	mode := modeBits(n.Mode)
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
 	switch n.Mode.Type() {
 	case fs.ModeDir:
@@ -142,7 +142,7 @@ func grow(parent int, base string, n Node) error {
 // topdir is EXT4_TOPDIR_FL.
 const topdir = 0x20000
 
-func bits(mode fs.FileMode) uint32 {
+func modeBits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())
 	if mode&fs.ModeSetgid != 0 && mode.IsDir() {
 		b |= unix.S_ISGID

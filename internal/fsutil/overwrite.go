@@ -20,7 +20,7 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 		}
 		defer closeFD(fd)
 		name := filepath.Base(rel)
-		if err := fill(fd, name, data, uint32(mode.Perm())); err != nil {
+		if err := setModeAndWrite(fd, name, data, uint32(mode.Perm())); err != nil {
 			return err
 		}
 		if err := call(faultinject.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {

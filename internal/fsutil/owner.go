@@ -55,7 +55,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 		}
 		defer closeFD(fd)
 		was = st.Uid
-		changed, err = Own(fd, st, to, false)
+		changed, err = ChangeOwner(fd, st, to, false)
 		return err
 	})
 	return was, changed, err
@@ -89,9 +89,9 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// Own changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
+// ChangeOwner changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
 // would.
-func Own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
+func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
 	}

@@ -53,7 +53,7 @@ func removeTree(parent int, name string) error {
 		if err != nil {
 			return err
 		}
-		err = empty(top, top, 1)
+		err = emptyDir(top, top, 1)
 		closeFD(top)
 		if err != nil {
 			return err
@@ -62,8 +62,8 @@ func removeTree(parent int, name string) error {
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// empty removes the present content of dir. dir is depth levels below the parent of top.
-func empty(top, dir, depth int) error {
+// emptyDir removes the present content of dir. dir is depth levels below the parent of top.
+func emptyDir(top, dir, depth int) error {
 	var subdirs []string
 	var firstErr error
 	note := func(err error) {
@@ -86,12 +86,12 @@ func empty(top, dir, depth int) error {
 			note(retryEINTR(func() error { return unix.Renameat(dir, name, top, up) }))
 			continue
 		}
-		note(emptySub(top, dir, name, depth))
+		note(emptySubdir(top, dir, name, depth))
 	}
 	return firstErr
 }
 
-func emptySub(top, dir int, name string, depth int) error {
+func emptySubdir(top, dir int, name string, depth int) error {
 	sub, err := openComponent(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOTDIR) {
 		return nil // replaced meanwhile: the next pass removes it
@@ -100,7 +100,7 @@ func emptySub(top, dir int, name string, depth int) error {
 		return fmt.Errorf("%q: %w", name, err)
 	}
 	defer closeFD(sub)
-	if err := empty(top, sub, depth+1); err != nil {
+	if err := emptyDir(top, sub, depth+1); err != nil {
 		return fmt.Errorf("%q: %w", name, err)
 	}
 	err = removeName(dir, name)

@@ -83,7 +83,7 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	if fd, err = openStart(unix.AT_FDCWD, path); err != nil {
 		return -1, false, err
 	}
-	names := words(path)
+	names := splitPath(path)
 	for links := 0; len(names) > 0; {
 		var next int
 		var target string
@@ -93,7 +93,7 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 			if links++; links > maxLinks {
 				err = unix.ELOOP
 			} else {
-				names = append(words(target), names...)
+				names = append(splitPath(target), names...)
 				next, err = openStart(fd, target)
 			}
 		}
@@ -115,7 +115,7 @@ func openStart(dirfd int, path string) (fd int, err error) {
 	return openat(dirfd, start, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-func words(path string) []string {
+func splitPath(path string) []string {
 	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
 }
 

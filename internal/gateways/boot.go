@@ -30,9 +30,9 @@ type Boot struct {
 	Logger   *initlog.Logger           // gets messages, none of which an agent can cause
 }
 
-// Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the
+// RegisterProfiles registers the gateway of every profile as soon as the boot has decided whether it starts. It returns the
 // profiles.
-func (m *Manager) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
+func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
 	record := func() error { return nil } // records that the CMD wants a gateway
 	var answers []func() error
@@ -52,7 +52,7 @@ func (m *Manager) Boot(ctx context.Context, b Boot) (read []profiles.Profile, er
 				record = m.recordWanted(name)
 			}
 			read = append(read, d.Profile)
-			m.Registry.Found(name)
+			m.Registry.AddPresent(name)
 			m.notePrior(d)
 			start := supervised || d.Start && !m.isCmd(name)
 			answers = append(answers, m.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
@@ -116,7 +116,7 @@ type lateProfiles struct {
 func (m *Manager) expectLate(plan profiles.Plan) {
 	m.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
-		m.say("gateways that are down are " + servedByDefault)
+		m.say("gateways that are down are " + servedNote)
 		return
 	}
 	names := make(map[string]bool, len(plan.Silent))
@@ -128,9 +128,9 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 	m.late = lateProfiles{plan.Unread, names}
 }
 
-// start reports whether to start the gateway of a late profile that has appeared, because it ran in an earlier container. started
-// is the start of this container. A profile that did not answer is started at most once. If the boot could read no profile, a
-// profile is started each time it appears, as long as its state file is older than the container.
+// start reports whether to start the gateway of a late profile that has appeared, because the gateway ran in an earlier
+// container. started is the time when this container was started. A profile that did not answer is started at most once. If the
+// boot could read no profile, a profile starts each time it appears, while its state file is older than the container.
 func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

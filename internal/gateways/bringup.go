@@ -34,11 +34,11 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 			return
 		}
 		if m.Route().Supervise {
-			m.whichProfile(&b)
+			m.chooseProfile(&b)
 		}
 		m.ReadTopology()
 		m.warnOfSlowStop(&b)
-		known, err := m.Boot(ctx, b)
+		known, err := m.RegisterProfiles(ctx, b)
 		b.Admit(ctx)
 		_ = m.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
 		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
@@ -64,8 +64,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// whichProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
-func (m *Manager) whichProfile(b *Boot) {
+// chooseProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
+func (m *Manager) chooseProfile(b *Boot) {
 	if !m.Route().ProfileNamed {
 		active, err := m.Store.Active()
 		if err != nil {
@@ -116,7 +116,7 @@ func (m *Manager) logSoon(ctx context.Context, b *Boot, write func() error) {
 	made := b.Made()
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
-		if made != nil && !within(ctx, slotTime, made) && ctx.Err() == nil {
+		if made != nil && !awaitClosed(ctx, slotTime, made) && ctx.Err() == nil {
 			b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 		}
 		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // the boot has already reported a read-only volume
@@ -137,7 +137,7 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, m.boot.logged) // the CMD starts in any case
+	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts in any case
 }
 
 // warnOfSlowStop gives advice if the last stop of the container was near its time limit.
@@ -181,8 +181,8 @@ func (m *Manager) NoteStop() <-chan struct{} {
 	return done
 }
 
-// within waits until a channel is closed, and reports whether it was closed in time.
-func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
+// awaitClosed waits until a channel is closed, and reports whether it was closed in time.
+func awaitClosed(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
 	select {
 	case <-closed:
 		return true

@@ -5,8 +5,8 @@ import "hinit/profiles"
 // WarnIfMissing queues a job that says something.
 func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(service, profile) }
 
-// ExpectLate is a part of [Manager.Boot].
+// ExpectLate is a part of [Manager.RegisterProfiles].
 func (m *Manager) ExpectLate(plan profiles.Plan) { m.expectLate(plan) }
 
-// NotePrior is a part of [Manager.Boot].
+// NotePrior is a part of [Manager.RegisterProfiles].
 func (m *Manager) NotePrior(d profiles.Decision) { m.notePrior(d) }

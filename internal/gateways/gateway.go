@@ -21,8 +21,8 @@ type gateway struct {
 	unrecorded bool // an intent could not be written, and will be tried again
 }
 
-// get returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
-func (m *Manager) get(profile string) *gateway {
+// recordOf returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
+func (m *Manager) recordOf(profile string) *gateway {
 	g := m.gateways[profile]
 	if g == nil {
 		g = &gateway{}
@@ -42,7 +42,7 @@ func (m *Manager) notePrior(d profiles.Decision) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.get(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
+	m.recordOf(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
 // forget forgets a profile that is gone.
@@ -67,7 +67,7 @@ func (m *Manager) noteHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.get(profile).home = home
+		m.recordOf(profile).home = home
 	}
 }
 
@@ -104,10 +104,10 @@ func (m *Manager) HandOver() Handover {
 // TakeOver restores the state from [Manager.HandOver]. Call it before any other method.
 func (m *Manager) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
-		m.get(profile).inputs = hash
+		m.recordOf(profile).inputs = hash
 	}
 	for profile, wanted := range s.Wanted {
-		m.get(profile).wanted = wanted
+		m.recordOf(profile).wanted = wanted
 	}
 	if s.Topology != nil {
 		m.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})

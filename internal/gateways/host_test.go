@@ -106,7 +106,7 @@ func (h *host) start(m *gateways.Manager) {
 		h.t.Fatal(err)
 	}
 	for _, p := range found {
-		m.Registry.Found(p.Name)
+		m.Registry.AddPresent(p.Name)
 	}
 	m.Start(h.t.Context(), found)
 }

@@ -39,7 +39,7 @@ type Manager struct {
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
-	left     map[profiles.HomeID]departed
+	departed map[profiles.HomeID]departed
 	late     lateProfiles
 	watcher  watcher
 	boot     bootProgress
@@ -84,7 +84,7 @@ type Options struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobsKept),
-		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
+		gateways: make(map[string]*gateway), departed: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(serving))
@@ -156,7 +156,7 @@ func (m *Manager) Reset() {
 		}
 	}
 	clear(m.gateways)
-	clear(m.left)
+	clear(m.departed)
 	m.late = lateProfiles{}
 	m.serving.Store(new(serving))
 	m.Registry.Reset()
@@ -347,7 +347,7 @@ const recordEvery = time.Second
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g := m.get(profile); !g.unrecorded {
+	if g := m.recordOf(profile); !g.unrecorded {
 		g.unrecorded = true
 		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
 	}

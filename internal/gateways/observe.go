@@ -21,7 +21,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
 		m.mu.Lock()
-		m.get(profile).begun = r.At
+		m.recordOf(profile).begun = r.At
 		m.mu.Unlock()
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
@@ -36,18 +36,18 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
 		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has not removed the marker
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
-		job = func() { m.explain(r.Service, profile, r.Exit, 0) }
+		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
-		job = func() { m.parked(r.Service, profile, r.Reason) }
+		job = func() { m.watchParked(r.Service, profile, r.Reason) }
 	case r.From == supervisor.Parked && changed:
 		job = func() { m.watch().Disinterest(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			m.noteInputs(r.Service, profile)
 			m.noteExclusives(r.Service, profile)
-			m.up(profile, false)
+			m.handleUp(profile, false)
 		}
-	case r.To == supervisor.Down && changed && m.isStopping() && !m.asked(profile):
+	case r.To == supervisor.Down && changed && m.isStopping() && !m.hasIntent(profile):
 		// A stopped gateway needs no intent restored, and hinit does not use the rest of the file.
 	case r.To == supervisor.Down && changed:
 		job = func() { m.followState(profile) }
@@ -57,7 +57,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 }
 
-func (m *Manager) asked(profile string) bool {
+func (m *Manager) hasIntent(profile string) bool {
 	_, asked := m.Intents.Want(profile)
 	return asked
 }
@@ -70,11 +70,11 @@ func (m *Manager) Catchup() {
 		switch {
 		case !ok:
 		case s.State == supervisor.Up:
-			m.enqueue(s.Name, func() { m.up(profile, true) })
+			m.enqueue(s.Name, func() { m.handleUp(profile, true) })
 		case s.State == supervisor.Parked:
-			m.enqueue(s.Name, func() { m.parked(s.Name, profile, s.Reason) })
+			m.enqueue(s.Name, func() { m.watchParked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
-			m.enqueue(s.Name, func() { m.explain(s.Name, profile, x, 0) })
+			m.enqueue(s.Name, func() { m.checkTakeover(s.Name, profile, x, 0) })
 		}
 	}
 	for _, profile := range m.Intents.Pending() {
@@ -82,9 +82,9 @@ func (m *Manager) Catchup() {
 	}
 }
 
-// up handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
+// handleUp handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
 // the gateway may have been up for long. Then up keeps the topology that was stored for this run.
-func (m *Manager) up(profile string, still bool) {
+func (m *Manager) handleUp(profile string, still bool) {
 	if profile == profiles.Default && !(still && m.defaultRun() == m.serving.Load().noted) {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
@@ -100,8 +100,8 @@ func (m *Manager) up(profile string, still bool) {
 	})
 }
 
-// parked watches for the event that ends the parking of a gateway.
-func (m *Manager) parked(service, profile, reason string) {
+// watchParked watches for the event that ends the parking of a gateway.
+func (m *Manager) watchParked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		m.watchReplacer(service, profile)
 		return
@@ -109,14 +109,14 @@ func (m *Manager) parked(service, profile, reason string) {
 	m.watch().Interest(profile, m.inputsOf(profile))
 }
 
-// followState updates readiness and intent from a state file. It runs as a job and reads the file itself, so older content never
-// follows newer content.
+// followState updates readiness and intent from a state file. Only the queue of jobs calls it, and it reads the file itself. So
+// an older content is never used after a newer one.
 func (m *Manager) followState(profile string) {
 	m.noteHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher reports an unreadable file
 	service := profiles.SlotName(profile)
 	m.mu.Lock()
-	m.get(profile).wanted = state.Start()
+	m.recordOf(profile).wanted = state.Start()
 	m.mu.Unlock()
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
@@ -128,7 +128,7 @@ func (m *Manager) followState(profile string) {
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
-	serves, _ := m.by(profile)
+	serves, _ := m.servedByDefault(profile)
 	serves = serves && !m.Registry.Beside(profile) // the agent's own boot leaves a down file for such a profile too
 	if want, asked := m.Intents.Want(profile); asked {
 		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmd(profile), false)
@@ -186,7 +186,7 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := m.get(profile)
+	g := m.recordOf(profile)
 	if text != "" && text != g.trouble {
 		m.say("%s: %s", profiles.SlotName(profile), text)
 	}
@@ -195,16 +195,16 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverLooks is the least number of checks whether another instance has taken over, after a clean exit that no operator
+	// takeoverChecks is the least number of checks whether another instance has taken over, after a clean exit that no operator
 	// requested. The new instance writes its marker only after the old one is gone. Each pause between checks is twice as long as
 	// the one before. The checks also go on during the whole restart delay, because a start would end the new instance.
-	takeoverLooks = 5
+	takeoverChecks = 5
 	// replacerPoll is the time between checks whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second
 )
 
-// explain finds out whether a clean exit happened because another instance has taken over.
-func (m *Manager) explain(service, profile string, exit *supervisor.Exit, looks int) {
+// checkTakeover finds out whether a clean exit happened because another instance has taken over.
+func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
 		return // it has been started again meanwhile
@@ -213,9 +213,9 @@ func (m *Manager) explain(service, profile string, exit *supervisor.Exit, looks 
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
-	if looks < takeoverLooks || s.State == supervisor.Backoff {
+	if looks < takeoverChecks || s.State == supervisor.Backoff {
 		wait := min(25*time.Millisecond<<min(looks, 10), replacerPoll)
-		m.enqueueIn(wait, service, func() { m.explain(service, profile, exit, looks+1) })
+		m.enqueueIn(wait, service, func() { m.checkTakeover(service, profile, exit, looks+1) })
 	}
 }
 
@@ -238,7 +238,7 @@ func (m *Manager) watchReplacer(service, profile string) {
 	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
-// otherInputs is a hash that equals no real one, so all existing inputs count as changed.
+// otherInputs is a hash that no file has, so that any inputs count as changed.
 const otherInputs profiles.Hash = "written since the start"
 
 // noteInputs stores the inputs with which a gateway was started: a later change restarts it when it is parked. A change between
@@ -250,12 +250,12 @@ func (m *Manager) noteInputs(service, profile string) {
 		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
 	m.mu.Lock()
-	begun := m.get(profile).begun
+	begun := m.recordOf(profile).begun
 	m.mu.Unlock()
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := m.get(profile)
+	g := m.recordOf(profile)
 	if late && g.doubted != hash {
 		g.doubted = hash
 		hash = otherInputs

@@ -37,7 +37,7 @@ func (m *Manager) profileEvent(ctx context.Context, e profiles.Event) {
 func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
-	m.Registry.Found(p.Name)
+	m.Registry.AddPresent(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // an unreadable state does not start it
 	m.mu.Lock()
 	start := m.late.start(p.Name, state, m.Started)
@@ -74,8 +74,8 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 	}
 }
 
-// departed is a profile that is gone. A renamed profile has the same directory as its home, and a copy another one. This shows
-// whether a new profile has the credentials of a gateway that may still be running.
+// departed is a profile that is gone. A renamed profile keeps the directory of its home, and a copy has another directory. So
+// the directory shows whether a new profile has the credentials of a gateway that may still run.
 type departed struct {
 	profile string
 	at      time.Time
@@ -96,8 +96,8 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.left, func(_ profiles.HomeID, d departed) bool {
-		return time.Since(d.at) > renameTime && !lives(snap, profiles.SlotName(d.profile))
+	maps.DeleteFunc(m.departed, func(_ profiles.HomeID, d departed) bool {
+		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
 	})
 	g := m.gateways[profile]
 	if g == nil || g.home == (profiles.HomeID{}) {
@@ -109,7 +109,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 			to = name
 		}
 	}
-	m.left[g.home] = departed{profile, time.Now(), up && to == ""}
+	m.departed[g.home] = departed{profile, time.Now(), up && to == ""}
 	return to
 }
 
@@ -117,13 +117,13 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	home := m.get(profile).home
-	d, known := m.left[home]
+	home := m.recordOf(profile).home
+	d, known := m.departed[home]
 	if !known || d.profile == profile {
-		delete(m.left, home)
+		delete(m.departed, home)
 		return ""
 	}
-	m.left[home] = departed{d.profile, d.at, false}
+	m.departed[home] = departed{d.profile, d.at, false}
 	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
@@ -157,8 +157,8 @@ func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	})
 }
 
-// lives reports whether a service is not down.
-func lives(snap *supervisor.Snapshot, service string) bool {
+// isLive reports whether a service is not down.
+func isLive(snap *supervisor.Snapshot, service string) bool {
 	s := snap.Find(service)
 	return s != nil && s.State != supervisor.Down
 }
@@ -169,7 +169,7 @@ func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()
 		former := m.former(profile)
-		if !lives(snap, former) || snap.Stopping {
+		if !isLive(snap, former) || snap.Stopping {
 			return nil
 		}
 		select {
@@ -185,7 +185,7 @@ func (m *Manager) former(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {
-		if d, known := m.left[g.home]; known && d.profile != profile {
+		if d, known := m.departed[g.home]; known && d.profile != profile {
 			service = profiles.SlotName(d.profile)
 		}
 		for name, o := range m.gateways {

@@ -28,9 +28,9 @@ type serving struct {
 	state profiles.State // the report
 }
 
-// by reports whether the default profile's gateway serves another profile. said says that the gateway itself has reported so;
-// otherwise hinit only expects it.
-func (m *Manager) by(profile string) (serves, said bool) {
+// servedByDefault reports whether the default profile's gateway serves another profile. said reports whether the gateway itself
+// has said so. Otherwise hinit only expects it.
+func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
 	switch {
@@ -48,7 +48,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
 	}
-	serves, said := m.by(s.Profile)
+	serves, said := m.servedByDefault(s.Profile)
 	own := s.State != supervisor.Down
 	switch {
 	case serves && own:
@@ -67,7 +67,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 	return ""
 }
 
-const servedByDefault = "served by the multiplexer of profile " + profiles.Default
+const servedNote = "served by the multiplexer of profile " + profiles.Default
 
 // Note returns a remark for the status: which gateway serves the profile, and which exclusive values it shares with another
 // gateway.
@@ -76,16 +76,16 @@ func (m *Manager) Note(s *supervisor.Service) string {
 	case client.ServedTwice:
 		return "served twice: by its own gateway and by the multiplexer of profile " + profiles.Default + "; end one: hinit stop " + s.Profile
 	case client.ServedByDefault:
-		return servedByDefault
+		return servedNote
 	case client.ServedExpected:
-		return "expected to be " + servedByDefault
+		return "expected to be " + servedNote
 	case client.ServedByNone:
 		return "no gateway serves it, and it is wanted: hinit start " + s.Profile
 	}
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return m.get(s.Profile).prior
+		return m.recordOf(s.Profile).prior
 	}
 	return m.clash(s)
 }
@@ -101,7 +101,7 @@ func (m *Manager) wanted(profile string) bool {
 // Beside lets the gateway of a profile run although the multiplexer serves the profile, until the gateway is stopped.
 func (m *Manager) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
-	if serves, _ := m.by(profile); ok && serves {
+	if serves, _ := m.servedByDefault(profile); ok && serves {
 		m.Registry.SetBeside(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
 	}
 }
@@ -109,23 +109,23 @@ func (m *Manager) Beside(service string) {
 // Refuse returns an error for a gateway that must not be started, because the default profile's gateway serves its profile.
 func (m *Manager) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
-	if serves, _ := m.by(profile); !ok || !serves || m.Registry.Beside(profile) {
+	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.Beside(profile) {
 		return nil
 	}
-	return &client.Error{Kind: client.KindFailed, Message: servedByDefault + " (`--force` to run it beside)"}
+	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// served returns the gateways that run although, according to the configuration, the default profile's gateway serves their
+// runningThoughServed returns the gateways that run although, according to the configuration, the default profile's gateway serves their
 // profiles.
-func (m *Manager) served(t profiles.Topology) []string {
+func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.Beside(s.Profile)
 	})
 }
 
-// unserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
+// downThoughUnserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
 // profiles.
-func (m *Manager) unserved(t profiles.Topology) []string {
+func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.wanted(s.Profile)
 	})
@@ -147,21 +147,21 @@ const retireTime = 2 * time.Minute
 // retire ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
 // ended. Their desired states stay on the volume.
 func (m *Manager) retire(ctx context.Context, t profiles.Topology) error {
-	names := m.served(t)
+	names := m.runningThoughServed(t)
 	for _, name := range names {
 		m.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
 	}
-	return m.end(ctx, names...)
+	return m.endGateways(ctx, names...)
 }
 
-// end ends gateways. It returns when all their processes have ended, or when one is wanted again.
-func (m *Manager) end(ctx context.Context, names ...string) error {
+// endGateways ends gateways. It returns when all their processes have ended, or when one is wanted again.
+func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := m.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
 			return err
 		}
 	}
-	return m.await(ctx, func(snap *supervisor.Snapshot) string {
+	return m.awaitCondition(ctx, func(snap *supervisor.Snapshot) string {
 		for _, name := range names {
 			if s := snap.Find(name); s != nil && s.State != supervisor.Down && s.Want == supervisor.WantDown {
 				return name + " has not ended"
@@ -171,8 +171,8 @@ func (m *Manager) end(ctx context.Context, names ...string) error {
 	})
 }
 
-// await waits until the function what returns "". Any other result describes what is missing, and becomes part of the error.
-func (m *Manager) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
+// awaitCondition waits until the function what returns "". Any other result describes what is missing, and becomes part of the error.
+func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
 	for {
@@ -201,9 +201,9 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	was := m.serving.Swap(&serving{Topology: t, noted: run})
 	m.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
-		m.say("gateways that are down are " + servedByDefault)
+		m.say("gateways that are down are " + servedNote)
 	}
-	if len(m.served(t)) > 0 {
+	if len(m.runningThoughServed(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
 			if err := m.makeWay(ctx, t); err != nil {
 				m.say("%v", err)
@@ -225,12 +225,12 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 }
 
-// makeWay is called when a default gateway that was started without a command, as after a crash, now serves profiles of other
-// gateways. It ends the default gateway at once, then the others, and then starts the default gateway again.
+// makeWay is called when the default gateway was started without a command, as after a crash, and now serves profiles whose own
+// gateways run. It ends the default gateway, then the other gateways, and then starts the default gateway again.
 func (m *Manager) makeWay(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
-	if err := m.end(ctx, name); err != nil {
+	if err := m.endGateways(ctx, name); err != nil {
 		return err
 	}
 	if err := m.retire(ctx, t); err != nil {
@@ -244,7 +244,7 @@ func (m *Manager) makeWay(ctx context.Context, t profiles.Topology) error {
 
 // startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
-	for _, name := range m.unserved(t) {
+	for _, name := range m.downThoughUnserved(t) {
 		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
 	}
 }
@@ -303,14 +303,14 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 	}
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	restart := d != nil && d.Want == supervisor.WantUp && m.serving.Load().Multiplexed != t.Multiplexed
-	for _, name := range m.served(t) {
+	for _, name := range m.runningThoughServed(t) {
 		out.Steps = append(out.Steps, "stop "+name)
 	}
 	if restart {
 		out.Steps = append(out.Steps, "restart "+d.Name)
 	}
 	if !t.Multiplexed {
-		for _, name := range m.unserved(t) {
+		for _, name := range m.downThoughUnserved(t) {
 			out.Steps = append(out.Steps, "start "+name)
 		}
 	}
@@ -331,7 +331,7 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 		if err := m.Registry.Do(ctx, supervisor.Restart{Name: d.Name}); err != nil {
 			return out, err
 		}
-		err := m.await(ctx, func(snap *supervisor.Snapshot) string {
+		err := m.awaitCondition(ctx, func(snap *supervisor.Snapshot) string {
 			if s := snap.Find(d.Name); s != nil && s.Run <= d.Run {
 				return d.Name + " has not ended"
 			}
@@ -353,7 +353,7 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 func (m *Manager) noteExclusives(service, profile string) {
 	list, _ := m.Store.Exclusives(profile) // an unreadable file can't be compared
 	m.mu.Lock()
-	m.get(profile).exclusives = list
+	m.recordOf(profile).exclusives = list
 	m.mu.Unlock()
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.clash(s); text != "" {
@@ -370,7 +370,7 @@ func (m *Manager) clash(s *supervisor.Service) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	mine := m.get(s.Profile).exclusives
+	mine := m.recordOf(s.Profile).exclusives
 	if len(mine) == 0 {
 		return ""
 	}
@@ -379,7 +379,7 @@ func (m *Manager) clash(s *supervisor.Service) string {
 		if o.Kind != supervisor.KindGateway || o.PID == 0 || o.Name == s.Name {
 			continue
 		}
-		for _, x := range m.get(o.Profile).exclusives {
+		for _, x := range m.recordOf(o.Profile).exclusives {
 			if text := "it has the same " + x.Name + " as " + o.Name; slices.Contains(mine, x) && len(clashes) < 4 {
 				clashes = append(clashes, text)
 			}

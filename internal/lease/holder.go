@@ -62,7 +62,7 @@ func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.as(v.readNote) // after an error the older note stays
+			_ = v.withDir(v.readNote) // after an error the older note stays
 			v.reading.Store(false)
 		})
 	}
@@ -79,7 +79,7 @@ func stranger(at string, own int) (pid int, command string) {
 		status := procstat.StatusOf(strconv.Itoa(holder))
 		// another hinit runs as this user, or as root if it is PID 1
 		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
-			pid, command = holder, word(strings.Join(status.Fields("Name"), " "))
+			pid, command = holder, printable(strings.Join(status.Fields("Name"), " "))
 		}
 	})
 	return pid, command
@@ -92,17 +92,17 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	if err != nil || json.Unmarshal(raw, &h) != nil {
 		h = Holder{}
 	}
-	h.Host = word(h.Host)
+	h.Host = printable(h.Host)
 	v.note.Store(&h)
 	return err
 }
 
-// leaveNote writes the note about this holder. On a local disk it also removes files of older versions. It does so as the agent:
-// the agent could give one of these names to any directory, which root would remove.
+// leaveNote writes the note about this holder. On a local disk it also removes files of older versions. It works as the agent,
+// because the agent could give one of these names to any directory, and root would remove that directory.
 func (v *Volume) leaveNote(local bool) {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
-	_ = v.as(func(d *fsutil.Dir) error { // an error is ignored: the note decides nothing
+	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note decides nothing
 		if old, _, _ := d.ReadSome(DirName, 4096); local { // the next start removes the rest
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
@@ -116,8 +116,8 @@ func (v *Volume) leaveNote(local bool) {
 	})
 }
 
-// word makes a text from the note safe to display.
-func word(s string) string {
+// printable makes a text from the note safe to display.
+func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
 			return -1

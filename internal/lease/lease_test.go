@@ -106,7 +106,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	holder := take(t, a.busy, "word that it waits")
 	host, err := os.Hostname()
 	must(t, err)
-	if h := holder(); h.Host != word(host) || h.Since.IsZero() || h.PID != 0 {
+	if h := holder(); h.Host != printable(host) || h.Since.IsZero() || h.PID != 0 {
 		t.Errorf("the holder is %+v", h)
 	}
 	must(t, os.RemoveAll(dir), os.WriteFile(filepath.Join(home, "lease.51"), nil, 0o644), os.Symlink("/etc", dir))
@@ -337,7 +337,7 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 		strings.Repeat("x", 1e5): "another process",
 	} {
 		must(t, os.WriteFile(note, []byte(text), 0o644))
-		_ = v.as(v.readNote)
+		_ = v.withDir(v.readNote)
 		if got := v.note.Load().String(); got != want {
 			t.Errorf("%.40q: %q", text, got)
 		}

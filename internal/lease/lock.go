@@ -114,7 +114,7 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 		return nil, nil
 	}
 	end, file := make(chan error, 1), v.held.File
-	guard.Go("proving the lock of the volume", func() { v.keep(ctx, file, end) })
+	guard.Go("proving the lock of the volume", func() { v.proveRegularly(ctx, file, end) })
 	return end, nil
 }
 
@@ -122,7 +122,7 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) error {
 	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
-	err := v.as(func(d *fsutil.Dir) (err error) {
+	err := v.withDir(func(d *fsutil.Dir) (err error) {
 		h.release()
 		h.Lock, err = d.Lock(func(dir *os.File) error {
 			at, _ = placeOf(dir), v.readNote(d)
@@ -136,11 +136,11 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	})
 	for unnoticed := time.Duration(0); err == nil && shared && h.File == nil && ctx.Err() == nil; {
 		switch h.File, err = v.lockFile(); {
-		case err == nil, unable(err):
+		case err == nil, cannotLock(err):
 			pause.For(ctx, unnoticed)
 			continue
 		case errors.Is(err, errLocked):
-			_ = v.as(v.readNote) // an error is ignored: the note is only shown
+			_ = v.withDir(v.readNote) // an error is ignored: the note is only shown
 			wait()
 			// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
 			unnoticed = v.every + v.every/10
@@ -150,7 +150,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		pause.For(ctx, askEvery)
 		err = nil
 	}
-	if shared && unable(err) {
+	if shared && cannotLock(err) {
 		alone, err = err.Error(), nil
 	}
 	if ctx.Err() != nil {
@@ -170,15 +170,15 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	return nil
 }
 
-// unable reports whether an error says that files can't be locked here at all.
-func unable(err error) bool {
+// cannotLock reports whether an error says that files can't be locked here at all.
+func cannotLock(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission}, func(no error) bool { return errors.Is(err, no) })
 }
 
-// as takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
+// withDir takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
 // permissions limit f. If that user may not open the directory, it opens it as this process. It also works with a server that
 // refuses root.
-func (v *Volume) as(f func(*fsutil.Dir) error) error {
+func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
 		for _, a := range []*fsutil.Actor{v.actor, nil} {
@@ -289,7 +289,7 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 // lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine
 // holds the lock.
 func (v *Volume) lockFile() (file *os.File, err error) {
-	err = v.as(func(d *fsutil.Dir) (err error) {
+	err = v.withDir(func(d *fsutil.Dir) (err error) {
 		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
 			if !errors.Is(err, fs.ErrNotExist) { // the agent has put another file there, perhaps a directory with files of root
 				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // after an error the calls below say why
@@ -346,15 +346,15 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 
 // proveLock asks the server whether this process still holds the lock.
 func (v *Volume) proveLock(file *os.File) error {
-	return v.as(func(d *fsutil.Dir) error {
+	return v.withDir(func(d *fsutil.Dir) error {
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer
 		_, err := file.ReadAt(make([]byte, 1), 0)
 		return errors.Join(err, checkLockName(d, file), relock(file))
 	})
 }
 
-// keep confirms the lock of a file periodically, until that fails or ctx ends.
-func (v *Volume) keep(ctx context.Context, file *os.File, lost chan<- error) {
+// proveRegularly confirms the lock of a file periodically, until that fails or ctx ends.
+func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
 		if !pause.For(ctx, v.every) {
 			return

@@ -34,11 +34,11 @@ type Held struct {
 
 	news chan struct{} // capacity 1; holds a token after a message
 
-	said    sync.Mutex
-	until   time.Duration // end of the lease, by CLOCK_BOOTTIME
-	other   Holder        // holder of the lease, if it is another machine
-	waits   bool          // the program has reported that it waits
-	resumes bool          // Acquire must continue the lease of the program before re-execution
+	messages    sync.Mutex
+	until       time.Duration // end of the lease, by CLOCK_BOOTTIME
+	otherHolder Holder        // holder of the lease, if it is another machine
+	waits       bool          // the program has reported that it waits
+	resumes     bool          // Acquire must continue the lease of the program before re-execution
 }
 
 // NewHeld returns the lock of a data directory with a lease. Apart from the lease it is like NewVolume.
@@ -50,44 +50,44 @@ func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
 
 // Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores anything else. It doesn't block.
 func (p *Held) Message(words string) {
-	p.said.Lock()
+	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
 			p.until, p.waits = time.Duration(n)*time.Microsecond, false
 		}
 	} else if who, is := strings.CutPrefix(words, waitsWord); is {
-		if host := word(who); !p.waits || host != p.other.Host {
-			p.other = Holder{Host: host, Since: time.Now(), Lease: true}
+		if host := printable(who); !p.waits || host != p.otherHolder.Host {
+			p.otherHolder = Holder{Host: host, Since: time.Now(), Lease: true}
 		}
 		p.until, p.waits = 0, true
 	}
-	p.said.Unlock()
+	p.messages.Unlock()
 	pause.Wake(p.news)
 }
 
-// left returns how much time of the lease is left, and whether the program waits for another holder.
-func (p *Held) left() (left time.Duration, waits bool) {
-	p.said.Lock()
-	defer p.said.Unlock()
+// remaining returns how much time of the lease is left, and whether the program waits for another holder.
+func (p *Held) remaining() (left time.Duration, waits bool) {
+	p.messages.Lock()
+	defer p.messages.Unlock()
 	return p.until - now(), p.waits
 }
 
 // Acquire implements [Lock].
 func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
-	p.said.Lock()
+	p.messages.Lock()
 	resumes := p.resumes
 	p.resumes = false
-	p.said.Unlock()
+	p.messages.Unlock()
 	wait := sync.OnceFunc(func() {
 		busy(func() Holder {
-			p.said.Lock()
-			defer p.said.Unlock()
-			return p.other
+			p.messages.Lock()
+			defer p.messages.Unlock()
+			return p.otherHolder
 		})
 	})
 	p.drop()
 	for !resumes {
-		left, waits := p.left()
+		left, waits := p.remaining()
 		if left > 0 {
 			break
 		}
@@ -116,7 +116,7 @@ func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lo
 // watch waits for the end of the lease, and reports it.
 func (p *Held) watch(ctx context.Context, lost chan<- error) {
 	for {
-		left, _ := p.left()
+		left, _ := p.remaining()
 		if left <= 0 {
 			p.mu.Lock()
 			p.lost = true
@@ -135,17 +135,17 @@ func (p *Held) watch(ctx context.Context, lost chan<- error) {
 
 // why returns the reason why the lease is not held.
 func (p *Held) why() error {
-	p.said.Lock()
-	defer p.said.Unlock()
+	p.messages.Lock()
+	defer p.messages.Unlock()
 	if p.waits {
-		return errors.New("the lease of the volume has gone to " + p.other.Host)
+		return errors.New("the lease of the volume has gone to " + p.otherHolder.Host)
 	}
 	return errEnded
 }
 
 // Check implements [Lock].
 func (p *Held) Check() error {
-	if left, _ := p.left(); left <= 0 {
+	if left, _ := p.remaining(); left <= 0 {
 		return p.why()
 	}
 	return p.Volume.Check()
@@ -154,8 +154,8 @@ func (p *Held) Check() error {
 // HandOver implements [Lock].
 func (p *Held) HandOver() *Handover {
 	h := p.Volume.HandOver()
-	p.said.Lock()
-	defer p.said.Unlock()
+	p.messages.Lock()
+	defer p.messages.Unlock()
 	h.Until = p.until
 	return h
 }

@@ -71,7 +71,7 @@ func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	p := newHeld(t.TempDir())
 	for _, words := range []string{"", "held", "held ", "held x", "held -5", "held 99999999999999999999", "held 9007199254740993", "HELD 5", "free"} {
 		p.Message(words)
-		if left, waits := p.left(); left > 0 || waits {
+		if left, waits := p.remaining(); left > 0 || waits {
 			t.Errorf("%q: %v left, waits %v", words, left, waits)
 		}
 	}

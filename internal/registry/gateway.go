@@ -28,7 +28,7 @@ type Gateway struct {
 // set. The caller must call answer, which waits for the supervisor.
 func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
-	known := r.knows(name)
+	known := r.isKnown(name)
 	var s Slot
 	r.mu.Lock()
 	r.down[g.Profile.Name] = g.Down
@@ -38,7 +38,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	r.mu.Unlock()
 	if !g.Slotted { // first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, g.Down)
-		r.make(ctx, s, false)
+		r.makeSlot(ctx, s, false)
 	}
 	want := supervisor.WantDown
 	if g.Start {
@@ -54,7 +54,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 			err = r.Do(ctx, supervisor.Start{Name: name})
 		}
 		if g.Now {
-			r.make(ctx, s, true)
+			r.makeSlot(ctx, s, true)
 		}
 		return err
 	}
@@ -126,12 +126,12 @@ func (r *Registry) Beside(profile string) bool { return r.o.Units.Beside(profile
 
 // Restore makes the slot of a service again, after a client has removed it.
 func (r *Registry) Restore(ctx context.Context, service string) {
-	if r.follow() == nil || r.HasSlot(service) {
+	if r.currentFollower() == nil || r.HasSlot(service) {
 		return
 	}
 	cfg := r.o.Config()
 	if s, own := cfg.Services[service]; own {
-		r.publish(ctx, cfg, s)
+		r.publishSlot(ctx, cfg, s)
 		return
 	}
 	profile, ok := profiles.SlotProfile(service)
@@ -145,14 +145,14 @@ func (r *Registry) Restore(ctx context.Context, service string) {
 	r.mu.Lock()
 	r.down[profile] = true
 	r.mu.Unlock()
-	r.make(ctx, r.gatewaySlot(p, true), true)
+	r.makeSlot(ctx, r.gatewaySlot(p, true), true)
 	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
 		r.o.Logger.Say("%v", err)
 	}
 }
 
-// Found notes that a profile is on the volume.
-func (r *Registry) Found(profile string) {
+// AddPresent notes that a profile is on the volume.
+func (r *Registry) AddPresent(profile string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.present[profile] = true

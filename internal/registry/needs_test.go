@@ -15,7 +15,7 @@ import (
 // TestWhatIsRegisteredDuringTheBootWaitsForIt: a slot of the agent started its gateway before the boot had removed what the last one had left.
 func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	r := New(Options{})
-	r.Found("decided")
+	r.AddPresent("decided")
 	for _, tt := range []struct {
 		unit           supervisor.Unit
 		boot, profiles bool // what has come about
@@ -31,7 +31,7 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	} {
 		r.met.boot.Store(tt.boot)
 		r.met.profiles.Store(tt.profiles)
-		if got := fmt.Sprint(r.unmet(tt.unit)); got != tt.want {
+		if got := fmt.Sprint(r.unmetNeeds(tt.unit)); got != tt.want {
 			t.Errorf("a %s of %q, boot %v, profiles %v: waits for %s, not %s", tt.unit.Kind, tt.unit.Profile, tt.boot, tt.profiles, got, tt.want)
 		}
 	}

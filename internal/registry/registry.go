@@ -94,14 +94,14 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and are started after the boot
 		return r.Loop.RegisterSoon(ctx, u, want)
 	}
-	u.Needs = r.unmet(u)
+	u.Needs = r.unmetNeeds(u)
 	r.o.Health.Prepare(&u)
 	release := r.o.Logs.Hold(u.Name)
 	r.o.Logs.Open(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
-	known := r.knows(u.Name)
+	known := r.isKnown(u.Name)
 	if !known { // before the start, so that a check sees the first line
 		r.o.Health.Check(&u)
 	}
@@ -119,18 +119,18 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	}
 }
 
-func (r *Registry) knows(service string) bool { return r.Snapshot().Find(service) != nil }
+func (r *Registry) isKnown(service string) bool { return r.Snapshot().Find(service) != nil }
 
 // Observe drops the log and the checks of a service that the supervisor has forgotten. It does not block.
 func (r *Registry) Observe(rec supervisor.Record) {
 	if !rec.Dropped {
 		return
 	}
-	if !r.knows(rec.Service) {
+	if !r.isKnown(rec.Service) {
 		r.o.Health.Drop(rec.Service)
 		r.o.Units.RemoveCgroup(rec.Service)
 	}
-	r.o.Logs.Drop(rec.Service, r.knows)
+	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
 // Reserved returns why a service directory that hinit didn't make can't have a name, "" if it can.
@@ -138,7 +138,7 @@ func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
 		return "the name is taken by hinit itself"
-	case r.knows(name):
+	case r.isKnown(name):
 		return "hinit has a service of that name; `hinit start " + name + "` brings its slot back"
 	}
 	return ""
@@ -154,10 +154,10 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 
 // Identity returns user, environment and directory for a service directory that hinit didn't make: as root, without anything from
 // the agent, or as the agent.
-func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.Foreign(r.o.Config(), root) }
+func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// Room returns why there is no room for another service directory that hinit didn't make, nil if there is. Such a service needs
-// more descriptors than others.
+// Room returns an error if there is no room for another service directory that hinit did not make. Such a service needs more
+// descriptors than others.
 func (r *Registry) Room() error { return tuning.CheckDescriptors() }
 
 // The needs that the boot meets (contract, section 2).
@@ -188,9 +188,9 @@ func (r *Registry) Meet(ctx context.Context, need string) error {
 // StartInOrder makes gateways wait until all profiles are known, so that recently used profiles start first.
 func (r *Registry) StartInOrder(on bool) { r.met.inOrder.Store(on) }
 
-// unmet returns the needs of a new service. A gateway needs the boot's decision about its profile, a service needs the boot, and
+// unmetNeeds returns the needs of a new service. A gateway needs the boot's decision about its profile, a service needs the boot, and
 // a hook needs nothing.
-func (r *Registry) unmet(u supervisor.Unit) []string {
+func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
 	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for it
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():

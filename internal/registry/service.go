@@ -23,7 +23,7 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 			continue
 		}
 		answers = append(answers, r.service(ctx, cfg, s, u))
-		r.make(ctx, r.serviceSlot(cfg, s), false)
+		r.makeSlot(ctx, r.serviceSlot(cfg, s), false)
 	}
 	for _, answer := range answers {
 		if err := answer(); err != nil && (len(problems) == 0 || !errors.Is(err, supervisor.ErrStopping)) {
@@ -69,7 +69,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 		return err
 	}
 	if !known || before.Enabled != s.Enabled {
-		r.publish(ctx, cfg, s)
+		r.publishSlot(ctx, cfg, s)
 	}
 	switch {
 	case !known || before.Enabled == s.Enabled, s.Enabled && !s.WantedUp():
@@ -80,10 +80,10 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
 }
 
-// publish makes the slot of a service of hinit.yaml, and updates the down file of an existing one.
-func (r *Registry) publish(ctx context.Context, cfg *config.Config, s config.Service) {
-	r.make(ctx, r.serviceSlot(cfg, s), true)
-	if f := r.follow(); f != nil {
+// publishSlot makes the slot of a service of hinit.yaml, and updates the down file of an existing one.
+func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
+	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
+	if f := r.currentFollower(); f != nil {
 		f.SetDown(s.Name, !s.WantedUp())
 	}
 }

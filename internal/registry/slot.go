@@ -27,7 +27,7 @@ type Slot struct {
 	Name string
 	Down bool              // the service does not start with the container
 	Argv []string          //
-	Env  map[string]string // in addition to the container's variables
+	Env  map[string]string // variables that are added to the container's
 	Dir  string            // "" if the command may run in any directory
 	Cred *proc.Cred        // nil for the user who runs the command
 
@@ -56,7 +56,7 @@ func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	}
 }
 
-func (r *Registry) follow() Follower {
+func (r *Registry) currentFollower() Follower {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.follower
@@ -75,9 +75,9 @@ func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 // Exports returns the variables that the slot of a service exports, nil for none. The map must not be changed.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// make makes the follower create a slot. With now it waits until the slot is complete.
-func (r *Registry) make(ctx context.Context, s Slot, now bool) {
-	f := r.follow()
+// makeSlot makes the follower create a slot. With now it waits until the slot is complete.
+func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
+	f := r.currentFollower()
 	if f == nil {
 		return
 	}
@@ -101,15 +101,15 @@ func (r *Registry) SlotGone(service string) {
 // Withdraw removes the slot of a service.
 func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	r.SlotGone(service)
-	if f := r.follow(); f != nil {
+	if f := r.currentFollower(); f != nil {
 		return f.Withdraw(ctx, service)
 	}
 	return nil
 }
 
-// SetDown sets whether a gateway's slot has a down file, that is, whether the gateway stays down when the container starts. If
-// the file is known to be right already, nothing is done unless always is set: a client that removes a slot removes the down file
-// first.
+// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. Unless
+// always is set, it does nothing if the file is known to be right. A client that removes a slot removes the down file first, so
+// always is needed then.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]

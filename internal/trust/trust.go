@@ -29,8 +29,8 @@ type Doubt struct {
 // String returns the doubt in words, with the remedy.
 func (d *Doubt) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Judge returns how other users could change an inode with this owner and mode, and a command that prevents it. It returns "" if
-// they can't.
+// Judge examines the owner and mode of an inode. It returns how other users could change the inode, and a command that prevents
+// it. It returns "" if they can't.
 type Judge func(st *unix.Stat_t) (why, remedy string)
 
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
@@ -143,14 +143,14 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 		unix.Close(fd)
 		return -1, w.doubt, errors.New("not a regular file")
 	}
-	w.question(fd, &st)
+	w.recordDoubt(fd, &st)
 	return fd, w.doubt, nil
 }
 
-// Look resolves a path like [Open], but opens nothing. For a directory, the doubt also covers who could create entries in it, so
+// Check resolves a path like [Open], but opens nothing. For a directory, the doubt also covers who could create entries in it, so
 // a sticky directory that everybody can write is in doubt. If the path does not exist, the error is [unix.ENOENT], and the doubt
 // covers who could create it.
-func Look(path string, judge Judge) (*Doubt, error) {
+func Check(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
 	err := w.resolve(path)
@@ -178,7 +178,7 @@ func (w *walk) close() {
 	unix.Close(w.at)
 }
 
-const look = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+const openFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 // resolve resolves path, following links. Afterwards w.at is the result.
 func (w *walk) resolve(path string) error {
@@ -216,7 +216,7 @@ func (w *walk) resolve(path string) error {
 
 // root begins at the root directory.
 func (w *walk) root() error {
-	fd, err := retry(func() (int, error) { return unix.Open("/", look|unix.O_DIRECTORY, 0) })
+	fd, err := retry(func() (int, error) { return unix.Open("/", openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (w *walk) step(parent, fd int) {
 
 // enter opens a name in the directory w.at.
 func (w *walk) enter(name string) error {
-	fd, err := retry(func() (int, error) { return unix.Openat(w.at, name, look, 0) })
+	fd, err := retry(func() (int, error) { return unix.Openat(w.at, name, openFlags, 0) })
 	if err != nil {
 		return err
 	}
@@ -255,12 +255,12 @@ func (w *walk) examine() error {
 	if err := unix.Fstat(w.at, &w.st); err != nil {
 		return err
 	}
-	w.question(w.at, &w.st)
+	w.recordDoubt(w.at, &w.st)
 	return nil
 }
 
-// question records the first doubt.
-func (w *walk) question(fd int, st *unix.Stat_t) {
+// recordDoubt records the first doubt.
+func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
 	w.open = nil
 	if w.judge == nil || w.doubt != nil {
 		return
@@ -315,22 +315,22 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// Leads reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in an
+// ContainsPath reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in an
 // option. If in doubt it returns true.
-func Leads(value, dir string) bool {
+func ContainsPath(value, dir string) bool {
 	for {
 		i := strings.Index(value, dir)
 		if i < 0 {
 			return false
 		}
 		value = value[i+len(dir):]
-		if value == "" || !inName(value[0]) {
+		if value == "" || !continuesName(value[0]) {
 			return true
 		}
 	}
 }
 
-// inName reports whether a byte can continue a name, which is then another directory's.
-func inName(c byte) bool {
+// continuesName reports whether a byte can continue a name, which is then another directory's.
+func continuesName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }

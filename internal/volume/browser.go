@@ -28,7 +28,7 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
 		return nil
 	}
-	path := p.baked()
+	path := p.bakedBrowser()
 	if path == "" {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
@@ -49,8 +49,8 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// baked returns the browser that the image's file names, "" for none.
-func (p *seeder) baked() string {
+// bakedBrowser returns the browser that the image's file names, "" for none.
+func (p *seeder) bakedBrowser() string {
 	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
 	if err != nil || !filepath.IsAbs(path) {

@@ -66,7 +66,7 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 // Plant is the phase that copies the image's files to an empty data directory.
 func Plant(ctx context.Context, o Options, s *boot.Step) error {
 	p := &seeder{Options: o.withDefaults()}
-	return p.plant(ctx, s)
+	return p.copySeed(ctx, s)
 }
 
 func (p *seeder) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }

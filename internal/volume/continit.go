@@ -45,14 +45,14 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		}
 		return nil, lines
 	}
-	if doubt := agentsSay(dir, agent); doubt != nil && len(entries) > 0 {
+	if doubt := agentDoubt(dir, agent); doubt != nil && len(entries) > 0 {
 		skip(dir, "the agent's user can write it, and root would run what is in it; give it to root or mount it read-only (%s)", doubt)
 		return nil, lines
 	}
 	for _, e := range entries { // os.ReadDir sorts by bytes
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
-		doubt := agentsSay(path, agent)
+		doubt := agentDoubt(path, agent)
 		switch {
 		case slices.Contains(replaced, e.Name()):
 			lines = append(lines, boot.Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
@@ -72,13 +72,13 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentsSay returns how the agent's user could change what a path leads to, links included, nil if it can't. If hinit is not
+// agentDoubt returns how the agent's user could change what a path leads to, links included, nil if it can't. If hinit is not
 // root, it is always nil.
-func agentsSay(path string, agent *fsutil.Actor) *trust.Doubt {
+func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil
 	}
 	id := agent.Identity()
-	doubt, _ := trust.Look(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be executed either
+	doubt, _ := trust.Check(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be executed either
 	return doubt
 }

@@ -21,7 +21,7 @@ func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
 		state = "{\"gateway_state\":\"running\"}\n"
 	}
-	return errors.Join(p.authBootstrap(s), p.once(s, "gateway_state.json", state, 0o644))
+	return errors.Join(p.authBootstrap(s), p.writeIfMissing(s, "gateway_state.json", state, 0o644))
 }
 
 const authFile = "auth.json"
@@ -29,13 +29,13 @@ const authFile = "auth.json"
 // authBootstrap makes the directory of the credentials usable for the agent, and writes the credentials from the environment.
 func (p *seeder) authBootstrap(s *boot.Step) error {
 	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
-	base, rel, err := p.residence()
+	base, rel, err := p.credentialsDir()
 	if err != nil {
 		s.Warn("%v: %s is seeded nowhere", err, authFile)
 		return nil
 	}
 	if base != p.Home {
-		d, err := p.openResidence(s, base, rel)
+		d, err := p.openCredentialsDir(s, base, rel)
 		if errors.Is(err, fsutil.ErrSymlink) {
 			s.Refuse("credential residence creation", filepath.Join(base, rel))
 			return nil
@@ -49,11 +49,11 @@ func (p *seeder) authBootstrap(s *boot.Step) error {
 		}
 		return p.create(s, d, filepath.Join(rel, authFile), []byte(secret), 0o600)
 	}
-	return p.once(s, authFile, secret, 0o600)
+	return p.writeIfMissing(s, authFile, secret, 0o600)
 }
 
-// once writes a file of the data directory if it is missing and the text is not empty.
-func (p *seeder) once(s *boot.Step, name, text string, mode fs.FileMode) error {
+// writeIfMissing writes a file of the data directory if it is missing and the text is not empty.
+func (p *seeder) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
 	}
@@ -68,9 +68,9 @@ func (p *seeder) once(s *boot.Step, name, text string, mode fs.FileMode) error {
 	return p.create(s, d, name, []byte(text), mode)
 }
 
-// residence returns the directory of the credentials, which HERMES_AUTH_HOME can change. rel is the place of this home in it,
+// credentialsDir returns the directory of the credentials, which HERMES_AUTH_HOME can change. rel is the place of this home in it,
 // which the home of a named profile needs.
-func (o Options) residence() (base, rel string, err error) {
+func (o Options) credentialsDir() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")
 	if !set {
 		return o.Home, "", nil
@@ -91,9 +91,9 @@ var credentials = []string{
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openResidence creates the directory of HERMES_AUTH_HOME, with rel in it, and gives root's credentials there to the agent. It
+// openCredentialsDir creates the directory of HERMES_AUTH_HOME, with rel in it, and gives root's credentials there to the agent. It
 // follows no link. If the directory belongs to root and has other files, it may be the system's, and keeps its owner.
-func (p *seeder) openResidence(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
+func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds where the agent may create it
 	if err == nil {
 		made.Close()
@@ -167,7 +167,7 @@ func RebootstrapHook(o Options) (boot.Hook, bool) {
 	}
 	o = o.withDefaults()
 	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")
-	base, rel, err := o.residence()
+	base, rel, err := o.credentialsDir()
 	if err != nil {
 		return boot.Hook{}, false
 	}

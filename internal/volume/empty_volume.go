@@ -26,11 +26,12 @@ const (
 	seedChunk = 1 << 20
 )
 
-// beforeTheBoot are names that an empty data directory may have: from the file system, the lease and an interrupted boot.
-var beforeTheBoot = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
+// namesInEmptyVolume are names that an empty data directory may contain. The file system, the lease and an interrupted boot
+// create them.
+var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
 
-// plant copies the seed to an empty data directory, as the agent's user and with the modes of the image.
-func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
+// copySeed copies the seed to an empty data directory, as the agent's user and with the modes of the image.
+func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -39,7 +40,7 @@ func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
 	empty, grown := true, false
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
 		grown = name == seedGrown && kind.IsDir()
-		empty = empty && slices.Contains(beforeTheBoot, name)
+		empty = empty && slices.Contains(namesInEmptyVolume, name)
 		return !grown
 	})
 	if err != nil || !empty && !grown {
@@ -47,11 +48,11 @@ func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
 	}
 	err = d.Together(func(d *fsutil.Dir) error {
 		if !grown {
-			if err := p.grow(ctx, d); err != nil {
+			if err := p.unpackSeed(ctx, d); err != nil {
 				return err
 			}
 		}
-		return settle(d)
+		return moveSeed(d)
 	})
 	if err != nil {
 		return fmt.Errorf("cannot fill %q with what the image keeps for an empty one, so the boot steps have to: %w", p.Home, err)
@@ -60,8 +61,8 @@ func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// grow copies the seed to seedGrown.
-func (p *seeder) grow(ctx context.Context, d *fsutil.Dir) error {
+// unpackSeed copies the seed to seedGrown.
+func (p *seeder) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	k, err := kept.Read(p.Image.Seed)
 	if err != nil {
 		return err
@@ -109,8 +110,8 @@ func (p *seeder) grow(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, seedGrown)
 }
 
-// settle moves the content of seedGrown to the data directory, and removes seedGrown. It keeps existing files.
-func settle(d *fsutil.Dir) error {
+// moveSeed moves the content of seedGrown to the data directory, and removes seedGrown. It keeps existing files.
+func moveSeed(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(seedGrown)
 	if err != nil {
 		return err

@@ -35,10 +35,10 @@ type check struct {
 // examine examines the data volume for hinit doctor, and sends a message before and after each check.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
-		p.say(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
+		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
 		var found client.Findings
 		c.run(&found)
-		p.say(boot.Message{Found: found})
+		p.send(boot.Message{Found: found})
 	}
 }
 

@@ -37,7 +37,7 @@ var ErrHook = errors.New("a required boot step has failed")
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether skills also come from places that are not inputs of that script.
+// skillsElsewhere reports whether skills also come from directories that the hook does not list as inputs.
 func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
@@ -67,7 +67,7 @@ func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 // caller must then print "fatal: stopping the container" and stop it.
 //
 // say is called by one goroutine at a time, the runner possibly by several. RunHooks blocks until the runner returns.
-func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
+func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
 	var mu sync.Mutex
 	saying := func(l boot.Line) {
 		mu.Lock()
@@ -76,7 +76,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, 
 	}
 	var phases []client.BootStep
 	for len(hooks) > 0 {
-		n := m.together(hooks)
+		n := m.parallelHooks(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
 		hooks = hooks[n:]
 		batch := make([]client.BootStep, len(now))
@@ -104,11 +104,11 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, 
 	return phases, nil
 }
 
-// together returns how many of the first hooks can run in parallel.
-func (m *Memory) together(hooks []boot.Hook) int {
+// parallelHooks returns how many of the first hooks can run in parallel.
+func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
-		s := m.find(h)
+		s := m.stepOf(h)
 		if s == nil {
 			return max(i, 1)
 		}
@@ -123,13 +123,13 @@ func (m *Memory) together(hooks []boot.Hook) int {
 }
 
 // runOne runs a hook unless it can be skipped.
-func runOne(ctx context.Context, h boot.Hook, runner Runner, m *Memory, strict bool, say func(boot.Line)) (client.BootStep, error) {
+func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
 	start := time.Now()
 	if m.unchanged(ctx, h) {
 		return client.BootStep{Name: h.Name, Seconds: boot.Since(start), Skipped: true}, nil
 	}
 	failure := runHook(ctx, h, runner, say, strict || h.Required)
-	m.ran(ctx, h, failure == nil)
+	m.recordEnd(ctx, h, failure == nil)
 	p := client.BootStep{Name: h.Name, Seconds: boot.Since(start)}
 	if failure != nil {
 		p.Error = failure.Error()

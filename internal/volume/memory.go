@@ -27,8 +27,8 @@ const (
 	tight = 80
 )
 
-// record writes down the memory of gateways that run. It keeps the records of other gateways whose profiles still exist.
-func record(o Options, list []boot.Gateway) error {
+// recordMemory records the memory of running gateways. It keeps the records of other gateways whose profiles still exist.
+func recordMemory(o Options, list []boot.Gateway) error {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func record(o Options, list []boot.Gateway) error {
 		return err
 	}
 	used := make(map[string]uint64)
-	for service, bytes := range remembered(home) {
+	for service, bytes := range readMemoryRecord(home) {
 		if profile, is := profiles.SlotProfile(service); is && home.Has(boot.ProfilesDir+"/"+profile) == nil {
 			used[service] = bytes
 		}
@@ -66,8 +66,8 @@ func record(o Options, list []boot.Gateway) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// remembered returns the records in memoryFile. It returns nil if the file can't be read, or another user could have written it.
-func remembered(home *fsutil.Dir) (used map[string]uint64) {
+// readMemoryRecord returns the records in memoryFile. It returns nil if the file can't be read, or another user could have written it.
+func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	f, err := home.Open(memoryFile)
 	if err != nil {
 		return nil
@@ -84,18 +84,18 @@ func remembered(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admit says which gateways have no room for the memory that they had before.
-func admit(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
+// admitGateways returns the gateways for which the container has no memory, by what they used before.
+func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
 		return nil
 	}
 	defer home.Close()
-	return withoutRoom(list, remembered(home), c)
+	return withoutRoom(list, readMemoryRecord(home), c)
 }
 
-// withoutRoom gives room to gateways, the most important first, and says which ones must wait. A gateway without a record needs
-// no room. No gateway counts for more than half of the room, so that none waits for ever.
+// withoutRoom reserves memory for gateways, the most important first, and returns which gateways must wait. A gateway without a
+// record needs no memory. A gateway counts for at most half of the memory, so that each can start at some time.
 func withoutRoom(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * tight
 	room := most - min(c.Used, most)

@@ -73,7 +73,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	o := Options{Options: boot.Options{Home: data}}
-	if err := record(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
+	if err := recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
 		t.Fatal(err)
 	}
 	home, err := fsutil.OpenReal(data, fsutil.Self())
@@ -81,7 +81,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer home.Close()
-	used := remembered(home)
+	used := readMemoryRecord(home)
 	if names := slices.Sorted(maps.Keys(used)); !slices.Equal(names, []string{"gateway-coder", "gateway-old"}) || used["gateway-old"] != 7 || used["gateway-coder"] < 10_000 {
 		t.Errorf("%v", used)
 	}
@@ -100,7 +100,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 		if err := tt.change(); err != nil {
 			t.Fatal(err)
 		}
-		if used := remembered(home); used != nil {
+		if used := readMemoryRecord(home); used != nil {
 			t.Errorf("%s: %v", tt.what, used)
 		}
 	}
@@ -108,7 +108,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"gateway-coder":1}`), 0o600); err != nil || os.Chown(file, 10000, 10000) != nil {
 		t.Fatal(err)
 	}
-	if used := remembered(home); used != nil {
+	if used := readMemoryRecord(home); used != nil {
 		t.Errorf("the agent's: %v", used)
 	}
 }

@@ -41,10 +41,10 @@ func Main(in io.Reader, out io.Writer) int {
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
 		defer cancel() // when hinit is gone, everything ends
-		p.hear(heard)
+		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
-	o.Say = func(l boot.Line) { p.say(boot.Message{Agents: &l}) }
+	o.Say = func(l boot.Line) { p.send(boot.Message{Agents: &l}) }
 	var err error
 	switch {
 	case job.Repair:
@@ -52,21 +52,21 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Examine:
 		p.examine(o, job)
 	case job.Pack != nil:
-		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
+		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
 	case job.Measure == boot.MeasureShare:
-		p.say(boot.Message{Measured: share(ctx, o, job.Gateways)})
+		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
 	case job.Measure == boot.RecordMemory:
-		err = record(o, job.Gateways)
+		err = recordMemory(o, job.Gateways)
 	case job.Measure == boot.AdmitMemory:
-		p.say(boot.Message{Measured: admit(o, job.Gateways, proc.ReadContainerMemory())})
+		p.send(boot.Message{Measured: admitGateways(o, job.Gateways, proc.ReadContainerMemory())})
 	case job.Gateways != nil:
-		p.say(boot.Message{Measured: weigh(ctx, o, job.Gateways)})
+		p.send(boot.Message{Measured: measureDisk(ctx, o, job.Gateways)})
 	case job.Move:
 		moveHomes(ctx, o.Options, job.Starting)
 	case job.Plant:
 		s := boot.NewStep(o.Say)
 		err = Plant(ctx, o, s)
-		p.say(boot.Message{Report: &boot.Report{Planted: s.Planted}})
+		p.send(boot.Message{Report: &boot.Report{Planted: s.Planted}})
 	default:
 		err = p.boot(ctx, o, job)
 	}
@@ -74,7 +74,7 @@ func Main(in io.Reader, out io.Writer) int {
 	if err != nil {
 		done.Error = err.Error()
 	}
-	p.say(boot.Message{Done: &done})
+	p.send(boot.Message{Done: &done})
 	return 0
 }
 
@@ -89,15 +89,15 @@ func optionsOf(job boot.Job) Options {
 	return o
 }
 
-func (p *program) say(m boot.Message) {
+func (p *program) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // fails only if hinit is gone; then hear ends everything
+	_ = p.to.Encode(m) // fails only if hinit has ended; then readAnswers ends everything
 }
 
-func (p *program) line(l boot.Line) { p.say(boot.Message{Line: &l}) }
+func (p *program) line(l boot.Line) { p.send(boot.Message{Line: &l}) }
 
-func (p *program) hear(from *json.Decoder) {
+func (p *program) readAnswers(from *json.Decoder) {
 	for {
 		var a boot.Answer
 		if from.Decode(&a) != nil {
@@ -118,23 +118,23 @@ func (p *program) hear(from *json.Decoder) {
 // boot does the work before the first service.
 func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 	hooks := job.Hooks
-	var memory *Memory
+	var memory *StepRecord
 	if !job.Plain {
-		memory = NewMemory(o, job.Version, hooks)
-		report := p.answer(ctx).Report
+		memory = NewStepRecord(o, job.Version, hooks)
+		report := p.nextAnswer(ctx).Report
 		if report == nil {
 			return errGone
 		}
 		Complete(ctx, o, report)
-		p.say(boot.Message{Report: report})
-		env := p.answer(ctx).Env
+		p.send(boot.Message{Report: report})
+		env := p.nextAnswer(ctx).Env
 		if report.Unusable {
 			memory = nil
 		} else {
-			memory.Recall(ctx, env, report.Planted)
+			memory.Load(ctx, env, report.Planted)
 		}
 		var err error
-		if hooks, err = p.more(o, hooks, report.Unusable); err != nil {
+		if hooks, err = p.addHooks(o, hooks, report.Unusable); err != nil {
 			return err
 		}
 		Publish(o, report.Env)
@@ -143,13 +143,13 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
 	n := len(hooks)
-	p.say(boot.Message{Begin: &n})
+	p.send(boot.Message{Begin: &n})
 	steps, err := RunHooks(ctx, hooks, p, memory, job.Strict, p.line)
-	p.say(boot.Message{Steps: steps})
+	p.send(boot.Message{Steps: steps})
 	if err != nil || memory == nil {
 		return err
 	}
-	if err := memory.Settle(ctx); err != nil {
+	if err := memory.Save(ctx); err != nil {
 		p.line(boot.Line{Text: "[hinit] " + err.Error()})
 	}
 	return nil
@@ -157,8 +157,8 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 
 var errGone = errors.New("hinit does not answer")
 
-// answer returns the next answer that is not about a hook. If hinit is gone it is empty.
-func (p *program) answer(ctx context.Context) boot.Answer {
+// nextAnswer returns the next answer that is not about a hook. If hinit is gone it is empty.
+func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:
 		return a
@@ -167,8 +167,8 @@ func (p *program) answer(ctx context.Context) boot.Answer {
 	}
 }
 
-// more adds the hooks that are not configured: scripts of the image and of the user.
-func (p *program) more(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
+// addHooks adds the hooks that are not configured: scripts of the image and of the user.
+func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.Seeds:
 		image, err := ImageHook()
@@ -194,7 +194,7 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	p.mu.Lock()
 	p.hooks[h.Number] = answer
 	p.mu.Unlock()
-	p.say(boot.Message{Hook: &h})
+	p.send(boot.Message{Hook: &h})
 	select {
 	case a := <-answer:
 		if a.Err != "" {
@@ -221,14 +221,14 @@ func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	r := Repair(ctx, o, func(now client.Repair) {
 		if time.Since(shown) > showEvery {
 			shown = time.Now()
-			p.say(boot.Message{Repair: &now})
+			p.send(boot.Message{Repair: &now})
 		}
 	})
 	if o.Agent.Switches() {
-		p.say(boot.Message{Repair: &r.Repair})
+		p.send(boot.Message{Repair: &r.Repair})
 	}
 	if r.Changed+r.Failed+r.Refused > 0 || r.Stopped != "" {
-		p.say(boot.Message{Result: r.String()})
+		p.send(boot.Message{Result: r.String()})
 	}
 	if !planted {
 		return

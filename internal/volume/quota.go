@@ -21,31 +21,32 @@ import (
 )
 
 const (
-	// weighTime is how long all homes may take together. They are measured in a random order, so that each one has its turn.
-	weighTime = 30 * time.Second
-	// homeTime is how long one home may take, and again the open files of its profile.
+	// diskTime limits the measurement of all homes together. They are measured in random order, so that each home is measured
+	// from time to time.
+	diskTime = 30 * time.Second
+	// homeTime limits the measurement of one home, and then the search for open files of its profile.
 	homeTime = 5 * time.Second
-	// mostWeighed is how many files of a profile are looked at.
-	mostWeighed = 1 << 21
-	// leastFile is what a file counts at least: it takes an inode.
+	// mostFiles limits the files of one profile that are counted.
+	mostFiles = 1 << 21
+	// leastFile is the smallest size that a file counts as, because each file takes an inode.
 	leastFile = 4096
-	// maxDepth is how deep directories are followed. Programs that use paths can't go deeper.
+	// maxDepth limits the depth of directories. Programs that use paths can't create deeper ones.
 	maxDepth = 1000
 )
 
-// scales add up what a profile has on the disk.
-type scales struct {
+// diskUsage sums up the disk usage of one profile.
+type diskUsage struct {
 	late   func() bool
 	bytes  uint64
 	files  int
-	part   bool            // there is more, which was not looked at in time
-	linked map[uint64]bool // inodes that could be counted again: of files with several names, or with none
+	part   bool            // the sum is incomplete: the time or the limit of files was reached
+	linked map[uint64]bool // inodes that were counted and could appear again: files with several names, or with none
 }
 
-// weigh measures what profiles have on the disk, and compares it with their quotas.
-func weigh(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
+// measureDisk measures the disk usage of profiles and compares it with their quotas.
+func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile could have many files to slow others down
-	ctx, cancel := context.WithTimeout(ctx, weighTime)
+	ctx, cancel := context.WithTimeout(ctx, diskTime)
 	defer cancel()
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
@@ -60,30 +61,30 @@ func weigh(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Me
 	unnamed := unnamedFiles(list)
 	for _, i := range rand.Perm(len(list)) {
 		end := time.Now().Add(homeTime)
-		w, s := list[i], &scales{linked: make(map[uint64]bool), late: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
+		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), late: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
-			continue // it has none
+			continue // the profile has no home
 		}
 		home := info.Sys().(*syscall.Stat_t)
-		if own, is := ofItsOwn(o.Home, w.Profile); is {
+		if own, is := fileSystemUsage(o.Home, w.Profile); is {
 			s.bytes = own
 		} else {
-			s.dir(homes, w.Profile, 0)
+			s.addDir(homes, w.Profile, 0)
 			end = time.Now().Add(homeTime) // many files must not hide open ones
 			unnamed(s, w, home)
 		}
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
 		if info, err := temporary.Lstat(name); err == nil && w.Isolated && fsutil.UID(info) == home.Uid {
-			s.dir(temporary, name, 0)
+			s.addDir(temporary, name, 0)
 		}
-		found = append(found, s.judge(w))
+		found = append(found, s.checkQuota(w))
 	}
 	return found
 }
 
-// judge says what follows from a profile's quota.
-func (s *scales) judge(w boot.Gateway) boot.Measurement {
+// checkQuota compares the usage with the quota of a profile, and returns the consequence.
+func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.part {
 		has = "at least " + has
@@ -99,8 +100,9 @@ func (s *scales) judge(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// ofItsOwn returns what is used of a home that is a file system of its own, or that has a project quota: statfs(2) tells of that alone.
-func ofItsOwn(data, profile string) (bytes uint64, is bool) {
+// fileSystemUsage returns the usage of a home by statfs(2). It returns false unless the home is a file system of its own or has a
+// project quota: otherwise statfs describes the whole volume.
+func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, data+"/"+boot.ProfilesDir+"/"+profile, &how)
@@ -114,8 +116,8 @@ func ofItsOwn(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// dir adds what is in a directory. It follows no link and enters no other mount.
-func (s *scales) dir(in *fsutil.Dir, name string, depth int) {
+// addDir adds a directory with everything in it. It follows no link and enters no other mount.
+func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	d, err := in.SubSame(name)
 	if err != nil || depth > maxDepth {
 		s.part = s.part || !errors.Is(err, fsutil.ErrMount) && !errors.Is(err, fs.ErrNotExist)
@@ -130,9 +132,9 @@ func (s *scales) dir(in *fsutil.Dir, name string, depth int) {
 			names = append(names, name)
 		}
 		s.files++
-		return s.files < mostWeighed
+		return s.files < mostFiles
 	})
-	s.part = s.part || s.files >= mostWeighed
+	s.part = s.part || s.files >= mostFiles
 	s.bytes += leastFile
 	for i, name := range names {
 		if i%256 == 0 && s.late() {
@@ -140,19 +142,19 @@ func (s *scales) dir(in *fsutil.Dir, name string, depth int) {
 			return
 		}
 		if info, err := d.Lstat(name); err == nil {
-			s.add(info.Sys().(*syscall.Stat_t))
+			s.addFile(info.Sys().(*syscall.Stat_t))
 		}
 	}
 	for _, name := range dirs {
 		if s.part = s.part || s.late(); s.part {
 			return
 		}
-		s.dir(d, name, depth+1)
+		s.addDir(d, name, depth+1)
 	}
 }
 
-// add adds a file, once.
-func (s *scales) add(st *syscall.Stat_t) {
+// addFile adds a file, once.
+func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	if st.Nlink > 1 {
 		if s.linked[st.Ino] {
 			return
@@ -164,14 +166,14 @@ func (s *scales) add(st *syscall.Stat_t) {
 
 // unnamedFiles finds files without a name that the processes of profiles have open: they take space too. The function that it returns adds
 // the files of one profile.
-func unnamedFiles(list []boot.Gateway) func(s *scales, w boot.Gateway, home *syscall.Stat_t) {
+func unnamedFiles(list []boot.Gateway) func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
 	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
 	all, _ := procusage.Read("/proc", nil) // without /proc nothing is found
 	owners := roots.Owners(all)
-	return func(s *scales, w boot.Gateway, home *syscall.Stat_t) {
+	return func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
 		// The kernel shows a user its own processes.
 		_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
 			for pid := range all {

@@ -27,7 +27,7 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 	}
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
-	found := weigh(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Gateway{w})
+	found := measureDisk(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Gateway{w})
 	if len(found) != 1 || found[0].Service != "gateway-coder" {
 		t.Fatalf("%+v", found)
 	}
@@ -143,8 +143,8 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 // A home that is measured in part keeps its stopped gateway from starting, and stops no running one.
 func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	part := func(bytes uint64, stopped bool) boot.Measurement {
-		s := scales{bytes: bytes, part: true}
-		return s.judge(boot.Gateway{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
+		s := diskUsage{bytes: bytes, part: true}
+		return s.checkQuota(boot.Gateway{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
 	}
 	if w := part(1<<20, false); w.Hold != "" {
 		t.Errorf("little of a running one: %+v", w)
@@ -155,7 +155,7 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	if w := part(3<<20, false); !strings.Contains(w.Hold, "at least 3MiB") {
 		t.Errorf("too much of a running one: %+v", w)
 	}
-	s := scales{late: func() bool { return true }, linked: map[uint64]bool{}}
+	s := diskUsage{late: func() bool { return true }, linked: map[uint64]bool{}}
 	begin := time.Now()
 	dir := t.TempDir()
 	file(t, dir+"/a", 1)
@@ -164,7 +164,7 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	s.dir(in, filepath.Base(dir), 0)
+	s.addDir(in, filepath.Base(dir), 0)
 	if !s.part || time.Since(begin) > time.Minute {
 		t.Errorf("out of time: %+v", s)
 	}

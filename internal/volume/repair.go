@@ -69,20 +69,20 @@ func (r Result) String() string {
 
 const (
 	mostCulprits = 10
-	// breath is the longest pause between two batches. A pause is as long as the batch before it, so that others get half of the
-	// disk's time.
-	breath = 20 * time.Millisecond
+	// longestPause is the longest pause between two batches. A pause lasts as long as the batch before it, so that others get
+	// half of the disk's time.
+	longestPause = 20 * time.Millisecond
 	// hangPatience is how long a walk may take to end after its time is over.
 	hangPatience = time.Second
-	// hopeless is how many failures in a row end the walk.
-	hopeless = 100
+	// mostFailures is the number of failures without a success that ends the walk.
+	mostFailures = 100
 )
 
 // Reasons for Repair to end early.
 var (
 	errInodes   = errors.New("more files than the budget allows")
 	errTime     = errors.New("it took longer than the budget allows")
-	errHopeless = errors.New("no owner can be changed here")
+	errNoChange = errors.New("no owner can be changed here")
 )
 
 // Repair gives the files in the agent's directories that belong to other users to the agent's user. The directories are cron,
@@ -115,9 +115,9 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		defer close(done)
 		defer guard.Catch("repairing owners")
 		_ = blocking.Do(blocking.Volume, func() error {
-			idly(func() {
+			withIdlePriority(func() {
 				err := r.run(ctx)
-				r.show(err, true)
+				r.publish(err, true)
 			})
 			return nil
 		})
@@ -143,9 +143,9 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// idly runs work on a thread with idle disk priority, if possible. It restores the thread afterwards, because a limit of
+// withIdlePriority runs work on a thread with idle disk priority, if possible. It restores the thread afterwards, because a limit of
 // processes may prevent a new one.
-func idly(work func()) {
+func withIdlePriority(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
 	old, _, failed := unix.Syscall(unix.SYS_IOPRIO_GET, whoProcess, 0, 0)
@@ -183,18 +183,18 @@ func (r *repair) run(ctx context.Context) error {
 	defer d.Close()
 	r.batch = time.Now()
 	r.walk.Between = func() error {
-		r.stop = r.between(ctx)
+		r.stop = r.pauseBetween(ctx)
 		return r.stop
 	}
-	r.walk.Found = r.found
+	r.walk.Found = r.addCulprit
 	if r.OnlyProfiles != nil {
-		return r.homes(d, r.OnlyProfiles)
+		return r.giveHomes(d, r.OnlyProfiles)
 	}
 	for _, rel := range boot.AlwaysDirs {
 		if rel == boot.ProfilesDir && r.Tenants.On {
-			err = r.homes(d, nil)
+			err = r.giveHomes(d, nil)
 		} else {
-			err = r.tree(d, rel, rel, true)
+			err = r.giveTree(d, rel, rel, true)
 		}
 		if err != nil {
 			return err
@@ -204,21 +204,21 @@ func (r *repair) run(ctx context.Context) error {
 		return nil
 	}
 	for _, rel := range boot.TargetedDirs {
-		if err := r.tree(d, rel, rel, false); err != nil {
+		if err := r.giveTree(d, rel, rel, false); err != nil {
 			return err
 		}
 	}
-	if err := r.formerly(d); err != nil {
+	if err := r.giveFormerFiles(d); err != nil {
 		return err
 	}
 	_ = d.Remove(boot.PendingFile)
 	return nil
 }
 
-// formerly gives the agent all other files in the data directory that belong to the agent's former uid. Files of other users keep
+// giveFormerFiles gives the agent all other files in the data directory that belong to the agent's former uid. Files of other users keep
 // their owners.
-func (r *repair) formerly(d *fsutil.Dir) error {
-	was, _ := boot.Pending(d)
+func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
+	was, _ := boot.PendingRepair(d)
 	if was == 0 || was == r.walk.To.UID {
 		return nil
 	}
@@ -228,22 +228,22 @@ func (r *repair) formerly(d *fsutil.Dir) error {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:
 		case info.IsDir():
-			if err := r.tree(d, e.Name(), e.Name(), false); err != nil {
+			if err := r.giveTree(d, e.Name(), e.Name(), false); err != nil {
 				return err
 			}
 		case fsutil.UID(info) == was:
 			if _, changed, err := d.Chown(e.Name(), r.walk.To); changed || err != nil {
 				r.walk.Changed++
-				r.found(d.Path()+"/"+e.Name(), was, err)
+				r.addCulprit(d.Path()+"/"+e.Name(), was, err)
 			}
 		}
 	}
 	return nil
 }
 
-// homes walks the homes of the named profiles, nil for all. It skips missing homes, links and mounts. A tenant gets the files in its
+// giveHomes walks the homes of the named profiles, nil for all. It skips missing homes, links and mounts. A tenant gets the files in its
 // home, and the home itself if that must be moved.
-func (r *repair) homes(d *fsutil.Dir, names []string) error {
+func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	all, err := d.Sub(boot.ProfilesDir) // it may be a mount
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
@@ -258,7 +258,7 @@ func (r *repair) homes(d *fsutil.Dir, names []string) error {
 	for _, name := range names {
 		r.walk.To, r.walk.Alone = HomeOwner(r.Options.Options, name, tenants)
 		r.walk.TopLast = r.walk.Alone
-		if err := r.tree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
+		if err := r.giveTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
 		if r.walk.Alone {
@@ -268,8 +268,8 @@ func (r *repair) homes(d *fsutil.Dir, names []string) error {
 	return nil
 }
 
-// tree walks a directory, which messages call name. It returns an error if the repair has to end.
-func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) error {
+// giveTree walks a directory, which messages call name. It returns an error if the repair has to end.
+func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory = name
 	err := r.walk.Give(d, rel, crossTop)
 	switch {
@@ -282,32 +282,32 @@ func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 		r.result.Links = append(r.result.Links, d.Path()+"/"+rel)
 	default:
 		r.walk.Failed++
-		r.found(d.Path()+"/"+rel, 0, err)
+		r.addCulprit(d.Path()+"/"+rel, 0, err)
 	}
 	return nil
 }
 
-// between counts, checks the limits and pauses between two batches.
-func (r *repair) between(ctx context.Context) error {
+// pauseBetween counts, checks the limits and pauses between two batches.
+func (r *repair) pauseBetween(ctx context.Context) error {
 	if ctx.Err() != nil { // Repair may have returned
 		return context.Cause(ctx)
 	}
-	r.show(nil, false)
+	r.publish(nil, false)
 	r.progress(r.result.Repair)
 	switch {
 	case r.walk.Seen >= r.MaxInodes:
 		return errInodes
-	case r.walk.Changed == 0 && r.walk.Failed >= hopeless:
-		return errHopeless
+	case r.walk.Changed == 0 && r.walk.Failed >= mostFailures:
+		return errNoChange
 	}
-	if !pause.For(ctx, min(breath, time.Since(r.batch))) {
+	if !pause.For(ctx, min(longestPause, time.Since(r.batch))) {
 		return context.Cause(ctx)
 	}
 	r.batch = time.Now()
 	return nil
 }
 
-func (r *repair) found(path string, was uint32, err error) {
+func (r *repair) addCulprit(path string, was uint32, err error) {
 	c := Culprit{Path: path, UID: was}
 	if err != nil {
 		c.Err = boot.Bare(err).Error()
@@ -317,8 +317,8 @@ func (r *repair) found(path string, was uint32, err error) {
 	}
 }
 
-// show publishes the result so far. err says why the repair is incomplete.
-func (r *repair) show(err error, done bool) {
+// publish publishes the result so far. err says why the repair is incomplete.
+func (r *repair) publish(err error, done bool) {
 	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
 	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.Mounts, done
 	if err != nil {

@@ -37,9 +37,10 @@ type tenant struct {
 	files    int     // room in the descriptor tables, at most twice the open descriptors
 }
 
-// share finds profiles that take processors or ports from others. It gives such a profile fewer processors until it rests. For a
-// gateway that has most of the ports it requests a restart. No step needs a capability: each runs as the profile's user.
-func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
+// shareResources finds profiles that take processors or ports from others. It gives a greedy profile fewer processors until the
+// profile uses less. It requests a restart of the gateway that holds most of the ports. It needs no capability: each step runs
+// as the user of the profile.
+func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
 		return nil
@@ -47,7 +48,7 @@ func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Me
 	defer homes.Close()
 	all := make(map[uint32]*tenant)
 	for _, w := range list {
-		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.Has(fsutil.UID(info)) {
+		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
 			all[fsutil.UID(info)] = &tenant{Gateway: w, uid: fsutil.UID(info)}
 		}
 	}
@@ -63,15 +64,15 @@ func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Me
 		}
 	}
 	demand := procstat.ReadDemand()
-	measure(ctx, all, &fewer)
+	measureProcesses(ctx, all, &fewer)
 	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
 	tenants := make([]*tenant, 0, len(all))
 	for _, t := range all {
 		tenants = append(tenants, t)
 	}
-	greedy := takers(tenants, crowded, float64(confined))
+	greedy := greedyTenants(tenants, crowded, float64(confined))
 	ports := localPorts()
-	hog := holder(tenants, demand.Sockets, ports)
+	hog := portHog(tenants, demand.Sockets, ports)
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch set := &every; {
@@ -81,7 +82,7 @@ func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Me
 			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
 			fallthrough
 		case t.confined:
-			bind(t.uid, set)
+			setProcessors(t.uid, set)
 		}
 		if t == hog {
 			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.files, demand.Sockets, ports)
@@ -91,9 +92,10 @@ func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Me
 	return found
 }
 
-// takers returns the profiles that get only so many processors. A profile is one if it uses more than its share while another one
-// waits and has less than half of its share. A confined profile remains one until it rests.
-func takers(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
+// greedyTenants returns the profiles that get only this number of processors. A profile is greedy if it uses more than its share
+// while another one waits and has less than half of its share. A confined profile stays greedy until it uses less than half of
+// its processors.
+func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
 	for _, t := range tenants {
@@ -118,9 +120,9 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// holder returns the profile with most file descriptors, if the open sockets may use three quarters of the ports and its descriptors
-// could hold a quarter of them. Else it returns nil.
-func holder(tenants []*tenant, sockets, ports int) *tenant {
+// portHog returns the profile with the most file descriptors. It returns nil unless the open sockets may use three quarters of
+// the ports, and the descriptors of that profile could hold a quarter of them.
+func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
 	}
@@ -131,8 +133,8 @@ func holder(tenants []*tenant, sockets, ports int) *tenant {
 	return most
 }
 
-// measure sets the usage of each profile by its processes. fewer are the processors of a confined profile.
-func measure(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
+// measureProcesses sets the usage of each profile by its processes. fewer are the processors of a confined profile.
+func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
 	before, _ := procusage.Read("/proc", nil) // without /proc all usage is 0
 	now, begin := procusage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
@@ -175,9 +177,9 @@ func measure(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
 	}
 }
 
-// bind lets all processes of a user run on these processors only. The processes can't undo it (internal/isolation/confine). Meanwhile this
-// thread has their user: any other user would need CAP_SYS_NICE.
-func bind(uid uint32, set *unix.CPUSet) {
+// setProcessors makes all processes of a user run on these processors only. The processes can't undo it
+// (internal/isolation/confine). Meanwhile this thread has that user's uid: with any other uid it would need CAP_SYS_NICE.
+func setProcessors(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {

@@ -39,7 +39,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 		{"a confined one rests", true, []*tenant{confined(of("a", 0.1, true)), of("b", 0.9, true)}, nil},
 	} {
 		var got []string
-		for who, is := range takers(tt.tenants, !tt.calm, 1) {
+		for who, is := range greedyTenants(tt.tenants, !tt.calm, 1) {
 			if is {
 				got = append(got, who.Service)
 			}
@@ -53,16 +53,16 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	a, b := &tenant{files: 20_000}, &tenant{files: 500}
 	const ports = 28_232
-	if got := holder([]*tenant{b, a}, 22_000, ports); got != a {
+	if got := portHog([]*tenant{b, a}, 22_000, ports); got != a {
 		t.Errorf("%+v", got)
 	}
-	if got := holder([]*tenant{b}, 22_000, ports); got != nil {
+	if got := portHog([]*tenant{b}, 22_000, ports); got != nil {
 		t.Errorf("another container's: %+v", got)
 	}
-	if got := holder([]*tenant{a}, 15_000, ports); got != nil {
+	if got := portHog([]*tenant{a}, 15_000, ports); got != nil {
 		t.Errorf("there are free ones: %+v", got)
 	}
-	if got := holder([]*tenant{a}, 0, 0); got != nil {
+	if got := portHog([]*tenant{a}, 0, 0); got != nil {
 		t.Errorf("the kernel tells nothing: %+v", got)
 	}
 }
@@ -94,7 +94,7 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	const uid = 1_000_012_321
 	own, other := start(uid), start(uid+1)
 	for _, set := range []*unix.CPUSet{&few, &every} {
-		bind(uid, set)
+		setProcessors(uid, set)
 		var has, others unix.CPUSet
 		_, _ = unix.SchedGetaffinity(own.Process.Pid, &has), unix.SchedGetaffinity(other.Process.Pid, &others)
 		if has != *set || others != every {

@@ -23,16 +23,16 @@ import (
 	"hinit/internal/guard"
 )
 
-// Memory records the inputs of successful boot steps, so that a step with the same inputs can be skipped. It records only steps
-// that have inputs and run as the agent's user: the agent could forge the record, but only so as to skip its own steps.
+// StepRecord records the inputs of successful boot steps, so that a step with the same inputs can be skipped. It records only
+// steps that have inputs and run as the agent. The agent could forge the record, but could skip only its own steps by that.
 //
-// Its methods may be called from several goroutines. They block on the data volume for a short time; inputs that can't be read in
-// time count as changed.
-type Memory struct {
+// Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read
+// in time count as changed.
+type StepRecord struct {
 	o       Options
 	version string
-	planted bool                  // the record comes from the image
-	known   map[string]*memorable // by the key of the step
+	planted bool                     // the record comes from the image
+	known   map[string]*recordedStep // by the key of the step
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without variables that don't matter
@@ -40,8 +40,8 @@ type Memory struct {
 	changed bool // the steps differ from the record
 }
 
-// memorable is a step that can be recorded.
-type memorable struct {
+// recordedStep is a step that can be recorded.
+type recordedStep struct {
 	hook                boot.Hook
 	volume, vars, image []string      // its inputs
 	read                chan struct{} // closed when seal and now are set
@@ -49,16 +49,16 @@ type memorable struct {
 	now                 kept.Step     // hashes of inputs that this container doesn't change; empty if unknown
 }
 
-// NewMemory returns the record of boot steps that can be skipped because their inputs are the same. It begins to read the inputs of hooks
+// NewStepRecord returns the record of boot steps that can be skipped because their inputs are the same. It begins to read the inputs of hooks
 // outside of the data directory, in one goroutine per hook. version is the version of hinit: after an update all steps run.
-func NewMemory(o Options, version string, hooks []boot.Hook) *Memory {
-	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]kept.Step)}
+func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
+	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
 		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[key(h)] != nil {
 			continue
 		}
-		s := &memorable{hook: h, read: make(chan struct{})}
-		s.volume, s.vars, s.image = divide(m.o.Home, h.Inputs)
+		s := &recordedStep{hook: h, read: make(chan struct{})}
+		s.volume, s.vars, s.image = splitInputs(m.o.Home, h.Inputs)
 		m.known[key(h)] = s
 		guard.Go("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
@@ -72,13 +72,13 @@ func key(h boot.Hook) string {
 
 // hashOf returns a hash of words.
 func hashOf(words ...string) string {
-	r := &reader{sum: sha256.New()}
-	r.note(words...)
+	r := &inputHasher{sum: sha256.New()}
+	r.addWords(words...)
 	return hex.EncodeToString(r.sum.Sum(nil))
 }
 
 // readProgram hashes the inputs that nothing in this container changes.
-func (m *Memory) readProgram(s *memorable) {
+func (m *StepRecord) readProgram(s *recordedStep) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
 	defer cancel()
@@ -86,17 +86,17 @@ func (m *Memory) readProgram(s *memorable) {
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
 		outside := func(path string) bool { return !beneath(path, m.o.Image.Install) }
 		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
-		image := slices.Concat(programs(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
+		image := slices.Concat(commandFiles(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
 		return m.o.Agent.Do(func() (err error) {
-			program, here, err = digest(ctx, imageSource{}, image, "/")
-			if s.seal = m.o.sealed(mounts()); err == nil && s.seal == "" {
-				install, installHere, err = digest(ctx, imageSource{}, inside, "/")
+			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
+			if s.seal = m.o.sealNumber(mounts()); err == nil && s.seal == "" {
+				install, installHere, err = hashInputs(ctx, imageSource{}, inside, "/")
 			}
 			return err
 		})
 	})
 	if err != nil {
-		return // so the step runs
+		return // without the hashes, the step runs
 	}
 	s.now = kept.Step{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
@@ -104,8 +104,8 @@ func (m *Memory) readProgram(s *memorable) {
 	}
 }
 
-// programs returns the files that a hook's command names: the program, and its script.
-func programs(h boot.Hook, env func(string) (string, bool)) []string {
+// commandFiles returns the files that a hook's command names: the program, and its script.
+func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
 	var files []string
 	for i, word := range h.Command {
 		switch {
@@ -122,16 +122,16 @@ func programs(h boot.Hook, env func(string) (string, bool)) []string {
 	return files
 }
 
-// passing are variables that no step's result depends on: they differ between containers, or only hinit, gateways or the
+// ignoredVariables are variables that change no result of a step. They differ between containers, or only hinit, gateways or the
 // dashboard read them.
-var passing = []string{
+var ignoredVariables = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// named reports whether a pattern (path.Match) matches the variable in kv.
-func named(patterns []string, kv string) bool {
+// matchesVariable reports whether a pattern (path.Match) matches the variable in kv.
+func matchesVariable(patterns []string, kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		match, err := path.Match(pattern, name)
@@ -139,10 +139,10 @@ func named(patterns []string, kv string) bool {
 	})
 }
 
-// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
+// Load reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
 // the data directory from the image, see [Report]: then the image's record is used. Without a readable record, every step runs.
-func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
-	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return named(passing, kv) })
+func (m *StepRecord) Load(ctx context.Context, env []string, planted bool) {
+	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
 	if len(m.known) == 0 {
 		return
@@ -169,7 +169,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 }
 
 // within calls do with the data directory, as the agent, with a time limit.
-func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
+func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
 	return blocking.Within(ctx, blocking.Volume, "reading what a boot step depends on", func() error {
@@ -182,8 +182,8 @@ func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error
 	})
 }
 
-// now returns the present hashes of a step. ok is false if they are unknown.
-func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
+// currentHashes returns the present hashes of a step. ok is false if they are unknown.
+func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
 	select {
 	case <-s.read:
 	case <-ctx.Done():
@@ -201,25 +201,25 @@ func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 		}
 		src := &volumeSource{top: d}
 		defer src.close()
-		volume, exact, err = digest(limited, src, s.volume, m.o.Home)
+		volume, exact, err = hashInputs(limited, src, s.volume, m.o.Home)
 		return err
 	})
 	if err != nil {
 		return kept.Step{}, false
 	}
 	now := s.now
-	now.Env, now.Volume = hashOf(s.reads(m.env)...), volume+exact
+	now.Env, now.Volume = hashOf(s.variables(m.env)...), volume+exact
 	return now, true
 }
 
-// reads returns the variables that a step reads: the variables named in its inputs, or all.
-func (s *memorable) reads(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !named(s.vars, kv) })
+// variables returns the variables that a step reads: the variables named in its inputs, or all.
+func (s *recordedStep) variables(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
 
 // unchanged reports whether a hook has succeeded with the present inputs.
-func (m *Memory) unchanged(ctx context.Context, h boot.Hook) bool {
-	s := m.find(h)
+func (m *StepRecord) unchanged(ctx context.Context, h boot.Hook) bool {
+	s := m.stepOf(h)
 	if s == nil {
 		return false
 	}
@@ -229,25 +229,25 @@ func (m *Memory) unchanged(ctx context.Context, h boot.Hook) bool {
 	if !recorded {
 		return false
 	}
-	now, ok := m.now(ctx, s)
+	now, ok := m.currentHashes(ctx, s)
 	if m.planted { // the files are the results of these steps
 		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
-			m.note(key(h), now)
+			m.setHashes(key(h), now)
 		}
 		return ok
 	}
 	return ok && now == last
 }
 
-// ran records the end of a hook; well says that it succeeded.
-func (m *Memory) ran(ctx context.Context, h boot.Hook, well bool) {
-	s := m.find(h)
+// recordEnd records the end of a hook; well says that it succeeded.
+func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, well bool) {
+	s := m.stepOf(h)
 	if s == nil {
 		return
 	}
-	if now, ok := m.now(ctx, s); ok && well {
-		m.note(key(h), now)
+	if now, ok := m.currentHashes(ctx, s); ok && well {
+		m.setHashes(key(h), now)
 		return
 	}
 	m.mu.Lock()
@@ -258,7 +258,7 @@ func (m *Memory) ran(ctx context.Context, h boot.Hook, well bool) {
 	}
 }
 
-func (m *Memory) note(key string, s kept.Step) {
+func (m *StepRecord) setHashes(key string, s kept.Step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.steps[key] == s {
@@ -270,17 +270,17 @@ func (m *Memory) note(key string, s kept.Step) {
 	m.steps[key], m.changed = s, true
 }
 
-func (m *Memory) find(h boot.Hook) *memorable {
+func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 	if m == nil || len(h.Inputs) == 0 {
 		return nil
 	}
 	return m.known[key(h)]
 }
 
-// Settle is called after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced. If the record has
+// Save is called after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced. If the record has
 // changed, it writes the record, without steps that are no longer configured. It does not sync the record: without it the steps
 // run once more.
-func (m *Memory) Settle(ctx context.Context) error {
+func (m *StepRecord) Save(ctx context.Context) error {
 	_ = m.within(ctx, func(d *fsutil.Dir) error { // errors are ignored, as before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err

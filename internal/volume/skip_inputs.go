@@ -78,10 +78,10 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// reader hashes metadata of files without opening them. The first hash has size and modification time in seconds, which stay the
+// inputHasher hashes metadata of files without opening them. The first hash has size and modification time in seconds, which stay the
 // same when an image is pulled. The second is exact on this host: nanoseconds, the inode number, and in the image the time of
 // change (ctime). On the volume the ctime is left out, because each change of owner changes it.
-type reader struct {
+type inputHasher struct {
 	ctx   context.Context //nolint:containedctx // of this reading only
 	src   source
 	sum   hash.Hash
@@ -94,7 +94,7 @@ type reader struct {
 }
 
 // list lists a directory, sorted by name.
-func (r *reader) list(rel string) (entries []fs.DirEntry, err error) {
+func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	if r.entries == nil || r.listed != rel {
 		r.listed = rel
 		r.entries, err = r.src.list(rel)
@@ -102,29 +102,29 @@ func (r *reader) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// digest returns hashes of all files that the patterns match in src: names, kinds, permissions, sizes, times, missing files, and
+// hashInputs returns hashes of all files that the patterns match in src: names, kinds, permissions, sizes, times, missing files, and
 // the exact part for this host. It fails if these can't be read reliably.
-func digest(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
-	r := &reader{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
+func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
+	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
-		r.note("pattern", p)
-		if err := r.expand("", splitPattern(p)); err != nil {
+		r.addWords("pattern", p)
+		if err := r.matchPattern("", splitPattern(p)); err != nil {
 			return "", "", err
 		}
 	}
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// note adds words to the hash, with their lengths, so that different words never give the same hash.
-func (r *reader) note(words ...string) {
+// addWords adds words to the hash, with their lengths, so that different words never give the same hash.
+func (r *inputHasher) addWords(words ...string) {
 	for _, w := range words {
 		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash
 	}
 }
 
-// noteFile adds a regular file to the hashes.
-func (r *reader) noteFile(rel string, info fs.FileInfo) {
-	r.note("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
+// addFile adds a regular file to the hashes.
+func (r *inputHasher) addFile(rel string, info fs.FileInfo) {
+	r.addWords("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
 	st := fsutil.Stat(info)
 	fmt.Fprintln(r.exact, st.Mtim.Nano(), st.Ino)
 	if _, image := r.src.(imageSource); image {
@@ -136,35 +136,35 @@ func splitPattern(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' })
 }
 
-// expand matches a pattern from the directory rel on. A component is a name, a glob (path.Match), or "**" for any number of
+// matchPattern matches a pattern from the directory rel on. A component is a name, a glob (path.Match), or "**" for any number of
 // directories.
-func (r *reader) expand(rel string, rest []string) error {
+func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
 		return fmt.Errorf("%w: it took longer than %s", errUnsure, inputTime)
 	}
 	if len(rest) == 0 {
-		return r.everything(rel)
+		return r.addTree(rel)
 	}
 	name, rest := rest[0], rest[1:]
 	if !strings.ContainsAny(name, "*?[") {
-		return r.expand(path.Join(rel, name), rest)
+		return r.matchPattern(path.Join(rel, name), rest)
 	}
 	info, err := r.src.lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return r.unsure(rel, err)
+		return r.readError(rel, err)
 	}
 	if !info.IsDir() {
-		return r.odd(rel, info)
+		return r.wrongTypeError(rel, info)
 	}
 	entries, err := r.list(rel)
 	if err != nil {
-		return r.unsure(rel, err)
+		return r.readError(rel, err)
 	}
 	if name == "**" {
-		if err := r.expand(rel, rest); err != nil {
+		if err := r.matchPattern(rel, rest); err != nil {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func (r *reader) expand(rel string, rest []string) error {
 			if !e.IsDir() {
 				continue // links to directories are not followed
 			}
-			if err := r.expand(below, append([]string{"**"}, rest...)); err != nil {
+			if err := r.matchPattern(below, append([]string{"**"}, rest...)); err != nil {
 				return err
 			}
 			continue
@@ -182,15 +182,15 @@ func (r *reader) expand(rel string, rest []string) error {
 		if match, err := path.Match(name, e.Name()); err != nil || !match {
 			continue
 		}
-		if err := r.expand(below, rest); err != nil {
+		if err := r.matchPattern(below, rest); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// everything adds rel, and all files in it.
-func (r *reader) everything(rel string) error {
+// addTree adds rel, and all files in it.
+func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
 	}
@@ -200,43 +200,43 @@ func (r *reader) everything(rel string) error {
 	info, err := r.src.lstat(rel)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		r.note("missing", rel)
+		r.addWords("missing", rel)
 		return nil
 	case err != nil:
-		return r.unsure(rel, err)
+		return r.readError(rel, err)
 	case info.IsDir():
-		r.note("directory", rel, info.Mode().Perm().String())
+		r.addWords("directory", rel, info.Mode().Perm().String())
 		entries, err := r.list(rel)
 		if err != nil {
-			return r.unsure(rel, err)
+			return r.readError(rel, err)
 		}
 		for _, e := range entries {
 			if e.Name() == "__pycache__" { // ignore Python's cache
 				continue
 			}
-			if err := r.everything(path.Join(rel, e.Name())); err != nil {
+			if err := r.addTree(path.Join(rel, e.Name())); err != nil {
 				return err
 			}
 		}
 		return nil
 	case info.Mode().IsRegular():
-		r.noteFile(rel, info)
+		r.addFile(rel, info)
 		return nil
 	}
-	return r.odd(rel, info)
+	return r.wrongTypeError(rel, info)
 }
 
-func (r *reader) unsure(rel string, err error) error {
+func (r *inputHasher) readError(rel string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.where, rel), err)
 }
 
-// odd returns the error about a file that can't be compared: a socket, or a link that leads outside.
-func (r *reader) odd(rel string, info fs.FileInfo) error {
+// wrongTypeError returns the error for a file that can't be compared, such as a socket or a link that leads outside.
+func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// divide separates inputs into paths beneath the data directory (made relative to it), names of variables, and other paths.
-func divide(home string, inputs []string) (volume, vars, image []string) {
+// splitInputs separates inputs into paths beneath the data directory (made relative to it), names of variables, and other paths.
+func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {
 			vars = append(vars, name)
@@ -271,13 +271,13 @@ func overlap(a, b string) bool {
 // (fuse(4)).
 const sealedOn = "fuse.fuse-overlayfs"
 
-// sealed returns the build number of the image if nothing beneath o.Image.Install has changed since the build; else "". mounts is
-// the table of mounts (proc(5), mountinfo).
+// sealNumber returns the build number of the image if nothing beneath o.Image.Install has changed since the build; else "".
+// mounts is the table of mounts (proc(5), mountinfo).
 //
-// The build creates the file o.Image.Seal last. On an overlay, any change beneath a directory creates the directory anew in the
-// layer of the change, so its ctime is younger than the seal's. A mount beneath it is in the table. On other file systems, or if
-// layers may be written in another order, every file is examined.
-func (o Options) sealed(mounts string) string {
+// The build creates the file o.Image.Seal last. On an overlay, a change beneath a directory creates the directory anew in the
+// layer of the change. So the ctime of the directory is then later than the ctime of the seal. The table shows mounts beneath
+// the directory. On other file systems, every file is examined.
+func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
 		mount, super, _ := strings.Cut(line, " - ")

@@ -40,13 +40,13 @@ type boots struct {
 func (b *boots) boot() string {
 	b.t.Helper()
 	ctx, r := context.Background(), &steps{}
-	m := NewMemory(b.o, "1", b.hooks)
+	m := NewStepRecord(b.o, "1", b.hooks)
 	report := prepare(ctx, b.o)
-	m.Recall(ctx, b.env, report.Planted)
+	m.Load(ctx, b.env, report.Planted)
 	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.Line) {}); err != nil {
 		b.t.Fatal(err)
 	}
-	if err := m.Settle(ctx); err != nil && !errors.Is(err, fsutil.ErrSymlink) {
+	if err := m.Save(ctx); err != nil && !errors.Is(err, fsutil.ErrSymlink) {
 		b.t.Fatal(err)
 	}
 	return strings.Join(r.ran, " ")
@@ -124,11 +124,11 @@ func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 
 func TestStepsThatShareNothingRunTogether(t *testing.T) {
 	b := newBoots(t)
-	m := NewMemory(b.o, "1", b.hooks)
-	if n := m.together(b.hooks); n != 1 {
+	m := NewStepRecord(b.o, "1", b.hooks)
+	if n := m.parallelHooks(b.hooks); n != 1 {
 		t.Errorf("two that share a file: %d at a time", n)
 	}
-	if n := m.together(b.hooks[1:]); n != 1 {
+	if n := m.parallelHooks(b.hooks[1:]); n != 1 {
 		t.Errorf("one without inputs beside one with: %d at a time", n)
 	}
 	for _, tt := range []struct {
@@ -152,7 +152,7 @@ func TestStepsThatShareNothingRunTogether(t *testing.T) {
 	}
 	o := b.o
 	o.Home = "/opt/data"
-	if n := NewMemory(o, "1", hooks).together(hooks); n != 2 {
+	if n := NewStepRecord(o, "1", hooks).parallelHooks(hooks); n != 2 {
 		t.Errorf("the steps of the image: %d at a time", n)
 	}
 }
@@ -328,13 +328,13 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 		{"with a mount over the seal", mount(o.Image.Seal), ""},
 		{"with a table that cannot be read", "", ""},
 	} {
-		if got := o.sealed(tt.mounts); got != tt.want {
+		if got := o.sealNumber(tt.mounts); got != tt.want {
 			t.Errorf("%s: %q", tt.name, got)
 		}
 	}
 	write(t, o.Image.Install+"/new", "")
 	testkit.Until(t, "the change is seen", func() bool { // a file system's clock has ticks
 		must(t, os.Chmod(o.Image.Install, 0o755))
-		return o.sealed(root) == ""
+		return o.sealNumber(root) == ""
 	})
 }

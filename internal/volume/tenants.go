@@ -17,17 +17,20 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns its
-// home. Several homes have one owner after a copy: the one with the uid that its name suggests keeps it, else any but last. Another
-// tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its old uid. reserved
-// reports whether a uid belongs to another user. A profile is missing in the result if it is no tenant, or if all uids
-// are taken.
-func assign(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
+// assignUIDs returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that
+// owns its home.
+//
+// After a copy, several homes have one owner. The home whose name hashes to the uid keeps it, else the first of the others; the
+// profile named last comes last. A tenant without a uid gets the first free one, from a hash of its name on. So a removed
+// profile that comes back usually gets its old uid. reserved reports whether a uid belongs to another user.
+//
+// A profile is missing in the result if it is no tenant, or if all uids are taken.
+func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
 	if !t.On || t.UIDs.Size() < 2 {
 		return assigned
 	}
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.IsOne(name) })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Includes(name) })
 	users := uint32(t.UIDs.Size() - 1)
 	first := func(name string) uint32 { // the first candidate for a name
 		hash := fnv.New32a()
@@ -45,7 +48,7 @@ func assign(t boot.Tenants, homes map[string]uint32, last string, reserved func(
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, name := range names {
-		if uid := homes[name]; t.Has(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
+		if uid := homes[name]; t.HasUID(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
 			assigned[name], taken[uid] = uid, true
 		}
 	}
@@ -64,7 +67,7 @@ func assign(t boot.Tenants, homes map[string]uint32, last string, reserved func(
 	return assigned
 }
 
-// OwnersOf returns the uids of all tenants, see assign, and the present owners of all homes. d is the directory of the homes; it may
+// OwnersOf returns the uids of all tenants, see assignUIDs, and the present owners of all homes. d is the directory of the homes; it may
 // act with the agent's identity.
 func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
@@ -80,7 +83,7 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[st
 			homes[name] = fsutil.UID(info)
 		}
 	}
-	return assign(t, homes, last, reserved), homes, err
+	return assignUIDs(t, homes, last, reserved), homes, err
 }
 
 // reserved reports whether a uid has an entry in /etc/passwd.
@@ -102,9 +105,9 @@ func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fs
 // privateMode gives access to a home to its owner only.
 const privateMode = 0o700
 
-// Move gives the home of a profile, in d, to a user: first all files in it, then the home itself. So if the home has the new
+// MoveHome gives the home of a profile, in d, to a user: first all files in it, then the home itself. So if the home has the new
 // owner, the move is complete; an interrupted move is repeated. w counts the results; with w.DryRun nothing changes.
-func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
+func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.Alone, w.TopLast = to, tenant, true
 	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of one profile into another
 		w.Copied = fsutil.UID(info)
@@ -139,26 +142,26 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 			continue
 		}
 		to, tenant := HomeOwner(o, name, tenants)
-		if !tenant && o.Tenants.IsOne(name) {
+		if !tenant && o.Tenants.Includes(name) {
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
 			continue
 		}
-		if homes[name] == to.UID || !tenant && !o.Tenants.Has(homes[name]) {
+		if homes[name] == to.UID || !tenant && !o.Tenants.HasUID(homes[name]) {
 			continue
 		}
 		w := owntree.Walk{Between: func() error { return context.Cause(ctx) }}
-		if err := Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+		if err := MoveHome(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
 			say.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
 			continue
 		}
 		say.Info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
 	}
-	closeToOthers(o, tenants)
+	removeOtherAccess(o, tenants)
 }
 
-// closeToOthers removes other users' access to the agent's files in the data directory and in homes that belong to the agent.
+// removeOtherAccess removes other users' access to the agent's files in the data directory and in homes that belong to the agent.
 // Tenants keep the right to pass through the directory to their own homes.
-func closeToOthers(o boot.Options, tenants map[string]uint32) {
+func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	d, err := fsutil.OpenDir(o.Home, o.Agent)
 	if err != nil {
 		return

@@ -66,7 +66,7 @@ func doctor(c *call) action {
 		case errors.As(err, &corrupt):
 			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
 		case err != nil:
-			x.findings.Failed("file", "%s", cmp.Or(kanban.Plainly(err), err.Error()))
+			x.findings.Failed("file", "%s", cmp.Or(kanban.Explain(err), err.Error()))
 		default:
 			x.findings.OK("file", "%s is sound", s.Paths().DB)
 			x.Store = s
@@ -115,12 +115,12 @@ func (x *examination) file(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
 		users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
-		why, _, _ := strings.Cut(cmp.Or(kanban.Plainly(err), err.Error()), "; try again")
+		why, _, _ := strings.Cut(cmp.Or(kanban.Explain(err), err.Error()), "; try again")
 		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
 	}
 	misfits, err := x.Misfits(ctx)
 	if len(misfits) > 0 {
-		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", some(misfits))
+		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", firstOf(misfits))
 	}
 	return err
 }
@@ -146,14 +146,14 @@ func (x *examination) assignees(context.Context) error {
 		}
 	}
 	if len(nobody) > 0 {
-		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", some(nobody), nobody[0])
+		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstOf(nobody), nobody[0])
 	}
 	for who, ids := range strangers {
 		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + who
 		if near := config.Nearest(who, profiles.List()); near != "" {
 			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
 		}
-		x.findings.Warning("assignee", "%s: %q is no profile; %s", some(ids), who, hint)
+		x.findings.Warning("assignee", "%s: %q is no profile; %s", firstOf(ids), who, hint)
 	}
 	if len(nobody)+len(strangers) == 0 {
 		x.findings.OK("assignee", "every ready task has somebody to run it")
@@ -161,8 +161,8 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// some returns the first of many ids as text.
-func some(ids []string) string {
+// firstOf returns the first of many ids as text.
+func firstOf(ids []string) string {
 	const most = 5
 	if len(ids) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)

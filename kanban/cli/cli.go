@@ -76,8 +76,8 @@ func verbs() []verb {
 	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
 }
 
-// elsewhere are verbs of the agent that need the agent itself: a model, or its chats.
-var elsewhere = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
+// agentVerbs are verbs of the agent that need the agent itself: a model, or its chats.
+var agentVerbs = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
 // Main runs the verb that args name, and returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
@@ -97,7 +97,7 @@ func (t *Terminal) Main(args []string) int {
 		c.Flags.StringVar(&c.board, "board", *board, "the board, `SLUG`; the current one by default")
 		return c.run()
 	}
-	if slices.Contains(elsewhere, args[0]) {
+	if slices.Contains(agentVerbs, args[0]) {
 		err := t.becomeAgent(all)
 		return c.Fail(cmdline.WrongUsage, "cannot run %q: it needs the agent: %v; run: hermes kanban %[1]s", args[0], err)
 	}
@@ -107,7 +107,7 @@ func (t *Terminal) Main(args []string) int {
 
 // becomeAgent replaces this program by the agent's own command. It returns only on failure.
 func (t *Terminal) becomeAgent(args []string) error {
-	cfg, err := config.Load(config.Options{Env: t.lookup})
+	cfg, err := config.Load(config.Options{Env: t.lookupEnv})
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (t *Terminal) becomeAgent(args []string) error {
 	return unix.Exec(path, append([]string{path, "kanban"}, args...), t.Environ)
 }
 
-func (t *Terminal) lookup(name string) (string, bool) {
+func (t *Terminal) lookupEnv(name string) (string, bool) {
 	v := t.Env(name)
 	return v, v != ""
 }
@@ -126,7 +126,7 @@ func (t *Terminal) lookup(name string) (string, bool) {
 func (t *Terminal) call(v verb, args []string) *call {
 	described := cmdline.Verb{Program: program, Name: v.name, Args: v.args, Summary: v.summary, Help: v.help, Aliases: v.aliases}
 	c := &call{Call: cmdline.NewCall(described, gathered(args, v.many), t.Out, t.Err), Terminal: t, verb: v}
-	c.Call.Env = t.lookup
+	c.Call.Env = t.lookupEnv
 	return c
 }
 
@@ -157,7 +157,7 @@ func (t *Terminal) help() {
 %s COMMAND --help tells more. Without --board a command works on the current board.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 The agent itself answers: %s.
-`, program, strings.Join(elsewhere, ", "))
+`, program, strings.Join(agentVerbs, ", "))
 }
 
 var (
@@ -211,7 +211,7 @@ func (c *call) failed(doing string, err error) int {
 	case errors.As(err, &usageError{}):
 		code = cmdline.WrongUsage
 	}
-	message := cmp.Or(kanban.Plainly(err), err.Error())
+	message := cmp.Or(kanban.Explain(err), err.Error())
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}

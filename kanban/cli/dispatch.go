@@ -58,7 +58,7 @@ type host struct {
 // chooseHost selects the host of workers: PID 1, or this process if here is set or no hinit answers.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
-		cl, err := cmdline.Dial(c.lookup)
+		cl, err := cmdline.Dial(c.lookupEnv)
 		nobody := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {
@@ -71,7 +71,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
 	}
-	cfg, err := config.Load(config.Options{Env: c.lookup})
+	cfg, err := config.Load(config.Options{Env: c.lookupEnv})
 	if err != nil {
 		return host{}, err
 	}
@@ -99,7 +99,7 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
-		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets, Isolated: runner.Isolated(c.lookup)},
+		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets, Isolated: runner.Isolated(c.lookupEnv)},
 		Git:   runner.Git, Volume: h.volume,
 	}
 	if h.Runner != nil {

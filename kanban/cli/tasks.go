@@ -129,7 +129,7 @@ type whole struct {
 	Runs     []kanban.Run     `json:"runs"`
 }
 
-func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) {
+func readWhole(ctx context.Context, s *kanban.Store, id string) (w whole, err error) {
 	var failed [5]error
 	w.Task, failed[0] = s.Task(ctx, id)
 	w.Parents, w.Children, failed[1] = s.Links(ctx, id)
@@ -163,7 +163,7 @@ func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 func showTask(c *call) action {
 	selected := c.runState()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		t, err := read(ctx, s, words[0])
+		t, err := readWhole(ctx, s, words[0])
 		if err == nil {
 			t.Runs, err = selected(t.Runs)
 		}

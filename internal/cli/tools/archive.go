@@ -276,10 +276,10 @@ func backup(program string, cred *proc.Cred, from, to *os.File, database string)
 // owner returns the user who owns the home of a profile: as an actor for file operations, and as an identity for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
-	tenants := a.agent.Serving(a.cfg).Tenants
+	tenants := a.agent.WithTenants(a.cfg).Tenants
 	err = a.store.In(name, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)
-		if err == nil && name != profiles.Default && tenants.Has(fsutil.UID(info)) {
+		if err == nil && name != profiles.Default && tenants.HasUID(fsutil.UID(info)) {
 			uid := fsutil.UID(info)
 			user, cred = fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}), &proc.Cred{UID: uid, GID: uid}
 		}
@@ -373,7 +373,7 @@ func (a *archiver) readArchive(in io.Reader) error {
 		return err
 	})
 	// PID 1 gives a new profile its own user, but not a replaced one
-	if err == nil && a.agent.Serving(a.cfg).Tenants.IsOne(a.im.Name) {
+	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
 	}
 	if err == nil && a.cl != nil {

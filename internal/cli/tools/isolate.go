@@ -68,7 +68,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	if os.Geteuid() != 0 || !agent.Actor.Switches() {
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: "only root can change owners; be root"}
 	}
-	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.Serving(cfg).Tenants}
+	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.WithTenants(cfg).Tenants}
 	d, err := fsutil.OpenReal(filepath.Join(cfg.Home, "profiles"), nil)
 	if err != nil {
 		return nil, err
@@ -99,13 +99,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		switch {
 		case !is:
 			m.Error = "there is no such profile"
-		case !tenant && options.Tenants.IsOne(name):
+		case !tenant && options.Tenants.Includes(name):
 			m.Error = "isolation.uids has no more uids; make the range larger"
 		case running[name]:
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if err := volume.Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+			if err := volume.MoveHome(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
 			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
@@ -117,8 +117,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 
 // release gives the home of a profile with its own user to the agent's user, who then removes it.
 func (m *manager) release(name string) error {
-	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
-	if !options.Tenants.IsOne(name) {
+	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
+	if !options.Tenants.Includes(name) {
 		return nil
 	}
 	d, err := fsutil.OpenReal(filepath.Join(m.cfg.Home, "profiles"), nil)
@@ -127,5 +127,5 @@ func (m *manager) release(name string) error {
 	}
 	defer d.Close()
 	to, _ := volume.HomeOwner(options, name, nil)
-	return volume.Move(d, name, to, false, &owntree.Walk{})
+	return volume.MoveHome(d, name, to, false, &owntree.Walk{})
 }

@@ -111,7 +111,7 @@ func newManager(t *cli.Terminal) (*manager, error) {
 		return nil, err
 	}
 	m := &manager{Terminal: t, cfg: cfg, agent: agent}
-	m.store = profiles.Open(cfg.Home, agent.Serving(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
+	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
 	cl, err := t.Dial()
 	switch {
 	case err == nil:

@@ -97,7 +97,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 		}
 		env = boot.ContainerEnv(cfg.Home)
 	}
-	maker := units.NewMaker(agent.Serving(cfg), cfg.Home, env, plain)
+	maker := units.NewMaker(agent.WithTenants(cfg), cfg.Home, env, plain)
 	who := cfg.Agent.User
 	def, known := cfg.Services[s.Name]
 	switch {

@@ -61,7 +61,7 @@ type Health struct {
 // New returns the Health of a container without services, with the present configuration.
 func New(o Options) *Health {
 	h := &Health{o: o}
-	h.notify = notify.New(h.notified)
+	h.notify = notify.New(h.handleMessage)
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) {
@@ -71,7 +71,7 @@ func New(o Options) *Health {
 			return o.Store.Env(profile)
 		},
 		State: func(profile string) (profiles.State, error) {
-			return ofRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
+			return stateOfRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
 		},
 		Watch: func(service string, seen func([]byte)) {
 			if l := o.Log(service); l != nil {
@@ -126,7 +126,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
-		t.AgentDecides = !h.o.Plain && h.o.Agent.Is(u.Spec.Cred)
+		t.AgentDecides = !h.o.Plain && h.o.Agent.RunsAs(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
 			maps.Copy(t.Env, cfg.Profiles.Own[u.Profile].Env)
@@ -144,7 +144,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
 		return fsutil.Self().In(blocking.Volume)
-	case h.o.Agent.Is(cred):
+	case h.o.Agent.RunsAs(cred):
 		return h.o.Agent.Actor.In(blocking.Volume)
 	}
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)
@@ -155,14 +155,14 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
 	}
-	return cmp.Or(h.quota.notes.of(v.Name), h.quota.greedy.of(v.Name), h.memory.notes.of(v.Name))
+	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.greedy.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
 }
 
-// Beat notes a heartbeat of a profile's gateway.
-func (h *Health) Beat(profile string) { h.deaf.Beat(profile) }
+// NoteHeartbeat notes a heartbeat of a profile's gateway.
+func (h *Health) NoteHeartbeat(profile string) { h.deaf.Beat(profile) }
 
-// Wrote notes that a service has written lines.
-func (h *Health) Wrote() { h.deaf.Stir() }
+// NoteOutput notes that a service has written lines.
+func (h *Health) NoteOutput() { h.deaf.Stir() }
 
 // Drop forgets a removed service.
 func (h *Health) Drop(service string) {
@@ -228,8 +228,8 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// ofRun reads the state file of a profile. It returns an error if the file names a process of another run.
-func ofRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
+// stateOfRun reads the state file of a profile. It returns an error if the file names a process of another run.
+func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
 		return profiles.State{}, errors.New(profiles.StateFile + " says nothing of this run yet")

@@ -26,15 +26,15 @@ type memoryLoop interface {
 // and reports once that a limit is exceeded; after a re-execution once more. It owns a goroutine from the first limit on. Its
 // methods may be called from any goroutine.
 type memoryWatch struct {
-	loop      memoryLoop
-	container func() proc.ContainerMemory       // measures the container's memory; called in a turn of internal/blocking
-	seen      map[string]activity               // by service, while memory is tight
-	measure   func(mains []int) []proc.Memory   // measures all processes of each main process; called in a turn of internal/blocking
-	told      map[string]string                 // by service and key, the last message, see firstTime
-	had       atomic.Pointer[map[string]uint64] // by service, its memory before the boot; nil if unknown
-	limits    atomic.Pointer[config.Config]
-	notes     notes
-	begun     atomic.Bool
+	loop         memoryLoop
+	container    func() proc.ContainerMemory       // measures the container's memory; called in a turn of internal/blocking
+	seen         map[string]activity               // by service, while memory is tight
+	measure      func(mains []int) []proc.Memory   // measures all processes of each main process; called in a turn of internal/blocking
+	lastMessages map[string]string                 // by service and key, the last message, see firstTime
+	memoryBefore atomic.Pointer[map[string]uint64] // by service, its memory before the boot; nil if unknown
+	limits       atomic.Pointer[config.Config]
+	notes        notes
+	started      atomic.Bool
 }
 
 // limit applies the limits of a configuration.
@@ -47,13 +47,13 @@ func (w *memoryWatch) limit(cfg *config.Config) {
 	for _, s := range cfg.Services {
 		limited = limited || s.Memory.Set()
 	}
-	if limited && w.begun.CompareAndSwap(false, true) {
+	if limited && w.started.CompareAndSwap(false, true) {
 		guard.Go("watching memory", w.watch)
 	}
 }
 
-// of returns the memory limit of a service.
-func (w *memoryWatch) of(v *supervisor.Service) config.Memory { return w.setup(v).Memory }
+// limitOf returns the memory limit of a service.
+func (w *memoryWatch) limitOf(v *supervisor.Service) config.Memory { return w.setup(v).Memory }
 
 // setup returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
 func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
@@ -72,8 +72,8 @@ type notes struct {
 	atomic.Pointer[map[string]string]
 }
 
-// of returns the remark on a service, "" for none.
-func (n *notes) of(service string) string {
+// noteOf returns the remark on a service, "" for none.
+func (n *notes) noteOf(service string) string {
 	if all := n.Load(); all != nil {
 		return (*all)[service]
 	}
@@ -81,7 +81,7 @@ func (n *notes) of(service string) string {
 }
 
 func (w *memoryWatch) watch() {
-	w.seen, w.told = make(map[string]activity), make(map[string]string)
+	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
 	timer := time.NewTimer(memoryPeriod)
 	defer timer.Stop()
 	for looked := time.Now(); ; {
@@ -106,7 +106,7 @@ func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
 	for _, v := range w.loop.Snapshot().Services {
-		if v.State == supervisor.Up && v.PID != 0 && w.of(v).Set() {
+		if v.State == supervisor.Up && v.PID != 0 && w.limitOf(v).Set() {
 			services, mains = append(services, v), append(mains, v.PID)
 		}
 	}
@@ -130,7 +130,7 @@ const (
 
 // checkLimit compares a service's memory with its limit, acts on the result, and returns the note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
-	limit, has := w.of(v), m.Bytes
+	limit, has := w.limitOf(v), m.Bytes
 	text := "memory: " + amount(has)
 	switch {
 	case !m.Group:
@@ -151,7 +151,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		if w.firstTime(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.told[v.Name+"/warn"] == fmt.Sprint(v.Run, above): // 10% lower, to avoid repeated warnings
+	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above): // 10 % below the limit, to avoid repeated warnings
 		w.firstTime(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}
@@ -161,8 +161,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 // firstTime reports whether text differs from the last message about this key in this run of the service. It remembers text.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
-	said := w.told[key] == text
-	w.told[key] = text
+	said := w.lastMessages[key] == text
+	w.lastMessages[key] = text
 	return !said
 }
 

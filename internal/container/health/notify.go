@@ -53,8 +53,8 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 }
 
-// notified handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
-func (h *Health) notified(service string, pid int, m notify.Message) {
+// handleMessage handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
+func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	run, err := h.o.Loop.Tell(pid, supervisor.Notified{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})

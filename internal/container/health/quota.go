@@ -22,7 +22,7 @@ import (
 const (
 	// quotaPeriod is how often the homes of profiles are measured.
 	quotaPeriod = time.Minute
-	// freePeriod is how often the free space is looked at. When it has become less by a percent, the homes are measured at once.
+	// freePeriod is how often the free space is checked. When it has shrunk by a percent, the homes are measured at once.
 	freePeriod = 5 * time.Second
 )
 
@@ -45,7 +45,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 		set = set || p.Priority.Quota.Set()
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
-		h.every("watching quotas", 0, freePeriod, func(n int) {
+		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
 				h.checkQuotas(false, &h.quota.notes)
 			}
@@ -53,7 +53,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
-		h.every("sharing processors and ports", 0, freePeriod, func(int) {
+		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || crowded() {
 				confined = h.checkQuotas(true, &h.quota.greedy)
 			}
@@ -61,8 +61,8 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// every calls look after a delay and then once a period, with the number of earlier calls.
-func (h *Health) every(doing string, delay, period time.Duration, look func(n int)) {
+// runEvery calls look after a delay and then once in each period. n is the number of earlier calls.
+func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
 		timer := time.NewTimer(delay)
 		for n := 0; ; n++ {
@@ -91,7 +91,7 @@ func (h *Health) diskIsLow() (low bool) {
 	return low
 }
 
-// manySockets is the number of open sockets from which on their owners are searched.
+// manySockets is the number of open sockets above which hinit searches for their owners.
 const manySockets = 4000
 
 // crowded reports whether the container may lack processors or ports.
@@ -108,8 +108,8 @@ func (h *Health) measure(list []boot.Gateway, work string) ([]boot.Measurement, 
 	return h.MeasureProfiles(ctx, list, work)
 }
 
-// list describes gateways of named profiles for the boot program. wanted chooses them.
-func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
+// gatewaysWhere describes gateways of named profiles for the boot program. wanted chooses them.
+func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
 	for _, v := range h.o.Loop.Snapshot().Services {
 		own := cfg.ProfileOf(v.Profile).Priority
@@ -127,10 +127,10 @@ func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bo
 // decides. checkQuotas replaces the notes in last. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
-	all := h.list(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
+	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
 	if share {
 		work = boot.MeasureShare
-		all = h.list(func(v *supervisor.Service, _ config.Priority) bool {
+		all = h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		})
 	}
@@ -141,7 +141,7 @@ func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 			return true
 		}
 		for _, w := range found {
-			if notes[w.Service] = w.Note; w.Note != "" && last.of(w.Service) == "" {
+			if notes[w.Service] = w.Note; w.Note != "" && last.noteOf(w.Service) == "" {
 				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 			}
 			noted = noted || w.Note != ""
@@ -173,7 +173,7 @@ func (h *Health) Admit(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, freePeriod) // the volume may not answer
 	defer cancel()
-	found, err := h.MeasureProfiles(ctx, h.list(sheddable), boot.AdmitMemory)
+	found, err := h.MeasureProfiles(ctx, h.gatewaysWhere(sheddable), boot.AdmitMemory)
 	if err != nil {
 		h.o.Warn("cannot tell which gateways have no room: %v; all start — continuing", err)
 	}
@@ -183,7 +183,7 @@ func (h *Health) Admit(ctx context.Context) {
 			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
 		}
 	}
-	h.memory.had.Store(&had)
+	h.memory.memoryBefore.Store(&had)
 	h.RecordMemory()
 }
 
@@ -193,8 +193,8 @@ func (h *Health) RecordMemory() {
 	if h.memory.container().Limit == 0 || !h.quota.recorded.CompareAndSwap(false, true) {
 		return
 	}
-	h.every("recording memory", firstRecord, recordPeriod, func(int) {
-		running := h.list(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
+	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
+		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
 		if len(running) > 0 {
 			_, _ = h.measure(running, boot.RecordMemory) // after a failure the next boot has an older record
 		}

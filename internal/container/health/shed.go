@@ -15,11 +15,11 @@ import (
 // Shares of the container's memory limit, in percent, at which something happens. Processes stall while they wait for the kernel
 // to find memory (PSI).
 const (
-	tight     = 80   // from here on, starts are refused if processes stall or starts were already refused
-	refuse    = 90   // from here on, starts are refused in any case
-	shedStall = 90   // from here on, a service is ended if processes stall
-	shedAt    = 95   // from here on, a service is ended in any case
-	stalls    = 10.0 // processes count as stalling from this percentage of the time on
+	tightAt       = 80   // from here on, starts are refused if processes stall or starts were already refused
+	refuseAt      = 90   // from here on, starts are refused in any case
+	stalledShedAt = 90   // from here on, a service is ended if processes stall
+	shedAt        = 95   // from here on, a service is ended in any case
+	stallPercent  = 10.0 // processes count as stalling from this percentage of the time on
 )
 
 // pressurePeriod is how often the container's memory is measured while it is tight.
@@ -48,23 +48,23 @@ type decision struct {
 	shed, admit string // the service to end, and the one to start; "" for none
 }
 
-// decide is the whole policy. It ends one service at a time: the idlest one of the lowest priority. It starts the most important
-// one that fits.
+// decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
+// priority, the one that was idle longest. It starts the most important service whose memory fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
 		return d
 	}
 	share := float64(c.Used) / float64(c.Limit) * 100
-	stalled := c.Stalled >= stalls
-	d.full = share >= refuse || share >= tight && (p.full || stalled)
+	stalled := c.Stalled >= stallPercent
+	d.full = share >= refuseAt || share >= tightAt && (p.full || stalled)
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
-	if (share >= shedAt || share >= shedStall && stalled) && !ending {
+	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
 		d.shed = victim(p.services)
 	}
 	best := -1
 	for _, s := range p.services {
-		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*tight/100; s.held && fits && !d.full && s.priority > best {
+		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*tightAt/100; s.held && fits && !d.full && s.priority > best {
 			d.admit, best = s.name, s.priority
 		}
 	}
@@ -107,7 +107,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
-	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tight
+	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
 	p := pressure{container: c, full: snapshot.Full != "", services: w.candidates(snapshot, pressed)}
 	if !pressed && !p.full && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
 		clear(w.seen)
@@ -133,7 +133,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (list []candidate) {
 	var mains, at []int
 	var had map[string]uint64
-	if all := w.had.Load(); all != nil {
+	if all := w.memoryBefore.Load(); all != nil {
 		had = *all
 	}
 	for _, v := range snapshot.Services {

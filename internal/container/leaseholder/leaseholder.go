@@ -29,12 +29,12 @@ import (
 const (
 	// standbyVariable set to 0 makes an init end if another init holds the lock. Otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
-	// again is how long an init that has lost the lock waits between two tries after an error.
-	again = time.Second
+	// retryPause is how long an init that has lost the lock waits between two tries after an error.
+	retryPause = time.Second
 	// volumePatience is how long the boot waits for the volume before it starts the CMD.
 	volumePatience = 15 * time.Second
-	// slowAnswer is the wait for the lock from which on it appears in the timeline of the boot.
-	slowAnswer = time.Second
+	// slowLock is the shortest wait for the lock that the timeline of the boot shows.
+	slowLock = time.Second
 )
 
 // Host is the part of PID 1 that a Lease uses. The functions may be called from any goroutine.
@@ -70,20 +70,20 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// Lease holds the lock of the volume, or waits for it, and so decides whether this init serves the volume. Its methods may be
+// Lease acquires the lock of the volume, watches it, and so decides whether this init serves the volume. Its methods may be
 // called from any goroutine.
 type Lease struct {
-	host   Host
-	loop   Loop
-	lock   lease.Lock
-	told   func(words string) // gets the messages of the lease program; nil without one
-	asked  string             // name for people of whatever grants the lock
-	steps  *bootstatus.Status // status of the boot
-	serves atomic.Bool
-	state  atomic.Pointer[state]
+	host      Host
+	loop      Loop
+	lock      lease.Lock
+	onMessage func(words string) // gets the messages of the lease program; nil without one
+	grantor   string             // name for people of whatever grants the lock
+	steps     *bootstatus.Status // status of the boot
+	serves    atomic.Bool
+	state     atomic.Pointer[state]
 }
 
-// state says whether this init has the lock.
+// state is the state of the lock, as status shows it.
 type state struct {
 	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
@@ -105,19 +105,19 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	}
 	held := lease.NewHeld(home, agent, host.Doubt)
 	t := newLease(host, loop, held, steps)
-	t.told, t.asked = held.Message, "the service "+config.LeaseName
+	t.onMessage, t.grantor = held.Message, "the service "+config.LeaseName
 	return t
 }
 
 // LeaseMessage handles a message of the lease program. It doesn't block.
 func (t *Lease) LeaseMessage(words string) {
-	if t.told != nil {
-		t.told(words)
+	if t.onMessage != nil {
+		t.onMessage(words)
 	}
 }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
-	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, asked: "the volume"}
+	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, grantor: "the volume"}
 	t.setState(client.LeaseNone, "")
 	return t
 }
@@ -157,17 +157,17 @@ func (t *Lease) Check() error {
 	case client.LeaseHeld:
 		return t.lock.Check()
 	default:
-		return errors.New(t.waitsFor(s))
+		return errors.New(t.whyNotServing(s))
 	}
 }
 
-// unknown notes that it is not known yet who holds the lock.
-func (t *Lease) unknown() {
-	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
+// setUnknown notes that it is not known yet who holds the lock.
+func (t *Lease) setUnknown() {
+	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
 
-// waitsFor says why this init does not serve.
-func (t *Lease) waitsFor(s *state) string {
+// whyNotServing says why this init does not serve.
+func (t *Lease) whyNotServing(s *state) string {
 	if s.holder == nil {
 		return s.detail
 	}
@@ -219,25 +219,25 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 		return ctx, true
 	}
 	begin := time.Now()
-	t.unknown()
+	t.setUnknown()
 	got, busy := t.acquire(ctx, standby())
 	late := time.NewTimer(volumePatience)
 	defer late.Stop()
 	for {
 		select {
 		case a := <-got:
-			if took := time.Since(begin); took > slowAnswer {
+			if took := time.Since(begin); took > slowLock {
 				t.steps.Add(client.BootStep{Name: "lease", Seconds: took.Seconds()})
 			}
 			switch {
 			case a.err == nil:
-				return t.begin(ctx, a.lost), true
+				return t.watchLock(ctx, a.lost), true
 			case ctx.Err() != nil:
 				return ctx, false
 			case errors.Is(a.err, errHeld):
 				t.serves.Store(false)
 				b.Ready()
-				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
+				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 				return ctx, false
 			}
 			t.setState(client.LeaseNone, a.err.Error())
@@ -250,11 +250,11 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 				continue // ask gives up and answers at once
 			}
 			t.serves.Store(false)
-			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.waitsFor(t.state.Load()))
+			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
 			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 			return ctx, true
 		case <-late.C:
-			why := fmt.Sprintf("%s within %s", t.waitsFor(t.state.Load()), volumePatience)
+			why := fmt.Sprintf("%s within %s", t.whyNotServing(t.state.Load()), volumePatience)
 			if t.host.Config().Boot.Strict {
 				b.Ready()
 				t.host.Fatal(why + ", and boot.strict is set")
@@ -268,8 +268,8 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 	}
 }
 
-// begin watches the lock. It returns a context that ends when the lock is lost, after all its services have been killed.
-func (t *Lease) begin(ctx context.Context, lost <-chan error) context.Context {
+// watchLock watches the lock. It returns a context that ends when the lock is lost, after all its services have been killed.
+func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Context {
 	if lost == nil {
 		return ctx
 	}
@@ -304,16 +304,16 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 		a := <-got
 		switch {
 		case a.err == nil:
-			t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
+			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
 			return
 		case ctx.Err() != nil:
 			return
 		case errors.Is(a.err, errHeld):
-			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
+			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 			return
 		}
 		t.setState(client.LeaseWaiting, a.err.Error())
-		if !pause.For(ctx, again) {
+		if !pause.For(ctx, retryPause) {
 			return
 		}
 		got, _ = t.acquire(ctx, standby())
@@ -327,7 +327,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 		return ctx
 	}
 	serves := t.Serves()
-	t.unknown()
+	t.setUnknown()
 	got, _ := t.acquire(ctx, !serves && standby())
 	if !serves {
 		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
@@ -336,14 +336,14 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	a := <-got
 	switch {
 	case a.err == nil:
-		return t.begin(ctx, a.lost)
+		return t.watchLock(ctx, a.lost)
 	case ctx.Err() == nil && !errors.Is(a.err, errHeld):
 		t.setState(client.LeaseNone, a.err.Error())
 		return ctx
 	}
 	lost := make(chan error, 1)
 	lost <- fmt.Errorf("the image before this one had no lock of %q: %w", t.host.Config().Home, a.err)
-	return t.begin(ctx, lost)
+	return t.watchLock(ctx, lost)
 }
 
 // evict kills every gateway and every service of hinit.yaml, and makes the supervisor forget them.
@@ -386,7 +386,7 @@ func (t *Lease) Status() *client.Lease {
 	if s.holder != nil {
 		h := s.holder()
 		out.Holder = &client.LeaseHolder{Host: h.Host, Since: h.Since, PID: h.PID, Command: h.Command}
-		out.Detail = t.waitsFor(s)
+		out.Detail = t.whyNotServing(s)
 	}
 	return out
 }

@@ -93,7 +93,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Hold protects the log of a service from Drop while the service is being registered. release ends that.
+// Hold keeps Drop from ending the log of a service that is being registered. release undoes it.
 func (l *Logs) Hold(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

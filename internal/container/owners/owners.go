@@ -25,7 +25,7 @@ type Repairer struct {
 	*initlog.Logger
 
 	remark func(text string) // adds a text to the history
-	work   Work
+	work   RunJob
 	move   func(ctx context.Context, profile string)
 	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
@@ -34,11 +34,11 @@ type Repairer struct {
 	status *client.Repair  // of the repair of all files
 }
 
-// Work runs a repair, and calls take with each message about it.
-type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
+// RunJob runs a repair, and calls take with each message about it.
+type RunJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
 // New returns a Repairer without work. move corrects the owner of a home, and blocks until that is done.
-func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx context.Context, profile string)) *Repairer {
+func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx context.Context, profile string)) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
@@ -59,7 +59,7 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // empty if an earlier repair has included this request
+			if len(only) > 0 { // an earlier repair may have included all requests
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -86,13 +86,13 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes a profile usable for the agent that another user has made: now the files that a gateway needs to start, the rest
-// soon. It blocks on the disk.
+// Adopt gives a profile that another user has made to the agent. It gives the files that a gateway needs at once; a repair gives
+// the others soon. It blocks on the disk.
 func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
 	}
-	if o.Tenants.On && !o.Resides(profile) {
+	if o.Tenants.On && !o.HasRightOwner(profile) {
 		r.move(ctx, profile)
 	}
 	if err := boot.Adopt(ctx, o, profile); err != nil {

@@ -57,14 +57,14 @@ type Stage struct {
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an
 // error the container must be stopped.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
-	r := &run{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
+	r := &preparation{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
 	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.Stage2Fails == "2"
 	if r.job.Plain {
 		ready()
 		if len(r.job.Hooks) == 0 {
 			return nil
 		}
-		return r.complete(r.start(), nil)
+		return r.finishBoot(r.start(), nil)
 	}
 	for _, l := range s.Agent.Lines {
 		s.line(l)
@@ -100,7 +100,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	if started == nil {
 		err = r.report(report)
 	} else {
-		err = r.complete(started, report)
+		err = r.finishBoot(started, report)
 	}
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	return nil
 }
 
-func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
+func seededByImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
 
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
@@ -122,7 +122,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
-		Stamp: cfg.Image.Stamp, Seeds: byImage(cfg), Say: func(l boot.Line) { pass(s.Agents, l) },
+		Stamp: cfg.Image.Stamp, Seeds: seededByImage(cfg), Say: func(l boot.Line) { writeLine(s.Agents, l) },
 	}
 }
 
@@ -135,9 +135,9 @@ func (s *Stage) Job(cfg *config.Config) boot.Job {
 }
 
 // line writes a line of the boot to the container log. If it is a warning, status shows it too.
-func (s *Stage) line(l boot.Line) { pass(s.Logger, l) }
+func (s *Stage) line(l boot.Line) { writeLine(s.Logger, l) }
 
-func pass(v *initlog.Logger, l boot.Line) {
+func writeLine(v *initlog.Logger, l boot.Line) {
 	v.Line(l.Text)
 	if l.Warning {
 		v.Remember(l.Text)
@@ -156,7 +156,7 @@ func (s *Stage) SayTimeline() {
 // Phase runs one step of the boot and measures its time. An error is recorded, and the boot goes on.
 func (s *Stage) Phase(name string, step func() error) { s.Status.Add(s.Measure(name, step)) }
 
-// Measure is Phase for a caller that adds the step to the status itself.
+// Measure is like Phase, but returns the step and does not add it to the status.
 func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()

@@ -17,8 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// run is one preparation. Only the goroutine of the boot uses it, except for hooks.
-type run struct {
+// preparation is one preparation. Only the goroutine of the boot uses it, except for hooks.
+type preparation struct {
 	*Stage
 
 	ctx      context.Context //nolint:containedctx // context of the run
@@ -32,7 +32,7 @@ type run struct {
 }
 
 // start starts the boot program in the background. The function that it returns waits until it has started.
-func (r *run) start() func() (*program.Program, error) {
+func (r *preparation) start() func() (*program.Program, error) {
 	var p *program.Program
 	var err error
 	done := make(chan struct{})
@@ -47,10 +47,10 @@ func (r *run) start() func() (*program.Program, error) {
 }
 
 // fillEmptyHome starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
-func (r *run) fillEmptyHome(ctx context.Context, s *boot.Step) error {
+func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	job := r.job
 	job.Plant = true
-	return r.work(ctx, "hinit/plant", job, func(m boot.Message) {
+	return r.runJob(ctx, "hinit/plant", job, func(m boot.Message) {
 		switch {
 		case m.Report != nil:
 			s.Planted = m.Report.Planted
@@ -61,7 +61,7 @@ func (r *run) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 }
 
 // tenants makes the boot program give homes to the profiles' own users. It is a phase of [boot.Prepare].
-func (r *run) tenants(ctx context.Context, s *boot.Step) error {
+func (r *preparation) tenants(ctx context.Context, s *boot.Step) error {
 	r.move(ctx, r.job, s.Tell)
 	return nil
 }
@@ -70,7 +70,7 @@ func (r *run) tenants(ctx context.Context, s *boot.Step) error {
 func (s *Stage) Move(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
-	s.move(ctx, job, func(l boot.Line) { pass(s.Agents, l) })
+	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
 // moveTime limits a move. The boot program itself stops after 5 s, unless the disk hangs.
@@ -80,7 +80,7 @@ func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
 	job.Move = true
-	err := s.work(ctx, "hinit/move", job, func(m boot.Message) {
+	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {
 		if m.Agents != nil {
 			tell(*m.Agents)
 		}
@@ -90,8 +90,8 @@ func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
 	}
 }
 
-// complete makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
-func (r *run) complete(started func() (*program.Program, error), report *boot.Report) (err error) {
+// finishBoot makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
+func (r *preparation) finishBoot(started func() (*program.Program, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
 			r.program.Answer(boot.Answer{Report: report})
@@ -114,12 +114,12 @@ func (r *run) complete(started func() (*program.Program, error), report *boot.Re
 }
 
 // handleMessage handles a message of the boot program.
-func (r *run) handleMessage(m boot.Message) error {
+func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
 		r.line(*m.Line)
 	case m.Agents != nil:
-		pass(r.Agents, *m.Agents)
+		writeLine(r.Agents, *m.Agents)
 	case m.Report != nil:
 		if err := r.report(m.Report); err != nil {
 			return err
@@ -149,7 +149,7 @@ func (r *run) handleMessage(m boot.Message) error {
 
 // report handles the report about the data volume. It returns when processes may be started. After an error the container must be
 // stopped.
-func (r *run) report(report *boot.Report) error {
+func (r *preparation) report(report *boot.Report) error {
 	r.reported = true
 	r.Status.Add(report.Phases...)
 	r.Units.SetHome(report.Home)
@@ -193,7 +193,7 @@ func (r *run) report(report *boot.Report) error {
 
 // runHook runs a hook of the boot as a task of the supervisor, because nothing else may start a process. It returns when all
 // processes of the hook have ended.
-func (r *run) runHook(h boot.Hook) (int, error) {
+func (r *preparation) runHook(h boot.Hook) (int, error) {
 	ctx := r.ctx
 	if h.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -225,7 +225,7 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 
 // Repair makes the boot program repair owners. It is a function for package owners ([owners.Work]).
 func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
-	return s.work(ctx, "hinit/repair", job, take)
+	return s.runJob(ctx, "hinit/repair", job, take)
 }
 
 // ownersTime is how long the boot waits until all files belong to the agent's new user.
@@ -254,7 +254,7 @@ func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
 	job.Pack, job.Young = logs, young
-	err = s.work(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
+	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
 	if err == nil && len(results) != len(logs) {
 		err = fmt.Errorf("cannot compress archives: the boot program tells of %d logs, not of %d", len(results), len(logs))
 	}
@@ -265,7 +265,7 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work
-	err = s.work(ctx, "hinit/measure"+work, job, func(m boot.Message) { found = m.Measured })
+	err = s.runJob(ctx, "hinit/measure"+work, job, func(m boot.Message) { found = m.Measured })
 	return found, err
 }
 
@@ -274,11 +274,11 @@ func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
 	cfg := s.Config()
 	job := s.Job(cfg)
 	job.Examine, job.Marker, job.Profiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
-	return s.work(ctx, "hinit/examine", job, take)
+	return s.runJob(ctx, "hinit/examine", job, take)
 }
 
-// work starts a boot program for a job without answers, and waits for its end.
-func (s *Stage) work(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
+// runJob starts a boot program for a job without answers, and waits for its end.
+func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := program.Start(ctx, s.Registry, name, job)
 	if err != nil {
 		return err

@@ -44,9 +44,9 @@ type Program struct {
 	output *os.File
 }
 
-// Start starts the boot program, which is in this program's directory, and gives it a job. name begins its name in the
-// supervisor. The rest of that name is unique, because the supervisor forgets a program only a moment after its end. The caller
-// must call [Program.Receive].
+// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the beginning of
+// its name in the supervisor. The end of that name is random, because the supervisor forgets a program only a moment after its
+// end. The caller must call [Program.Receive].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
 	if err != nil {

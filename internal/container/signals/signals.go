@@ -38,8 +38,8 @@ type Signals struct {
 	interrupt time.Time // time of the last Ctrl-C that was forwarded
 }
 
-// ended are signals without a meaning that would end or stop PID 1.
-var ended = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
+// fatalSignals are signals without a meaning that would end or stop PID 1.
+var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
 // Listen handles every signal with a meaning, and the signals that would end this process. It handles them and doesn't ignore
 // them, because exec resets only handled signals to their defaults.
@@ -47,7 +47,7 @@ func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
 	proc.Unignore()
-	signal.Notify(make(chan os.Signal, 1), ended...)
+	signal.Notify(make(chan os.Signal, 1), fatalSignals...)
 	return s
 }
 
@@ -94,7 +94,7 @@ func (s *Signals) SetInterrupt(at time.Time) { s.interrupt = at }
 
 // Handled returns the signals that have a handler, except SIGCHLD.
 func Handled() (all []syscall.Signal) {
-	for _, s := range append(early.Meaningful(), ended...) {
+	for _, s := range append(early.Meaningful(), fatalSignals...) {
 		if n, is := s.(syscall.Signal); is {
 			all = append(all, n)
 		}

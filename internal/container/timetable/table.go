@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// look is how often the clock is checked while no task is due, because the clock may be set.
-	look = time.Minute
-	// late is how long after its time a task still starts if its schedule skips missed times.
-	late = 5 * time.Minute
+	// checkEvery is how often the clock is checked while no task is due, because an operator may set the clock.
+	checkEvery = time.Minute
+	// latestStart is how long after its time a task still starts if its schedule skips missed times.
+	latestStart = 5 * time.Minute
 )
 
 // Loop is the part of [supervisor.Loop] that a Table uses.
@@ -141,7 +141,7 @@ func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
 // load reads when tasks ran, if a schedule makes up for missed times.
 func (s *server) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
-	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), makesUp) {
+	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
 		return
 	}
 	last, err := s.memory.Load()
@@ -151,7 +151,7 @@ func (s *server) load(entries map[string]config.Schedule) {
 	maps.Copy(s.last, last)
 }
 
-func makesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
+func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 
 // clock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
 func clock() time.Time { return time.Now().Round(0) }
@@ -174,9 +174,9 @@ func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 				continue
 			}
 			r = &row{Schedule: e, spec: spec}
-			r.at = s.after(r, now)
+			r.at = s.nextTime(r, now)
 			if s.rows[name] == nil {
-				s.begin(name, r, now, resumed)
+				s.setFirstTime(name, r, now, resumed)
 			}
 			s.rows[name] = r
 		}
@@ -184,27 +184,27 @@ func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// begin sets the first time of a new row. After re-execution it is the time that the supervisor knows. If the schedule has missed
+// setFirstTime sets the first time of a new row. After re-execution it is the time that the supervisor knows. If the schedule has missed
 // a time and makes up for it, it is now.
-func (s *server) begin(name string, r *row, now time.Time, resumed bool) {
+func (s *server) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
 		return
 	}
-	if !makesUp(r.Schedule) {
+	if !catchesUp(r.Schedule) {
 		return
 	}
 	last, known := s.last[name]
 	switch {
 	case !known || last.After(now): // first run, or a time in the future: count from now
-		s.note(name, now)
+		s.recordStart(name, now)
 	case !r.spec.Next(last).After(now):
 		r.at = now
 	}
 }
 
-// after returns the first time of a row after now, with its jitter.
-func (s *server) after(r *row, now time.Time) time.Time {
+// nextTime returns the first time of a row after now, with its jitter.
+func (s *server) nextTime(r *row, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
 		return next
@@ -215,17 +215,17 @@ func (s *server) after(r *row, now time.Time) time.Time {
 // startDue starts the tasks that are due, and returns the time until the next check.
 func (s *server) startDue() time.Duration {
 	now := clock()
-	back := now.Before(s.seen.Add(-look)) // the clock was set back
+	back := now.Before(s.seen.Add(-checkEvery)) // the clock was set back
 	s.seen = now
-	wait := look
+	wait := checkEvery
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		r := s.rows[name]
 		switch {
 		case back:
-			r.at = s.after(r, now)
+			r.at = s.nextTime(r, now)
 			s.send(supervisor.Scheduled{Name: name, Next: r.at})
 		case !r.at.IsZero() && !now.Before(r.at):
-			s.due(name, r, now)
+			s.startTask(name, r, now)
 		}
 		if !r.at.IsZero() {
 			wait = min(wait, max(r.at.Sub(now), 0))
@@ -235,23 +235,23 @@ func (s *server) startDue() time.Duration {
 	return wait
 }
 
-// due starts a task whose time has come, or skips a time that is too long ago.
-func (s *server) due(name string, r *row, now time.Time) {
-	missed := now.Sub(r.at) > late && !makesUp(r.Schedule)
-	r.at = s.after(r, now)
+// startTask starts a task whose time has come, or skips a time that is too long ago.
+func (s *server) startTask(name string, r *row, now time.Time) {
+	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
+	r.at = s.nextTime(r, now)
 	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
 	if missed {
 		s.send(supervisor.Remark{Service: name, Text: "its time has passed while nothing ran here, and is skipped"})
 	}
-	if makesUp(r.Schedule) {
-		s.note(name, now)
+	if catchesUp(r.Schedule) {
+		s.recordStart(name, now)
 	}
 }
 
 // send sends an event to the supervisor. An error, which means that the supervisor has ended, is ignored.
 func (s *server) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
-func (s *server) note(name string, now time.Time) { s.last[name], s.unsaved = now, true }
+func (s *server) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
 // save stores when tasks ran. While an earlier save waits for the disk, it leaves that to a later call.
 func (s *server) save() {

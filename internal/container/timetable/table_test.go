@@ -223,7 +223,7 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 			t.Errorf("writing %v, %d written", table.Writing(), m.n)
 		}
 		close(m.hang)
-		time.Sleep(2 * look)
+		time.Sleep(2 * checkEvery)
 		if table.Writing() || m.n != 2 || m.last["t"].Sub(f.begin) != 3*time.Hour {
 			t.Errorf("writing %v, %d written: %v", table.Writing(), m.n, m.last)
 		}

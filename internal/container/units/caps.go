@@ -15,8 +15,8 @@ import (
 
 // groups is the container's divided control group, or the reason why it could not be divided.
 type groups struct {
-	of  *proc.Cgroups // nil for none
-	why error
+	cgroups *proc.Cgroups // nil for none
+	why     error
 }
 
 // Divide divides the container's control group, once, if a service of the configuration needs its own group. It returns the error
@@ -33,27 +33,27 @@ func (m *Maker) Divide(cfg *config.Config) (why error) {
 		return nil
 	}
 	g := &groups{}
-	g.of, g.why = blocking.Get(blocking.Foreign, proc.DivideCgroup)
+	g.cgroups, g.why = blocking.Get(blocking.Foreign, proc.DivideCgroup)
 	m.groups.Store(g)
 	return g.why
 }
 
-// divided returns the container's divided control group, nil if it is not divided.
-func (m *Maker) divided() *proc.Cgroups {
+// cgroupsOrNil returns the container's divided control group, nil if it is not divided.
+func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	if g := m.groups.Load(); g != nil {
-		return g.of
+		return g.cgroups
 	}
 	return nil
 }
 
-// limitByCgroup limits a service by its own control group. Without groups there are substitutes: internal/container/health measures the
-// memory, and a weight becomes a nice value. A limit on processes becomes one on the user, if the profile has its own user; it
-// counts on the whole machine.
+// limitByCgroup limits a service by its own control group. Without groups there are substitutes. internal/container/health
+// measures the memory, and a weight becomes a nice value. A limit of processes becomes a limit of the profile's own user, if it
+// has one; that limit counts on the whole machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
 	}
-	g := m.divided()
+	g := m.cgroupsOrNil()
 	if g != nil {
 		g.Set(&spec.Setup, service, proc.Caps{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MostPIDs})
 	}
@@ -79,7 +79,7 @@ func niceOf(weight int) (nice int) {
 // EnforcedBy returns, in a word of the API, what enforces a control group's limit on a process of a service. pid 0 stands for the
 // next process.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
-	g := m.divided()
+	g := m.cgroupsOrNil()
 	in := g.Has(controller)
 	if in && pid != 0 {
 		blocking.Run(blocking.Short, func() { in = proc.InGroup(pid, service) })
@@ -102,7 +102,7 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 
 // RemoveCgroup removes the control group of a forgotten service. It does not block.
 func (m *Maker) RemoveCgroup(service string) {
-	if g := m.divided(); g != nil {
+	if g := m.cgroupsOrNil(); g != nil {
 		guard.Go("removing a control group", func() {
 			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty one costs little
 		})

@@ -117,7 +117,7 @@ func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred,
 	switch {
 	case err != nil:
 		return m.agent.Cred, err.Error()
-	case !tenants.Has(uid):
+	case !tenants.HasUID(uid):
 		return m.agent.Cred, fmt.Sprintf("its home %s belongs to uid %d, and to no user of isolation.uids yet; move it with: hinit isolate apply %s", p.Home, uid, p.Name)
 	}
 	return &proc.Cred{UID: uid, GID: uid, Groups: []uint32{tenants.UIDs.First}}, ""

@@ -16,15 +16,14 @@ import (
 	"hinit/supervisor"
 )
 
-// isRoots reports whether a program with these credentials runs as root, and the agent does not.
-func (m *Maker) isRoots(cred *proc.Cred) bool {
+// runsAsRoot reports whether a program with these credentials runs as root, and the agent does not.
+func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of programs that run as root. It is the container's, without variables that lead to files the
-// agent can write. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated. The
-// variables own from hinit.yaml are added. HOME is root's, unless hinit.yaml names another directory outside
-// of the volume.
+// rootEnv returns the environment of programs that run as root: the container's, without variables that name a directory of the
+// agent. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated. own
+// are further variables from hinit.yaml. HOME is the home of root, unless own names a directory outside of the volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -43,7 +42,7 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 
 // pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list, or in an option.
 func (m *Maker) pointsToAgent(value string) bool {
-	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.Leads(value, place) })
+	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
 
 // agentPlaces returns the directories that count as the agent's, whoever owns them: the data volume and its homes.
@@ -78,7 +77,7 @@ func (m *Maker) rootDir(dir string) string {
 // WarnOfProgram returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name for
 // people. It may wait for a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
-	if !m.isRoots(u.Spec.Cred) {
+	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""
 	}
 	for _, argv := range [][]string{u.Spec.Argv, u.Policy.StopCommand} {
@@ -108,7 +107,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 	}
 	user := m.agent.User
 	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error the file is missing, so no agent owns it
-		return trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
+		return trust.Check(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil
 }

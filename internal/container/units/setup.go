@@ -34,8 +34,8 @@ func setupOf(s *config.Setup, files []string, own map[string]string, agents, sea
 	return setup
 }
 
-// files are the files of variables of a service, with the container's own where it is the agent's.
-func (m *Maker) files(own []string, agents bool) []string {
+// envFiles are the files of variables of a service, with the container's own where it is the agent's.
+func (m *Maker) envFiles(own []string, agents bool) []string {
 	if agents {
 		return append(config.SecretFiles(m.Env()), own...)
 	}

@@ -165,9 +165,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
-		Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
+		Argv: cfg.Expand(command, vars), Env: m.reuseEnv(proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set)),
 		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
-		Setup: setupOf(&own.Setup, m.files(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+		Setup: setupOf(&own.Setup, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
 	m.limitByCgroup(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
@@ -180,9 +180,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// shared returns the environment of the last gateway if it is equal, as it mostly is. Hundreds of copies would take a tenth of
+// reuseEnv returns the environment of the last gateway if it is equal, as it mostly is. Hundreds of copies would take a tenth of
 // the heap.
-func (m *Maker) shared(env []string) []string {
+func (m *Maker) reuseEnv(env []string) []string {
 	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
 		return *last
 	}
@@ -216,9 +216,9 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusal begins the line of a dashboard that refuses to bind an address without a login. Only since 0.18 its exit code tells
+// refusalText begins the line of a dashboard that refuses to bind an address without a login. Only since 0.18 its exit code tells
 // that too.
-const refusal = "Refusing to bind"
+const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service of hinit.yaml, or of the dashboard.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
@@ -229,14 +229,14 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	var env []string
 	dir := s.Cwd
 	switch {
-	case m.isRoots(cred):
+	case m.runsAsRoot(cred):
 		env, dir = m.rootEnv(s.Env), m.rootDir(s.Cwd)
 	case m.plain:
 		if env, err = m.plainEnv(s); err != nil {
 			return supervisor.Unit{}, err
 		}
 	case s.Name == config.DashboardName:
-		env = proc.SetEnv(m.activated(cfg, s.Cwd), m.withHome(s.Env))
+		env = proc.SetEnv(m.venvEnv(cfg, s.Cwd), m.withHome(s.Env))
 	default:
 		env = proc.SetEnv(m.Env(), m.withHome(s.Env))
 	}
@@ -246,17 +246,17 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.Announces, policy.Sheddable = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
-		policy.Refusal = refusal
+		policy.Refusal = refusalText
 	}
 	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
 		policy.Drains, policy.LastSignal = true, int(unix.SIGPWR)
 	}
-	agents := !m.plain && m.agent.Is(cred)
+	agents := !m.plain && m.agent.RunsAs(cred)
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
 			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.Priority.OOMScore,
-			Setup: setupOf(&s.Setup, m.files(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
+			Setup: setupOf(&s.Setup, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
 	m.limitByCgroup(&s.Setup, s.Name, false, &u.Spec)
@@ -268,7 +268,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 
 // ServiceVars returns the variables of a service of hinit.yaml in addition to the container's.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
-	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.isRoots(cred) {
+	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.runsAsRoot(cred) {
 		return mergeVars(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
 	}
 	if s.Name == config.DashboardName {
@@ -324,7 +324,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 		Name: CmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.activated(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty, Setup: m.sealed(cfg),
+			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.venvEnv(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty, Setup: m.agentSetup(cfg),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}
@@ -338,12 +338,12 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	spec := proc.Spec{Argv: h.Command, Env: m.Env(), Cred: cred}
 	switch {
-	case m.isRoots(cred):
+	case m.runsAsRoot(cred):
 		spec.Env, spec.Dir = m.rootEnv(nil), "/"
 	case !m.plain:
 		spec.Env = m.AgentEnv(cfg)
-		if m.agent.Is(cred) {
-			spec.Setup = m.sealed(cfg)
+		if m.agent.RunsAs(cred) {
+			spec.Setup = m.agentSetup(cfg)
 		}
 	}
 	return supervisor.Unit{
@@ -368,8 +368,8 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	}
 	spec := proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
-		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), mergeVars(set, template.Env)), r.Env),
-		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.sealed(cfg),
+		Env:  proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), mergeVars(set, template.Env)), r.Env),
+		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.agentSetup(cfg),
 	}
 	if home != "" {
 		m.isolate(cfg, profiles.Profile{Name: r.Profile, Home: home}, &spec)
@@ -377,16 +377,16 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	return spec
 }
 
-// Foreign returns user and environment for a service directory that hinit did not make: as root or as the agent.
-func (m *Maker) Foreign(cfg *config.Config, root bool) proc.Spec {
-	if root && m.isRoots(nil) {
+// ForeignSpec returns user and environment for a service directory that hinit did not make: as root or as the agent.
+func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
+	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
 	}
-	return proc.Spec{Cred: m.agent.Cred, Env: m.AgentEnv(cfg), Setup: m.sealed(cfg)}
+	return proc.Spec{Cred: m.agent.Cred, Env: m.AgentEnv(cfg), Setup: m.agentSetup(cfg)}
 }
 
-// sealed returns the Setup of an agent's process that has no settings in hinit.yaml.
-func (m *Maker) sealed(cfg *config.Config) proc.Setup {
+// agentSetup returns the Setup of an agent's process that has no settings in hinit.yaml.
+func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 

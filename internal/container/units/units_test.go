@@ -96,7 +96,7 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := m.Foreign(cfg, true).Env
+	foreign := m.ForeignSpec(cfg, true).Env
 	for name, env := range map[string][]string{"a service": service.Spec.Env, "a hook": hook.Spec.Env, "a service directory": foreign} {
 		if got := get(env, "PATH"); strings.Contains(got, home) || !strings.Contains(got, "/usr/bin") {
 			t.Errorf("%s has PATH %q", name, got)
@@ -209,7 +209,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		got["gateway"] = m.Gateway(cfg, profiles.Profile{Name: "p", Home: home}, nil).Spec.Setup.NoNewPrivs
 		got["cmd"] = m.Cmd(cfg, &boot.Route{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
 		got["hook"], got["run"] = hook.Spec.Setup.NoNewPrivs, run.Setup.NoNewPrivs
-		got["slot"], got["root's slot"] = m.Foreign(cfg, false).Setup.NoNewPrivs, m.Foreign(cfg, true).Setup.NoNewPrivs
+		got["slot"], got["root's slot"] = m.ForeignSpec(cfg, false).Setup.NoNewPrivs, m.ForeignSpec(cfg, true).Setup.NoNewPrivs
 		want := map[string]bool{
 			"roots": false, "mine": sealed, "open": false, "gateway": sealed, "cmd": sealed, "hook": sealed, "run": sealed, "slot": sealed, "root's slot": false,
 		}

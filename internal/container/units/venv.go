@@ -61,9 +61,9 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// activated returns the container's environment with the variables of venvVars and without PYTHONHOME, or unchanged
+// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME, or unchanged
 // if there are none.
-func (m *Maker) activated(cfg *config.Config, dir string) []string {
+func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {
 		return m.Env()

@@ -219,7 +219,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 	}
 	changed, err := false, fsutil.ErrHardLink
 	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasNamesOutside(st) {
-		changed, err = fsutil.Own(fd, st, w.To, w.DryRun)
+		changed, err = fsutil.ChangeOwner(fd, st, w.To, w.DryRun)
 	}
 	switch {
 	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink):

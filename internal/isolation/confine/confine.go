@@ -23,21 +23,21 @@ const headSize = int(unsafe.Sizeof(rules{}))
 
 // The buffers are static: before the runtime there is no heap.
 var (
-	common   [256 << 10]byte // rules
-	scratch  [64 << 10]byte  // the file that was read last
-	envp     [16 << 10]uintptr
-	line     bare.Text
-	own      bare.Text // variable with the directory for temporary files
-	who      string    // name of the profile
-	head     = (*rules)(unsafe.Pointer(&common))
-	noFilter = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
+	ruleBuffer  [256 << 10]byte // rules
+	scratch     [64 << 10]byte  // the file that was read last
+	envp        [16 << 10]uintptr
+	line        bare.Text
+	tempVar     bare.Text // variable with the directory for temporary files
+	profileName string    // name of the profile
+	head        = (*rules)(unsafe.Pointer(&ruleBuffer))
+	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
 // These are used by the assembly only.
 var _ = begin
 
-// hinit_bare calls begin before the Go runtime. With valid rules in the file, the process becomes the command. Else begin
-// returns, the runtime starts, and [Main] runs.
+// hinit_bare calls begin before the Go runtime starts. If the file has valid rules, begin replaces the process by the command.
+// Otherwise it returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	file, i := "", 1
@@ -64,7 +64,7 @@ func readRules(file string) bool {
 	if !ok {
 		return false
 	}
-	n := uint64(drain(fd, common[:]))
+	n := uint64(drain(fd, ruleBuffer[:]))
 	return n >= uint64(headSize) && n == uint64(headSize)+head.mounts+head.hidden+head.paths+head.filter
 }
 
@@ -74,7 +74,7 @@ func part(size uint64, before ...uint64) string {
 	for _, n := range before {
 		at += n
 	}
-	return unsafe.String(&common[at], size)
+	return unsafe.String(&ruleBuffer[at], size)
 }
 
 // isCurrent reports whether the rules were made by this program, for the present mounts and hidden paths.
@@ -108,14 +108,14 @@ func confine(path string, argv, env bare.Words) {
 	for ; argv.At(end) != "--"; end++ {
 		word := argv.At(end)
 		if name, is := cut(word, "name="); is {
-			who = name
+			profileName = name
 		}
 		if dir, is := cut(word, "home="); is {
 			home = dir
 		}
 		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
 	}
-	temporary()
+	makeTempDir()
 	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give every user capabilities
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
@@ -124,7 +124,7 @@ func confine(path string, argv, env bare.Words) {
 	check("drop the capabilities", bare.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0))
 	check("set no_new_privs", bare.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0))
 	if head.fs != 0 {
-		restrict(argv, home)
+		applyLandlock(argv, home)
 	}
 	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
@@ -134,7 +134,7 @@ func confine(path string, argv, env bare.Words) {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
 		r := bare.Syscall3(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
 		if r < 0 && degrade && !marked {
-			say(" is not isolated as configured: cannot filter system calls: ", r)
+			report(" is not isolated as configured: cannot filter system calls: ", r)
 			break
 		}
 		check("filter system calls", r)
@@ -159,7 +159,7 @@ func environ(env bare.Words) uintptr {
 			n++
 		}
 	}
-	envp[n] = uintptr(unsafe.Pointer(&own.Buf))
+	envp[n] = uintptr(unsafe.Pointer(&tempVar.Buf))
 	return uintptr(unsafe.Pointer(&envp))
 }
 
@@ -169,7 +169,7 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
 	line.Add("[hinit] cannot start ").Add(argv.At(at)).Add(": ").Add(errno.Error())
 	if errno == unix.ENOENT || errno == unix.ENOTDIR {
-		end(127)
+		exitWith(127)
 	}
 	if errno == unix.EAGAIN {
 		line.Add("; no more processes are allowed here: stop some, or start the container with a higher --pids-limit or --ulimit nproc")
@@ -177,35 +177,35 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	if errno == unix.ENOMEM {
 		line.Add("; there is no memory left: stop something, or start the container with a higher --memory")
 	}
-	end(126)
+	exitWith(126)
 }
 
-// temporary makes a directory for temporary files that only this user can use. It adds a random number if another user has taken
+// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number if another user has taken
 // the usual name.
-func temporary() {
+func makeTempDir() {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
-	own.Add("TMPDIR=/tmp/hinit-").Add(who).Add("-").Num(uid)
-	dir := uintptr(unsafe.Pointer(&own.Buf[len("TMPDIR=")]))
+	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
+	dir := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")]))
 	r := bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
 	if r == -int(unix.EEXIST) {
 		var st unix.Statx_t
-		r = stat(unix.AT_FDCWD, own.String()[len("TMPDIR="):], unix.AT_SYMLINK_NOFOLLOW, &st)
+		r = stat(unix.AT_FDCWD, tempVar.String()[len("TMPDIR="):], unix.AT_SYMLINK_NOFOLLOW, &st)
 		if r == 0 && (int(st.Uid) != uid || st.Mode != unix.S_IFDIR|0o700) {
 			var random uint32
 			check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
-			own.Add("-").Num(int(random))
+			tempVar.Add("-").Num(int(random))
 			r = bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
 		}
 	}
 	check("make a directory for temporary files", r)
 }
 
-// restrict confines the process by Landlock.
-func restrict(argv bare.Words, home string) {
+// applyLandlock confines the process by Landlock.
+func applyLandlock(argv bare.Words, home string) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&head.fs)), 3*unsafe.Sizeof(head.fs), 0)
 	check("confine it by Landlock", set)
 	allow(set, home, true)
-	allow(set, own.String()[len("TMPDIR="):], true)
+	allow(set, tempVar.String()[len("TMPDIR="):], true)
 	for rest := part(head.paths, head.mounts, head.hidden); rest != ""; {
 		n := max(bare.Index(rest, "\x00"), 1)
 		allow(set, rest[1:n], rest[0] == 'w')
@@ -286,8 +286,8 @@ func share(set int, argv bare.Words, path string, write bool) {
 		fd := bare.Syscall6(unix.SYS_OPENAT2, uintptr(dir), address(below), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0)
 		bare.Syscall3(unix.SYS_CLOSE, uintptr(dir), 0, 0)
 		if fd == -int(unix.ELOOP) {
-			line.Add("[hinit] cannot isolate ").Add(who).Add(": cannot share ").Add(path).Add(": there is a link in it; share the place that the link leads to")
-			end(126)
+			line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot share ").Add(path).Add(": there is a link in it; share the place that the link leads to")
+			exitWith(126)
 		}
 		allowOpen(set, fd, write)
 		return
@@ -337,9 +337,9 @@ func drain(fd int, to []byte) (n int) {
 	return n
 }
 
-// say writes a line about the profile to stderr.
-func say(what string, errno int) {
-	bare.Write(2, line.Add("[hinit] ").Add(who).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
+// report writes a line about the profile to stderr.
+func report(what string, errno int) {
+	bare.Write(2, line.Add("[hinit] ").Add(profileName).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
 	line.N = 0
 }
 
@@ -351,11 +351,11 @@ func check(what string, r int) {
 
 // fail writes the reason to stderr and ends the process.
 func fail(what string, errno syscall.Errno) {
-	line.Add("[hinit] cannot isolate ").Add(who).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
-	end(126)
+	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
+	exitWith(126)
 }
 
-func end(code uintptr) {
+func exitWith(code uintptr) {
 	bare.Write(2, line.Add("\n").String())
 	bare.Syscall3(unix.SYS_EXIT_GROUP, code, 0, 0)
 }

@@ -15,7 +15,7 @@ import (
 // TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers detects a start of the Go runtime by the output of inittrace.
 func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	testkit.NeedRoot(t)
-	if judge(isolation.LandlockABI()) != nil {
+	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.Cannot(t, "the kernel's Landlock lacks a part")
 	}
 	dir := place(t, "own", "other", "shared")

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func isolated(t *testing.T, p testkit.Plan, script string) string {
 	t.Helper()
 	testkit.NeedRoot(t)
-	if judge(isolation.LandlockABI()) != nil {
+	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.Cannot(t, "the kernel's Landlock lacks a part")
 	}
 	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // of the command
@@ -157,7 +157,7 @@ func TestWhatTheKernelLacksIsRefusedInWords(t *testing.T) {
 	for abi, want := range map[int]string{
 		0: "has no Landlock", 2: "does not confine all changes of files", 3: "does not confine TCP ports", 5: "does not confine signals and abstract sockets", 6: "", 9: "",
 	} {
-		err := judge(abi)
+		err := checkLandlock(abi)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("ABI %d: %v", abi, err)
 		}
@@ -165,7 +165,7 @@ func TestWhatTheKernelLacksIsRefusedInWords(t *testing.T) {
 }
 
 func TestAGatewayThatTheKernelCannotMarkDoesNotStart(t *testing.T) {
-	if err := marked("NoNewPrivs:\t1\nSeccomp:\t2\n"); err == nil || !strings.Contains(err.Error(), "cannot keep it from the control socket") {
+	if err := checkFilterCount("NoNewPrivs:\t1\nSeccomp:\t2\n"); err == nil || !strings.Contains(err.Error(), "cannot keep it from the control socket") {
 		t.Errorf("Linux 5.8: %v", err)
 	}
 	p := testkit.Plan{Name: "t", Home: place(t, "own") + "/own", Marked: true, Degrade: true}
@@ -248,7 +248,7 @@ func TestAMountIsNoPartOfTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	hidden := places{dir + "/image/data/x", dir + "/image/etc"}
-	found, err := hidden.image(dir + "/image")
+	found, err := hidden.imagePaths(dir + "/image")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func Main(argv, env []string) int {
 	}
 	err := errors.New("the command is missing")
 	if len(words) > 0 {
-		err = judge(isolation.LandlockABI())
+		err = checkLandlock(isolation.LandlockABI())
 		if err != nil && slices.Contains(words, "degrade") {
 			fmt.Fprintf(os.Stderr, "[hinit] %s is not isolated as configured: %v\n", value(words, "name"), err)
 			err = nil
@@ -45,13 +45,13 @@ func Main(argv, env []string) int {
 	}
 	if err == nil && slices.Contains(words, "degrade") && slices.Contains(words, "marked") {
 		status, _ := os.ReadFile("/proc/self/status") // if it is missing, PID 1 can't read it either
-		err = marked(string(status))
+		err = checkFilterCount(string(status))
 	}
 	if err == nil {
-		err = prepare(values(words, "hide"))
+		err = buildRules(values(words, "hide"))
 	}
 	if save := value(words, "save"); err == nil && save != "" {
-		return write(save)
+		return saveRules(save)
 	}
 	if err == nil {
 		path, err := proc.LookPath(argv[len(words)], env)
@@ -85,9 +85,9 @@ func values(words []string, key string) (list []string) {
 // value returns the first one of values, or "".
 func value(words []string, key string) string { return append(values(words, key), "")[0] }
 
-// write saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader finds
+// saveRules saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader finds
 // the old rules or the new ones.
-func write(file string) int {
+func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
 	var st unix.Stat_t
@@ -97,7 +97,7 @@ func write(file string) int {
 	if err == nil {
 		dir := fmt.Sprintf("/proc/self/fd/%d/", fd)
 		size := uint64(headSize) + head.mounts + head.hidden + head.paths + head.filter
-		err = errors.Join(os.WriteFile(dir+"isolation.new", common[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles must be able to read the file
+		err = errors.Join(os.WriteFile(dir+"isolation.new", ruleBuffer[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles must be able to read the file
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot save the rules of isolated processes, so that each one starts 2 ms later: %v\n", err)
@@ -106,9 +106,9 @@ func write(file string) int {
 	return 0
 }
 
-// marked returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated processes by that
+// checkFilterCount returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated processes by that
 // number. All kernels with Landlock report it.
-func marked(status string) error {
+func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
 			"; start the container on a newer kernel, or set isolation.control, or isolation to user")
@@ -122,8 +122,8 @@ var parts = []struct {
 	what string
 }{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
 
-// judge returns an error if this version of Landlock lacks a part.
-func judge(abi int) error {
+// checkLandlock returns an error if this version of Landlock lacks a part.
+func checkLandlock(abi int) error {
 	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
 	if abi == 0 {
 		return errors.New("the kernel has no Landlock, or the container's seccomp profile forbids it" + next)

@@ -18,9 +18,9 @@ import (
 // rights has the number of file rights of each version of Landlock (landlock(7)), by version, up to version 9.
 var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// prepare sets the rules of this container. more are hidden paths. As far as the kernel supports it, Landlock confines access to
+// buildRules sets the rules of this container. more are hidden paths. As far as the kernel supports it, Landlock confines access to
 // files, TCP ports to listen on, signals and abstract sockets. It does not confine connections to other machines.
-func prepare(more []string) error {
+func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 	const writeFile = readFile | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
@@ -41,7 +41,7 @@ func prepare(more []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)
 	}
-	dirs, err := hiddenPlaces(string(mounts), more).image("/")
+	dirs, err := hiddenPlaces(string(mounts), more).imagePaths("/")
 	if err != nil {
 		return err
 	}
@@ -53,24 +53,24 @@ func prepare(more []string) error {
 	for _, path := range more {
 		hidden = append(append(hidden, path...), 0)
 	}
-	for _, path := range slices.Concat(always, dirs) {
+	for _, path := range slices.Concat(alwaysAllowed, dirs) {
 		paths = append(append(paths, path...), 0)
 	}
 	head.mounts, head.hidden, head.paths, head.filter = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
-	if text := slices.Concat(mounts, hidden, paths, filter); copy(common[headSize:], text) < len(text) {
+	if text := slices.Concat(mounts, hidden, paths, filter); copy(ruleBuffer[headSize:], text) < len(text) {
 		return fmt.Errorf("cannot keep the rules of the container: its mounts and its image have %d bytes of names", len(text))
 	}
 	return nil
 }
 
-// always has the paths that every isolated process may use: r for reading, w also for writing.
-var always = []string{
+// alwaysAllowed has the paths that every isolated process may use: r for reading, w also for writing.
+var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// shared lists the directories that all users of a container can write to, or that hold files of other programs. The rules name
+// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. The rules name
 // the devices that every program needs.
-var shared = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
+var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
 // places are files and directories that do not belong to the image.
 type places []string
@@ -78,7 +78,7 @@ type places []string
 // hiddenPlaces returns more, the shared places and the mounts of the container, each also by the path that its links lead to. It
 // leaves out mounted files: the engine makes them, such as /etc/hosts.
 func hiddenPlaces(mounts string, more []string) places {
-	all := slices.Concat(more, shared)
+	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {
 		if fields := strings.Fields(line); len(fields) > 4 {
 			path := unescape(fields[4])
@@ -103,9 +103,9 @@ func unescape(path string) string {
 	return path
 }
 
-// image returns the largest directories below dir without a hidden place in them, and the other files, for reading. It skips links: the
+// imagePaths returns the largest directories below dir without a hidden place in them, and the other files, for reading. It skips links: the
 // target of a link is found by its own name, or is hidden.
-func (p places) image(dir string) (paths []string, err error) {
+func (p places) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the image: %w", err)
@@ -115,7 +115,7 @@ func (p places) image(dir string) (paths []string, err error) {
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0, slices.Contains(p, path):
 		case slices.ContainsFunc(p, func(hidden string) bool { return beneath(hidden, path) }):
-			more, err := p.image(path)
+			more, err := p.imagePaths(path)
 			if err != nil && !errors.Is(err, fs.ErrPermission) {
 				return nil, err
 			}

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// IsIsolated reports whether the client of a Unix socket is an isolated profile: it has more filters of system calls than this process. A
-// process that has ended counts as isolated.
+// IsIsolated reports whether the client of a Unix socket is an isolated profile. Such a client has more filters of system calls
+// than this process. A process that has ended counts as isolated.
 func IsIsolated(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)

@@ -25,7 +25,7 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 		text, err := readEnvFile(path, judge)
 		return dotenv.Parse(text), err
 	}
-	doubt, err := trust.Look(path, judge.of())
+	doubt, err := trust.Check(path, judge.of())
 	if err = errors.Join(err, judge.disbelief(doubt)); err != nil {
 		return nil, err
 	}

@@ -54,11 +54,11 @@ func rootEnv(env []string) []string {
 		switch {
 		case name == "PATH":
 			dirs := slices.DeleteFunc(filepath.SplitList(value), func(dir string) bool {
-				doubt, _ := trust.Look(dir, trust.RootOnly)
+				doubt, _ := trust.Check(dir, trust.RootOnly)
 				return doubt != nil || !filepath.IsAbs(dir)
 			})
 			out = append(out, "PATH="+cmp.Or(strings.Join(dirs, ":"), defaultPath))
-		case strings.HasPrefix(name, "HERMES_") || !trust.Leads(value, volume):
+		case strings.HasPrefix(name, "HERMES_") || !trust.ContainsPath(value, volume):
 			out = append(out, kv)
 		}
 	}
