@@ -40,7 +40,7 @@ var readers = map[string][]string{
 		"Dir.Born", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
-	"hinit/internal/trust":     {"Look", "Open"},
+	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount"},
 	"hinit/internal/wholefile": {"Open", "Read"},
 }
 
@@ -124,8 +124,15 @@ func reads(o types.Object) bool {
 			name = named.Obj().Name() + "." + name
 		}
 	}
-	return slices.Contains(readers[fn.Pkg().Path()], name)
+	if !slices.Contains(readers[fn.Pkg().Path()], name) {
+		return false
+	}
+	called[fn.Pkg().Path()+"."+name] = true
+	return true
 }
+
+// called has the readers that are called somewhere.
+var called = make(map[string]bool)
 
 // TestEveryReaderHasARow fails where a program of hinit reads something that docs/reference/trust.md does not name, and where the page names
 // a function that reads nothing.
@@ -142,6 +149,13 @@ func TestEveryReaderHasARow(t *testing.T) {
 		}
 	})
 	found := readersOf(t)
+	for path, names := range readers {
+		for _, name := range names {
+			if strings.HasPrefix(path, "hinit/") && !called[path+"."+name] {
+				t.Errorf("nothing calls %s of %s: if it has another name now, give it that name in the list of readers", name, path)
+			}
+		}
+	}
 	for _, reader := range found {
 		if !named[reader] {
 			t.Errorf("%s reads something from outside, and no row of "+trustTable+" names it: add it to the row of what it reads, or add a row with a test that tries the worst", reader)
