@@ -6,8 +6,8 @@ import (
 	"hinit/internal/config"
 )
 
-// Admit refuses to run as a user that is neither root nor the agent, because such a user can't write the volume (contract,
-// section 2.1, step 1, and section 3, step 1). uid is the user that the container was started as. If known is false, the image
+// Admit refuses to run as a user that is neither root nor the agent, because such a user can't write the volume. See the contract,
+// section 2.1, step 1, and section 3, step 1. uid is the user that the container was started as. If known is false, the image
 // has no agent's user, and every user is admitted. HINIT_ALLOW_ANY_UID admits every user, for platforms that choose the uid. A
 // pod also admits the uids that OpenShift assigns.
 //

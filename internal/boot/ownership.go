@@ -118,7 +118,7 @@ func (o *ownershipPhase) giveHome() error {
 }
 
 // PendingRepair reads the mark of an unfinished repair. was is the former uid of the agent, 0 for none. The agent can't forge
-// the mark, because it can neither create a file of root nor write into one. It can't save the mark and restore it either: a
+// the mark, because it can neither create a file of root nor write into one. It can't save the mark and restore it either. A
 // rename or a link sets the ctime of the inode, which is otherwise the time of the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)

@@ -82,8 +82,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. The parameter
-// what describes a name for messages. The parameter wrong returns why a name is invalid, or "".
+// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. Messages
+// call a name by what. The function wrong returns why a name is invalid, or "".
 func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
