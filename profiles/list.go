@@ -124,7 +124,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 			return false
 		}
 		err := dir.Has(filepath.Join(name, s.marker))
-		impossible := nameProblem(name)
+		impossible := NameProblem(name)
 		switch missing := errors.Is(err, fs.ErrNotExist); {
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
@@ -224,13 +224,13 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// nameProblem returns why a directory with this name can't be a profile, or nil. It allows more than the 64 characters of the
-// command line, because older agents made longer names.
-func nameProblem(name string) error {
-	switch {
-	case name == Default:
+// NameProblem returns why a directory with this name can't be a profile beside the root profile, or nil. It allows more than the 64
+// characters of the command line, because older agents made longer names.
+func NameProblem(name string) error {
+	switch name {
+	case Default:
 		return nameError(name, "the name belongs to the root profile")
-	case reserved(name):
+	case "hermes", "test", "tmp", "root", "sudo":
 		return nameError(name, "the name is reserved")
 	}
 	return ValidServiceName(name)

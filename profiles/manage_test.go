@@ -42,7 +42,7 @@ func TestCreate(t *testing.T) {
 	if found, warnings, err := s.Discover(); err != nil || len(found) != 2 || len(warnings) != 0 {
 		t.Errorf("found %v, %v, %v", found, warnings, err)
 	}
-	if _, err := manage.Create(s, "coder"); !errors.Is(err, profiles.ErrExists) {
+	if _, err := manage.Create(s, "coder"); !errors.Is(err, manage.ErrExists) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
@@ -64,7 +64,7 @@ func TestCreateInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "dir", "link"} {
-		if _, err := manage.Create(s, name); !errors.Is(err, profiles.ErrExists) {
+		if _, err := manage.Create(s, name); !errors.Is(err, manage.ErrExists) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
@@ -193,8 +193,8 @@ func TestRename(t *testing.T) {
 		want     error
 	}{
 		{"a", "d", profiles.ErrNotExist},
-		{"c", "b", profiles.ErrExists},
-		{"c", "c", profiles.ErrExists},
+		{"c", "b", manage.ErrExists},
+		{"c", "c", manage.ErrExists},
 		{"c", "default", profiles.ErrName},
 		{"default", "d", profiles.ErrName},
 		{"c", "tmp", profiles.ErrName},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hinit/profiles"
+	"hinit/profiles/manage"
 )
 
 func TestValidName(t *testing.T) {
@@ -50,7 +51,7 @@ func TestValidName(t *testing.T) {
 			what string
 			err  error
 			want bool
-		}{{"ValidName", profiles.ValidName(tt.name), tt.cli}, {"ValidServiceName", profiles.ValidServiceName(tt.name), tt.onDisk}} {
+		}{{"ValidName", manage.ValidName(tt.name), tt.cli}, {"ValidServiceName", profiles.ValidServiceName(tt.name), tt.onDisk}} {
 			if (rule.err == nil) != rule.want {
 				t.Errorf("%s(%q) = %v, want valid %t", rule.what, tt.name, rule.err, rule.want)
 			}
@@ -95,7 +96,7 @@ func FuzzName(f *testing.F) {
 			t.Fatalf("ValidServiceName(%q) = %t, want %t", s, got, want)
 		}
 		reserved := map[string]bool{"hermes": true, "test": true, "tmp": true, "root": true, "sudo": true}
-		if got, want := profiles.ValidName(s) == nil, byPattern && len(s) <= 64 && !reserved[s]; got != want {
+		if got, want := manage.ValidName(s) == nil, byPattern && len(s) <= 64 && !reserved[s]; got != want {
 			t.Fatalf("ValidName(%q) = %t, want %t", s, got, want)
 		}
 		if n := profiles.Normalize(s); profiles.Normalize(n) != n {

@@ -279,7 +279,7 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 // scanNew scans one changed name in profiles/. It returns false if the name needs a full scan. Such a name meant another
 // directory before, is a link, can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
-	if nameProblem(name) != nil {
+	if NameProblem(name) != nil {
 		return false
 	}
 	rel, path := filepath.Join(profilesDir, name), w.store.namedProfile(name).Home

@@ -26,6 +26,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
+	"hinit/profiles/manage"
 	"hinit/shim/agentuser"
 	"hinit/shim/lifecycle"
 )
@@ -147,7 +148,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 		}
 		profile = profiles.Normalize(cmp.Or(sticky, profiles.Default))
 	}
-	err = profiles.ValidName(profile)
+	err = manage.ValidName(profile)
 	switch {
 	case profile == profiles.Default, err == nil && isDir(filepath.Join(root, "profiles", profile)):
 		return root, profile, nil

@@ -28,12 +28,19 @@ func Matches(word string, s *client.Service) bool {
 // InTrouble is the word for all services that need attention, see [InState].
 const InTrouble = "trouble"
 
+// ProblemKinds returns all kinds of problems.
+func ProblemKinds() []string {
+	return []string{
+		show.ProblemFailed, show.ProblemParked, show.ProblemCrashLoop, show.ProblemBackoff, show.ProblemUnserved, show.ProblemDeaf, show.ProblemPaused, show.ProblemNotReady, show.ProblemCheck, show.ProblemOther,
+	}
+}
+
 // States returns the words that [InState] accepts.
 func States() []string {
 	words := append([]string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling, client.StateFinishing,
 		InTrouble,
-	}, show.ProblemKinds()...)
+	}, ProblemKinds()...)
 	slices.Sort(words)
 	return words
 }

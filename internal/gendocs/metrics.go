@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"hinit/internal/control/show"
+	"hinit/internal/cli"
 	"hinit/internal/metrics"
 )
 
@@ -20,7 +20,7 @@ func metricsPage() string {
 [scrape with Prometheus](../how-to/scrape-with-prometheus.md). They have at most ` + fmt.Sprint(metrics.MostServices) + ` services unless ` + "`--max-services`" + ` says otherwise. Counters of a service
 start again with the container; its processor time starts again with the service.
 
-- Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
+- Kinds of problems are ` + "`" + strings.Join(cli.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
   the page and ` + "`healthcheck`" + `.
 - States and causes are [these](states.md), and the cause ` + "`other`" + `.
 - A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.

@@ -99,14 +99,3 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, most))
 	return out, errs, x, err
 }
-
-// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets
-// a new user namespace, in which it is root.
-func setNamespaces(sys *syscall.SysProcAttr) {
-	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
-	if uid := os.Geteuid(); uid != 0 {
-		sys.Cloneflags |= unix.CLONE_NEWUSER
-		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
-}

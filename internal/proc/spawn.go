@@ -24,23 +24,23 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID       uint64     // number of the run; unique in the life of the table, 0 is reserved for orphans
-	Name     string     // name of the service, for the tag in the environment
-	Path     string     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
-	Argv     []string   // must not be empty
-	Env      []string   // the whole environment, without the tag, which Spawn adds
-	Dir      string     // working directory; "" keeps the directory of hinit
-	Pinned   bool       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
-	Cred     *Cred      // nil keeps the identity of hinit
-	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
-	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
-	Console  bool       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
-	Attached bool       // stay in the session and process group of hinit
-	Isolated bool       // run as PID 1 of a new PID namespace
-	Bound    bool       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
-	Limits   []Limit    // resource limits, set before the command is executed
-	Setup    Setup      // further settings, such as priorities and files of variables
-	OOM      int        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
+	ID       uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
+	Name     string                     // name of the service, for the tag in the environment
+	Path     string                     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
+	Argv     []string                   // must not be empty
+	Env      []string                   // the whole environment, without the tag, which Spawn adds
+	Dir      string                     // working directory; "" keeps the directory of hinit
+	Pinned   bool                       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
+	Cred     *Cred                      // nil keeps the identity of hinit
+	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
+	TTY      bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
+	Console  bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
+	Attached bool                       // stay in the session and process group of hinit
+	Bound    bool                       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	Limits   []Limit                    // resource limits, set before the command is executed
+	Setup    Setup                      // further settings, such as priorities and files of variables
+	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes further changes, such as new namespaces; nil makes none
+	OOM      int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
 }
 
 // Same reports whether two specs start the same command in the same way. It ignores the fields that change at each start.
@@ -222,8 +222,8 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	default:
 		sys.Setsid, sys.Setctty = true, spec.Console
 	}
-	if spec.Isolated {
-		setNamespaces(sys)
+	if spec.Adjust != nil {
+		spec.Adjust(sys)
 	}
 	if spec.Bound {
 		sys.Pdeathsig = unix.SIGKILL

@@ -45,12 +45,10 @@ func (d Dir) Names() ([]string, error) {
 const mostNames = 64 << 10
 
 // all returns the names of everything in the directory.
-func (d Dir) all() ([]string, error) { return d.list(func(fs.FileMode) bool { return true }) }
+func (d Dir) all() ([]string, error) { return d.List(func(fs.FileMode) bool { return true }) }
 
-// Directories returns the names of the directories in this one.
-func (d Dir) Directories() ([]string, error) { return d.list(fs.FileMode.IsDir) }
-
-func (d Dir) list(wanted func(kind fs.FileMode) bool) (names []string, err error) {
+// List returns the names of the entries whose type is wanted.
+func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {
 			if wanted(kind) {

@@ -20,9 +20,12 @@ This file describes who this agent is: its role, its character, how it speaks an
 Replace this text with your own.
 `
 
+// ErrExists is the cause in errors about a profile that exists already.
+var ErrExists = errors.New("the profile exists already")
+
 // Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command
 // does (contract, section 4). It builds the home under a temporary name and renames it when it is complete. The error wraps
-// [profiles.ErrName] for a name that isn't allowed, and [profiles.ErrExists] if the name is in use.
+// [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -103,13 +106,13 @@ func Delete(s *profiles.Store, name string) error {
 }
 
 // Rename gives the profile from the name to. The active profile stays active. The caller must stop the gateway first. The error
-// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [profiles.ErrExists] if to is in use.
+// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
 	}
 	if from == to {
-		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, profiles.ErrExists)
+		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, ErrExists)
 	}
 	err := s.In(from, func(d *fsutil.Dir, home string) error {
 		if err := present(d, home); err != nil {
@@ -145,9 +148,26 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
+// maxName is the limit of the agent's command line for the length of a name.
+const maxName = 64
+
+// ValidName checks a name by the rule of the agent's command line. The error wraps [profiles.ErrName] and says which rule is broken.
+// A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word. "default" is
+// valid, because it names the root profile. The name must be normalized already. ValidName is pure (contract, section 4).
+func ValidName(name string) error {
+	err := profiles.NameProblem(name)
+	switch {
+	case name == profiles.Default:
+		return nil
+	case err == nil && len(name) > maxName:
+		return fmt.Errorf("%w %q: it is longer than %d characters", profiles.ErrName, name, maxName)
+	}
+	return err
+}
+
 // editable returns an error for a name that a profile can't have, and for the default profile.
 func editable(verb, name string) error {
-	err := profiles.ValidName(name)
+	err := ValidName(name)
 	if err == nil && name == profiles.Default {
 		err = fmt.Errorf("%w %q: the root profile always exists", profiles.ErrName, name)
 	}
@@ -160,7 +180,7 @@ func editable(verb, name string) error {
 func absent(d *fsutil.Dir, home string) error {
 	_, err := d.Lstat(home)
 	if err == nil {
-		return profiles.ErrExists
+		return ErrExists
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -131,8 +131,9 @@ func (d *demoRun) environ() []string {
 
 func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	argv := []string{"/proc/self/exe", "demo", demoInside, d.hinit}
+	namespaces := setNamespaces
 	if !isolated {
-		argv = []string{d.hinit, "init", "gateway", "run"}
+		argv, namespaces = []string{d.hinit, "init", "gateway", "run"}, nil
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -149,7 +150,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 		stdout, stderr = console, console
 	}
 	return proc.StartChild(proc.Spec{
-		ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, Isolated: isolated,
+		ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, Adjust: namespaces,
 		Bound: true,
 	})
 }
@@ -290,4 +291,15 @@ func demoInit(t *cli.Terminal, hinit string) int {
 		return t.Fail(cmdline.Failed, "cannot run the demo: mounting /proc: %v", err)
 	}
 	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
+}
+
+// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets
+// a new user namespace, in which it is root.
+func setNamespaces(sys *syscall.SysProcAttr) {
+	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
+	if uid := os.Geteuid(); uid != 0 {
+		sys.Cloneflags |= unix.CLONE_NEWUSER
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
 }

@@ -234,7 +234,7 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err = archive.Dir{Path: cfg.Logs.Dir, Actor: as}.Directories()
+	names, err = archive.Dir{Path: cfg.Logs.Dir, Actor: as}.List(fs.FileMode.IsDir)
 	slices.Sort(names)
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }

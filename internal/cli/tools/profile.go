@@ -89,7 +89,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	doing := verb + " profiles"
 	for i, name := range names {
 		names[i] = profiles.Normalize(name)
-		if err := profiles.ValidName(names[i]); err != nil {
+		if err := manage.ValidName(names[i]); err != nil {
 			return nil, t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", verb, name, err)
 		}
 		doing = fmt.Sprintf("%s profile %q", verb, names[0])

@@ -33,13 +33,6 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up, and has not reported readiness yet
 )
 
-// ProblemKinds returns all kinds of problems.
-func ProblemKinds() []string {
-	return []string{
-		ProblemFailed, ProblemParked, ProblemCrashLoop, ProblemBackoff, ProblemUnserved, ProblemDeaf, ProblemPaused, ProblemNotReady, ProblemCheck, ProblemOther,
-	}
-}
-
 // Verdict says how well a service is. status, top, the page, metrics and healthcheck use the same verdict.
 type Verdict struct {
 	Grade    Grade

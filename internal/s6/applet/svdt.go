@@ -32,7 +32,7 @@ func svdt(c *Call, options []option) int {
 		case d.Signal == 0:
 			how = "exitcode " + strconv.Itoa(d.Code)
 		case names:
-			how = "signal " + formats.SignalName(d.Signal)
+			how = "signal " + signalName(d.Signal)
 		}
 		if code := c.print(formats.TAI64N(d.At) + " " + how); code != exitDone {
 			return code

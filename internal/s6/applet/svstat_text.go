@@ -1,12 +1,16 @@
 package applet
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/s6/formats"
+
+	"golang.org/x/sys/unix"
 )
 
 // statusLine returns the line that s6-svstat prints, without a newline. With numbers, signals are printed as numbers.
@@ -45,7 +49,7 @@ func cause(s client.Slot, numbers bool) string {
 	case numbers:
 		return "signal " + strconv.Itoa(s.Signal)
 	}
-	return "signal " + formats.SignalName(s.Signal)
+	return "signal " + signalName(s.Signal)
 }
 
 func readySince(s client.Slot) time.Time {
@@ -82,7 +86,7 @@ var fields = map[string]func(s client.Slot, now time.Time) string{
 
 func signalField(s client.Slot, _ time.Time) string {
 	if ended(s) && s.Signal != 0 {
-		return formats.SignalName(s.Signal)
+		return signalName(s.Signal)
 	}
 	return "NA"
 }
@@ -101,4 +105,10 @@ func statusFields(s client.Slot, names []string, now time.Time) string {
 		values[i] = fields[name](s, now)
 	}
 	return strings.Join(values, " ")
+}
+
+// signalName returns the name of a signal as s6 prints it, or "SIG" and the number if it has none. Signal 6 is always SIGABRT;
+// newer versions of s6 print SIGIOT.
+func signalName(number int) string {
+	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }

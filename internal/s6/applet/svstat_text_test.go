@@ -118,3 +118,11 @@ func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {
 		}
 	})
 }
+
+func TestASignalWithoutANameHasItsNumber(t *testing.T) {
+	for number, want := range map[int]string{9: "SIGKILL", 6: "SIGABRT", 40: "SIG40"} {
+		if got := signalName(number); got != want {
+			t.Errorf("signal %d is %s, want %s", number, got, want)
+		}
+	}
+}

@@ -1,16 +1,19 @@
 package formats_test
 
 import (
+	"syscall"
 	"testing"
 
 	"hinit/internal/s6/formats"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestLettersSendTheSignalsOfTheContract(t *testing.T) {
 	got := make(map[string]string)
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n != 0 {
-			name := formats.SignalName(n)
+			name := unix.SignalName(syscall.Signal(n))
 			if group {
 				name += " to the group"
 			}

@@ -2,10 +2,13 @@ package formats_test
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"hinit/internal/s6/formats"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestLabelsAreThoseOfS6(t *testing.T) {
@@ -53,11 +56,9 @@ func TestSignalsHaveTheirNames(t *testing.T) {
 		}
 	}
 	for n := 1; n < 32; n++ {
-		if got, ok := formats.ParseSignal(formats.SignalName(n)); !ok || got != n {
-			t.Errorf("%s is read as %d", formats.SignalName(n), got)
+		name := unix.SignalName(syscall.Signal(n))
+		if got, ok := formats.ParseSignal(name); !ok || got != n {
+			t.Errorf("%s is read as %d", name, got)
 		}
-	}
-	if got := formats.SignalName(40); got != "SIG40" {
-		t.Errorf("signal 40 is %s", got)
 	}
 }
