@@ -78,6 +78,9 @@ func Agent(configured string) (string, error) {
 }
 
 func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+	if err := refuseIsolated(job.Profile); err != nil {
+		return client.Run{}, err
+	}
 	template := h.cfg.Runs[Template]
 	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
 	program, err := Agent(argv[0])
@@ -95,6 +98,15 @@ func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Ru
 		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
 		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
 	})
+}
+
+// refuseIsolated returns an error for an isolated profile, because this host can't isolate its workers.
+func refuseIsolated(profile string) error {
+	isolated, err := Isolated(os.LookupEnv)(profile)
+	if isolated {
+		err = fmt.Errorf("cannot start a worker of profile %s: it is isolated, and only hinit isolates its processes; start hinit, and dispatch without --local", profile)
+	}
+	return err
 }
 
 func (h local) StopRun(ctx context.Context, id string) (client.Run, error) {
