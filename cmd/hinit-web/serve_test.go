@@ -12,6 +12,7 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/isolation"
 	"hinit/internal/testkit"
+	"hinit/internal/web"
 )
 
 // askVar is a variable that makes the test binary connect to a socket and print the answer.
@@ -50,7 +51,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", dir+"/socket")
+	l, err := web.Listen(t.Context(), "unix:"+dir+"/socket")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -352,3 +352,12 @@ type countedConn struct {
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error { return c.close() }
+
+// SyscallConn implements [syscall.Conn], so that the peer of a Unix socket can be asked for.
+func (c *countedConn) SyscallConn() (syscall.RawConn, error) {
+	inner, is := c.Conn.(syscall.Conn)
+	if !is {
+		return nil, errors.ErrUnsupported
+	}
+	return inner.SyscallConn()
+}
