@@ -1,6 +1,10 @@
 package cli
 
-import "hinit/internal/cmdline"
+import (
+	"path/filepath"
+
+	"hinit/internal/cmdline"
+)
 
 // InitVerb is hinit init. It parses the arguments and executes hinit, which carries it out.
 var InitVerb = Verb{
@@ -34,6 +38,9 @@ file is HINIT_CONFIG's, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
 
 // becomeInit executes hinit, which makes this process an init. It returns only after a failure.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
-	_, err := execBeside("hinit", append([]string{"hinit", c.Verb.Name}, words...))
+	path, err := cmdline.Hinit()
+	if err == nil {
+		_, err = execBeside(filepath.Base(path), append([]string{"hinit", c.Verb.Name}, words...))
+	}
 	return t.Failed(c.Doing(), err)
 }

@@ -255,6 +255,15 @@ func Beside(program string) (string, error) {
 	return filepath.Join(filepath.Dir(self), program), err
 }
 
+// Hinit returns the path of hinit, which is installed beside this program. In the image it is the entry point, init.
+func Hinit() (string, error) {
+	path, err := Beside("hinit")
+	if _, missing := os.Stat(path); missing != nil {
+		path = filepath.Join(filepath.Dir(path), "init")
+	}
+	return path, err
+}
+
 // Interruptible returns a context that ends with Ctrl-C or SIGTERM.
 func Interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

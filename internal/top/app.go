@@ -287,12 +287,12 @@ type shell struct{ name string }
 
 // Run runs the shell until it ends. The exit code of its last command is no error.
 func (s shell) Run() error {
-	hinit, err := cmdline.Beside("hinit")
+	hinit, err := cmdline.Hinit()
 	if err != nil {
 		return err
 	}
 	_, err = proc.Run(context.Background(), proc.Spec{
-		ID: 1, Argv: []string{hinit, "shell", s.name}, Env: os.Environ(),
+		ID: 1, Path: hinit, Argv: []string{"hinit", "shell", s.name}, Env: os.Environ(),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Attached: true,
 	})
 	return err

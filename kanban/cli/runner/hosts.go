@@ -149,7 +149,8 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	where := ""
 	if profile != "" {
 		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
-		spec.Path, spec.Dir = program(), "/"
+		spec.Path, _ = cmdline.Hinit() // without /proc no process can be started anyway
+		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
 	text, err := output(ctx, spec)
@@ -157,15 +158,6 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 		err = fmt.Errorf("cannot run git %s%s: %w", strings.Join(args, " "), where, err)
 	}
 	return string(text), err
-}
-
-// program returns the path of hinit, which is beside this program. In the image it is the entry point.
-func program() string {
-	path, _ := cmdline.Beside("hinit") // without /proc no process can be started anyway
-	if _, err := os.Stat(path); err != nil {
-		return filepath.Join(filepath.Dir(path), "init")
-	}
-	return path
 }
 
 // Isolated returns a function for [kanban.SpawnOptions]. It uses hinit.yaml, or the list that PID 1 writes for programs that can't read
