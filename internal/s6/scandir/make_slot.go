@@ -27,9 +27,9 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 }
 
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
-	s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
 	var err error
 	if lost := s.do(ctx, func() {
+		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed}) // in place of a definition of Enqueue
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
