@@ -298,8 +298,8 @@ func (p *pass) recordGuarded(task, reason string) error {
 	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
-// Next returns when a pass has work although the board has not changed and no worker has ended. This is when a claim, a grace, a
-// runtime or a cooldown ends. Zero: never.
+// Next returns the time at which the next pass is due even if the board does not change and no worker ends. It is the first end of a
+// claim, a grace, a runtime or a cooldown. The zero time means never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {

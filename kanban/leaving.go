@@ -47,8 +47,8 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 	return left, nil
 }
 
-// settleLeft separates the workers that run after the end of their attempt from the ones that have ended.
-func (p *pass) settleLeft(left []*watched) {
+// settleDeparted separates the workers that run after the end of their attempt from the ones that have ended.
+func (p *pass) settleDeparted(left []*watched) {
 	for _, w := range left {
 		alive := w.sight == Alive
 		if w.sight == Unknown && w.ref.PID != 0 {

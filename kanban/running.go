@@ -117,7 +117,7 @@ func (p *pass) observeWorkers() error {
 			p.note(w, sightings[i])
 		}
 	}
-	p.settleLeft(left)
+	p.settleDeparted(left)
 	if err := p.adopt(asked); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type limiter struct {
 	timer      *time.Timer // fires quiet after a suppressed line; nil before the first one
 	since      time.Time   // start of the current second
 	taken      int64
-	suppressed [2]int64  // number of suppressed lines for the next record, by stream
+	suppressed [2]int64  // lines suppressed so far, by stream; the next record reports them
 	limit      int64     // the exceeded rate
 	last       time.Time // time of the last suppressed line
 }

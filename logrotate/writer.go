@@ -12,7 +12,7 @@ import (
 // never begins, because the agent controls all names in the log's directory.
 type writer struct{ logger *lumberjack.Logger }
 
-// neverRotate is lumberjack's MaxSize, in megabytes, that no log reaches.
+// neverRotate is a MaxSize for lumberjack, in megabytes, so large that no log reaches it.
 const neverRotate = 1 << 30
 
 // attach makes the open file fd, whose status is st, the target of writes. It fails without /proc.

@@ -1,5 +1,5 @@
-// Package profiles reads and writes agent profiles on the data volume: their names, homes and desired states. It also decides
-// which gateways the boot starts.
+// Package profiles reads and writes agent profiles on the data volume, and decides which gateways the boot starts. A profile has a
+// name, a home and a desired state.
 //
 // A profile is a directory with a marker file (SOUL.md). The root profile is called "default" and lives in the volume's root.
 // Every other profile lives in profiles/<name> beneath the root. The file gateway_state.json in a home has the operator's intent

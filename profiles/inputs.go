@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput limits the bytes that are read of an input file.
+// maxInput is the size of the largest input file whose content counts.
 const maxInput = 4 << 20
 
 // Hash identifies the content of the files that a gateway reads when it starts. "" is unknown.

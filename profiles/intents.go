@@ -174,7 +174,7 @@ func (in *Intents) Forget(profile string) {
 // Outcome is the result of [Intents.Restore].
 type Outcome string
 
-// The outcomes.
+// The outcomes of Restore.
 const (
 	Unchanged Outcome = "unchanged" // the file has the order, or no order exists
 	Restored  Outcome = "restored"  // Restore has written the order to the file again

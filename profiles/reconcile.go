@@ -139,7 +139,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead limits the decisions that wait for a call of Decided.
+// decidedAhead is how many decisions may wait for a call of Decided. Then the next decision waits too.
 const decidedAhead = 64
 
 // plan makes the decisions and reports them. volume is false if the volume can't be read.
@@ -181,7 +181,8 @@ func (p *Plan) makeFinal(deliver chan<- Decision) {
 	p.deliver = deliver
 }
 
-// decideAll decides about every profile, the default profile first. An error means that the volume can't be used.
+// decideAll decides for each profile whether its gateway starts, for the default profile first. It sends each decision to deliver. An
+// error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {

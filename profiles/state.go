@@ -90,8 +90,8 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether the boot starts a gateway with this state: whether Prior is "running". A gateway that was starting, or
-// failed to start, is deliberately not started again (contract, section 6).
+// Start reports whether a gateway with this state is wanted: whether Prior is "running". decideAll applies the same rule at the
+// boot. A gateway that was starting, or failed to start, is deliberately not started again (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
 // ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names

@@ -82,7 +82,7 @@ type notifications struct {
 type lastScan struct {
 	scannedAt   time.Time // when the scan began
 	notBefore   time.Time // before this time no notification starts a scan
-	dir         stamp     // stamp of profiles/ at that scan
+	dir         stamp     // state of the directory profiles/ at the last scan
 	dirComplete bool      // an unchanged dir means unchanged names
 }
 

@@ -90,7 +90,7 @@ type (
 		CPU      time.Duration
 		MaxRSS   int64
 	}
-	// StopCommandEnded reports that the stop command of a service has ended, or has not started.
+	// StopCommandEnded reports that the stop command of a service has ended, or could not be started.
 	StopCommandEnded struct {
 		Name     string
 		Run      uint64 // run of the stop command

@@ -51,7 +51,7 @@ const MaxNotifyFD = 1023
 type unit struct {
 	Unit     `reexec:"Unit"`
 	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run has another one
-	Stdio    bool        // it has no log: descriptors that Files leaves out are /dev/null
+	Stdio    bool        // the output goes to Files and not to a log; a descriptor that Files lacks is /dev/null
 	Files    [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
 
 	finish uint64   `reexec:"-"` // run of the finish command that started last

@@ -1,4 +1,5 @@
-// Package backoff computes the delay before the next try. It is pure arithmetic: it reads no clock, owns no goroutine and keeps
+// Package backoff computes a delay from a number of failures. Its callers decide what counts as a failure, such as the supervisor's
+// state machine after an exit. It is pure arithmetic: it reads no clock, owns no goroutine and keeps
 // no state. The caller counts the failures and supplies the random number.
 package backoff
 

@@ -265,7 +265,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	}
 	l.decodeProfileLogs(d, profileLogs)
 	c.Restart.ParkOn = gatewayParks
-	l.decodeOwnSettings(d, own)
+	l.decodeProfileSettings(d, own)
 	l.finishIsolation()
 	c.Restart.ParkOn = parkOn // services do not have the gateways' codes
 	l.decodeServices(d, services)

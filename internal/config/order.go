@@ -48,7 +48,7 @@ const (
 	MissedRun  = "run"
 )
 
-// Task says when a service that ends by itself runs. A service without both keys is no task.
+// Task says when a service that ends by itself runs. A service with neither "once" nor "schedule" is not a task.
 type Task struct {
 	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": the schedule decides
 	Schedule Schedule `key:"schedule."`
@@ -198,8 +198,8 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 	return own
 }
 
-// decodeOwnSettings decodes the settings of single profiles. Call it when the inherited values are final.
-func (l *loader) decodeOwnSettings(d *decoder, own []entry) {
+// decodeProfileSettings decodes the settings of single profiles. Call it when the inherited values are final.
+func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
 		before := len(d.problems.list)

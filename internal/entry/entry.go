@@ -52,7 +52,7 @@ func begin(stack *uintptr) {
 	if missing {
 		becomeTools(argv, env)
 	}
-	if !missing && Room(threads) {
+	if !missing && HasRoomFor(threads) {
 		return
 	}
 	if code := askPID1(name, argv, env, missing); code >= 0 {
@@ -100,7 +100,7 @@ func await(halted string) {
 		if i == 20 {
 			Short, n = true, min(n, few)
 		}
-		if !Room(n) {
+		if !HasRoomFor(n) {
 			sleep(100e6)
 			continue
 		}
@@ -121,9 +121,9 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// Room reports whether the process can make this number of further threads. It makes them and lets them end. In a running program
+// HasRoomFor reports whether the process can make this number of further threads. It makes them and lets them end. In a running program
 // the caller must have locked its goroutine to its thread.
-func Room(threads int) bool {
+func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
 	leave = 1

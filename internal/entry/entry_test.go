@@ -88,7 +88,7 @@ func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
 func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if !Room(threads) {
+	if !HasRoomFor(threads) {
 		t.Error("no threads can be made here")
 	}
 }
@@ -101,7 +101,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	leave = 0
 	made := makeThreads(threads, &leave)
 	after := tasks(t)
-	Room(0) // lets them go
+	HasRoomFor(0) // lets them go
 	if made != threads {
 		t.Fatalf("only %d threads can be made here", made)
 	}

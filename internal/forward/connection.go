@@ -37,8 +37,8 @@ type sentBatch struct {
 const (
 	mostDatagram = 8 << 10 // receivers must accept 480 bytes, and most accept this
 
-	// A working receiver reads data within unreadTime after its machine has acknowledged it. At most unreadSize bytes are not yet
-	// read.
+	// unreadTime is how long a working receiver may take to read data that its machine has acknowledged. Not more than unreadSize
+	// bytes wait for it then.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )

@@ -42,7 +42,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
 			b.Status.SetProfiles(n)
-			m.Registry.StartInOrder(n <= mostInOrder)
+			m.Registry.SetOrderedStart(n <= mostInOrder)
 		},
 		Decided: func(d profiles.Decision) {
 			name := d.Profile.Name

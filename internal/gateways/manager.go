@@ -74,7 +74,7 @@ type Options struct {
 	MayServe func() error
 	// Adopt gives the files that the gateway of a profile needs to the agent's user. It waits for the disk.
 	Adopt func(ctx context.Context, profile string)
-	// ReadSecrets sets which values of a profile's .env the console masks in the output of a service. It waits for the disk.
+	// ReadSecrets reads a profile's .env, so that the console masks its values in the output of a service. It waits for the disk.
 	ReadSecrets func(service, profile string)
 	// StateWritten is called when a gateway has written its state file. It does not block.
 	StateWritten func(profile string)

@@ -28,8 +28,8 @@ type serving struct {
 	state profiles.State // the report
 }
 
-// servedByDefault reports whether the default profile's gateway serves another profile. said reports whether the gateway itself
-// has said so. Otherwise hinit only expects it.
+// servedByDefault reports whether the default profile's gateway serves another profile. If said is true, the
+// gateway itself has reported that. Otherwise hinit assumes it.
 func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()

@@ -81,7 +81,7 @@ type Volume struct {
 
 // Handover has the locked files of a Volume, for the next program of this process. A nil file is not locked.
 type Handover struct {
-	Lock *os.File `reexec:"FD"` // the directory; older versions use this name too
+	Lock *os.File `reexec:"FD"` // the open lease directory, whose descriptor holds the lock; older versions hand it over as "FD"
 	File *os.File // the lock file, on a network file system
 
 	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without one

@@ -11,8 +11,8 @@ type Family struct {
 	desc   *prometheus.Desc
 }
 
-// Counts reports whether the metric is a counter. All others are gauges.
-func (f *Family) Counts() bool { return f.kind == counter }
+// IsCounter reports whether the metric is a counter. All others are gauges.
+func (f *Family) IsCounter() bool { return f.kind == counter }
 
 const (
 	gauge   = prometheus.GaugeValue

@@ -67,8 +67,8 @@ func checkProgram(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkLimited returns errors that would happen in the program behind LimitsName, where only the log shows them.
-func checkLimited(spec Spec) error {
+// checkSettings returns errors that would happen in the program behind LimitsName, where only the log shows them.
+func checkSettings(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
 	}
 	if spec.needsSetup() {
-		if err := checkLimited(spec); err != nil {
+		if err := checkSettings(spec); err != nil {
 			return 0, err
 		}
 	}
@@ -149,7 +149,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // nonce is empty in a table of StartChild, whose child belongs to no run
+		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
 			env = append(env, tag) // first, so that no later entry can hide it
 		}
 		for _, kv := range spec.Env {

@@ -120,7 +120,7 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 func roomFor(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return entry.Room(threads)
+	return entry.HasRoomFor(threads)
 }
 
 // knowsHalt reports whether a program can continue stopped processes: then its file contains the name of the variable. knowsHalt

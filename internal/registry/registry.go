@@ -185,8 +185,8 @@ func (r *Registry) Meet(ctx context.Context, need string) error {
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
-// StartInOrder makes gateways wait until all profiles are known, so that recently used profiles start first.
-func (r *Registry) StartInOrder(on bool) { r.met.inOrder.Store(on) }
+// SetOrderedStart makes gateways wait until all profiles are known, so that recently used profiles start first.
+func (r *Registry) SetOrderedStart(on bool) { r.met.inOrder.Store(on) }
 
 // unmetNeeds returns the needs of a new service. A gateway needs the boot's decision about its profile, a service needs the boot, and
 // a hook needs nothing.

@@ -90,8 +90,8 @@ func OwnedBy(uid uint32) Judge {
 	}
 }
 
-// NotBy returns a Judge that objects to what one user with these groups could change.
-func NotBy(uid uint32, groups []uint32) Judge {
+// NotChangeableBy returns a Judge that rejects each file that a user with these groups could change.
+func NotChangeableBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		switch {
 		case st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid):

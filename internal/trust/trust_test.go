@@ -152,12 +152,12 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 	dir := tree(t)
 	must(t, os.Mkdir(dir+"/shared", 0o755), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Mkdir(dir+"/group", 0o755), os.Chown(dir+"/group", 0, 50), os.Chmod(dir+"/group", 0o775))
 	for path, doubted := range map[string]bool{"/gone": false, "/shared/gone": true, "/shared": true, "/group": true} {
-		doubt, err := trust.Check(dir+path, trust.NotBy(10000, []uint32{50}))
+		doubt, err := trust.Check(dir+path, trust.NotChangeableBy(10000, []uint32{50}))
 		if missing := strings.HasSuffix(path, "gone"); missing != errors.Is(err, unix.ENOENT) || doubted != (doubt != nil) {
 			t.Errorf("%s: %v, %v", path, doubt, err)
 		}
 	}
-	if doubt, _ := trust.Check(dir+"/group", trust.NotBy(10000, []uint32{10000})); doubt != nil {
+	if doubt, _ := trust.Check(dir+"/group", trust.NotChangeableBy(10000, []uint32{10000})); doubt != nil {
 		t.Errorf("a user who is not in the group: %v", doubt)
 	}
 }

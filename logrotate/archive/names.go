@@ -1,5 +1,4 @@
-// Package archive knows the files of a log: their names, how a line begins, which rotated files a directory has, and how their
-// number is limited. Package logrotate writes these files, and package reader reads them.
+// Package archive names, lists and removes the rotated files of a log. It also knows how a line of a log begins. Package logrotate writes these files, and package reader reads them.
 //
 // An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it. The suffix is ".u" when
 // s6-log left it unfinished, and ".gz" follows when it is compressed. While an archive is compressed both forms exist, and count

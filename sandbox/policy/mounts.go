@@ -62,7 +62,7 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// resolveSource returns the source of a bind as a path of this process.
+// resolveSource checks the source of a bind, and returns it as a path of this process. It follows no link below an allowed root.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)

@@ -1,4 +1,4 @@
-// Package policy limits the sandboxes of a caller and keeps callers apart.
+// Package policy limits the sandboxes of a caller, checks their mounts and keeps callers apart.
 //
 // [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and
 // knows only containers with the caller's labels. All code above uses it like the engine itself, so no check can be forgotten

@@ -163,7 +163,7 @@ func (s *Status) Expect(services []*supervisor.Service) {
 	s.expected = services
 }
 
-// ExpectSoon adds the services that look returns, in a goroutine. look may block on a disk.
+// ExpectSoon calls look in a goroutine, because look may block on a disk. It adds the services that look returns to the expected ones.
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()

@@ -1,4 +1,5 @@
-// Package health finds out how services are doing, and acts on it as the configuration says.
+// Package health finds out how services are doing, and acts on it: by checks, memory limits and quotas. When the container lacks
+// memory, it stops the service of the lowest priority (shed.go).
 //
 // It combines checks, the messages of services on their sockets, deaf gateways and memory limits. It prepares each service before
 // its start, reports findings to the supervisor, and gives status one view. The rooms below it own their goroutines; this one

@@ -68,7 +68,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-news:
 		case <-r.used:
 			stir()
-		case <-quiet.C: // after the boot, a burst of events or a request
+		case <-quiet.C: // a quiet time has passed since the boot, the last event or the last request
 			memory.Release()
 			if !rested {
 				rested = true

@@ -107,7 +107,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 	}
 	user := m.agent.User
 	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error the file is missing, so no agent owns it
-		return trust.Check(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
+		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil
 }

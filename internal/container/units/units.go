@@ -105,8 +105,8 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// SetBeside lets a profile's gateway run beside the gateway that serves its profile. The agent refuses that unless a variable
-// allows it.
+// SetBeside sets whether a profile may have a gateway of its own although the default profile's gateway serves the profile. The
+// agent refuses such a gateway without a variable, which hinit then sets.
 func (m *Maker) SetBeside(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)
@@ -220,7 +220,7 @@ func placeholders(p profiles.Profile) map[string]string {
 // that too.
 const refusalText = "Refusing to bind"
 
-// Service returns the unit of a service of hinit.yaml, or of the dashboard.
+// Service returns the unit of a service in hinit.yaml, or the unit of the dashboard.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, s.User)
 	if err != nil {

@@ -30,7 +30,7 @@ func Line(text string) string {
 	return b.String()
 }
 
-// Text is like [Line] for each line of a text.
+// Text makes each line of a text safe to print, as [Line] does.
 func Text(text string) string {
 	if plainText(strings.ReplaceAll(text, "\n", "")) {
 		return text

@@ -22,7 +22,7 @@ const leastTable = 4
 
 func (m *Model) layout() (at rowsOnScreen) {
 	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // the head of the table and the last line
+	body := max(m.height-at.head-2, 0) // two lines are the head of the table and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at
