@@ -38,7 +38,7 @@ func TestTheDemoWithoutTheScreen(t *testing.T) {
 		}
 	}
 	w := h.shell(120, 60, h.dir+"/alone/hinit demo --agent "+built+"/example-agent")
-	w.shows("prints the status instead of a screen", "three gateways are up")
+	w.shows("so the demo prints", "three gateways are up")
 	w.press("C-c")
 	testkit.Until(t, "it ends", func() bool { return strings.Contains(w.screen(), "it has ended with 0") })
 }
