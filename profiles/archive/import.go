@@ -88,7 +88,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 // Where returns which snapshot an interrupted import was reading, and the offset at which the rest of the archive begins.
 func (im *Import) Where() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
-	if u.archive, err = os.Open(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive")); err != nil {
+	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
 		return "", 0, err
 	}
 	defer u.archive.Close()
@@ -126,7 +126,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 		}
 	}
 	u.own = true
-	if u.archive, err = os.OpenFile(u.beside+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+	if u.archive, err = os.OpenFile(u.beside+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
 	at, err := u.archive.Seek(0, io.SeekEnd)

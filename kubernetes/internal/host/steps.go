@@ -336,7 +336,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 
 // restore makes a profile of an archive in the directory of backups.
 func (h *host) restore(name, uid, archive string) error {
-	f, err := h.store.root.Open(path.Join(backupsDir, archive))
+	f, _, err := h.store.open(path.Join(backupsDir, archive))
 	if err != nil {
 		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.set.Name)
 	}

@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/kubernetes/internal/placement"
 	"hinit/profiles/archive"
@@ -51,7 +54,7 @@ func OpenStore(home string) (*Store, error) {
 		}
 	}
 	s := &Store{root}
-	entries, err := fs.ReadDir(root.FS(), partDir)
+	entries, err := s.list(partDir)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
 			err = errors.Join(err, root.RemoveAll(path.Join(partDir, e.Name())))
@@ -69,9 +72,59 @@ func (s *Store) exists(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// mostRecord is the most bytes of a file that the store itself has written.
+const mostRecord = 4 << 20
+
+// open opens a regular file and returns its size. It never waits: an agent may put a pipe in the place of the file.
+func (s *Store) open(name string) (f *os.File, size int64, err error) {
+	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("cannot read %s: it is no regular file", name)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// content returns the content of a regular file. A file with more than most bytes is an error.
+func (s *Store) content(name string, most int64) ([]byte, error) {
+	f, size, err := s.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var text []byte
+	if size <= most { // memory is short: not even the beginning of a larger file is read
+		text, err = io.ReadAll(io.LimitReader(f, most+1))
+	}
+	if err == nil && max(size, int64(len(text))) > most {
+		err = fmt.Errorf("cannot read %s: it has more than %d bytes", name, most)
+	}
+	return text, err
+}
+
+// directory opens a directory. It never waits.
+func (s *Store) directory(name string) (*os.File, error) {
+	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// list returns what is in a directory, in any order.
+func (s *Store) list(name string) ([]fs.DirEntry, error) {
+	d, err := s.directory(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.ReadDir(-1)
+}
+
 // read returns the record of a profile of hinit, nil where there is none.
 func (s *Store) read(name string) (*record, error) {
-	text, err := s.root.ReadFile(path.Join(liveDir, name))
+	text, err := s.content(path.Join(liveDir, name), mostRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -91,10 +144,13 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(path.Join(liveDir, name), text, 0o600)
 }
 
-// replace writes a file as a whole, through a file beside it.
+// replace writes a file as a whole, through a new file beside it: an agent may have put a pipe in its place.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
-	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err := s.root.RemoveAll(temp); err != nil {
+		return err
+	}
+	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
@@ -117,7 +173,7 @@ func (s *Store) rename(from, to string) error {
 }
 
 func (s *Store) sync(dir string) error {
-	d, err := s.root.Open(dir)
+	d, err := s.directory(dir)
 	if err != nil {
 		return err
 	}
@@ -159,7 +215,7 @@ func partial(name, uid string) string {
 
 // entries returns what follows NAME.UID. in the directories of a directory.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	entries, _ := fs.ReadDir(s.root.FS(), dir) // without one there is nothing
+	entries, _ := s.list(dir) // without one there is nothing
 	for _, e := range entries {
 		if rest, ok := strings.CutPrefix(e.Name(), name+"."+uid+"."); ok && e.IsDir() {
 			out = append(out, rest)
@@ -168,23 +224,24 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// Known are the names and UIDs of everything in the store.
+// Known are the names and UIDs of everything in the store. A record that can't be read has the UID "", and Look fails for its name.
 func (s *Store) Known() (map[string][]string, error) {
 	out := map[string][]string{}
 	add := func(name, uid string) { out[name] = append(out[name], uid) }
-	entries, err := fs.ReadDir(s.root.FS(), liveDir)
+	entries, err := s.list(liveDir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue // left by a crash
 		}
-		r, err2 := s.read(e.Name())
-		if err2 == nil && r != nil {
+		switch r, bad := s.read(e.Name()); {
+		case bad != nil:
+			add(e.Name(), "")
+		case r != nil:
 			add(e.Name(), r.UID)
 		}
-		err = errors.Join(err, err2)
 	}
 	for _, dir := range []string{asideDir, incomingDir} {
-		entries, err2 := fs.ReadDir(s.root.FS(), dir)
+		entries, err2 := s.list(dir)
 		for _, e := range entries {
 			if words := strings.Split(e.Name(), "."); e.IsDir() && len(words) == 3 {
 				add(words[0], words[1])
@@ -192,7 +249,7 @@ func (s *Store) Known() (map[string][]string, error) {
 		}
 		err = errors.Join(err, err2)
 	}
-	entries, err2 := fs.ReadDir(s.root.FS(), partDir)
+	entries, err2 := s.list(partDir)
 	for _, e := range entries {
 		rest, is := strings.CutPrefix(e.Name(), archive.ImportPrefix)
 		if name, uid, ok := strings.Cut(rest, "."); is && ok {

@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
@@ -300,5 +303,104 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(other, "SOUL.md")); err != nil || string(text) != "mine" {
 		t.Errorf("the other profile has %q (%v)", text, err)
+	}
+}
+
+// soon fails the test where fn does not return in 10 seconds.
+func soon(t *testing.T, what string, fn func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s hangs", what)
+		return nil
+	}
+}
+
+// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn has agents that put an endless file or a pipe where the fleet writes. Earlier one profile
+// ended the host of all profiles, or held its workers for ever.
+func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
+	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
+	endless := func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 10<<40)) }
+	for what, place := range map[string]struct {
+		name string
+		make func(string) error
+	}{
+		"a pipe": {"SOUL.md", pipe}, "a pipe beside it": {".hinit-new.SOUL.md", pipe}, "an endless file": {"SOUL.md", endless}, "an endless file beside it": {".hinit-new.SOUL.md", endless},
+	} {
+		s, dir := volume(t, "u1", "x")
+		home := filepath.Join(dir, "profiles/coder")
+		if err := place.make(filepath.Join(home, place.name)); err != nil {
+			t.Fatal(err)
+		}
+		err := soon(t, what, func() error {
+			changed, err := s.apply("coder", map[string][]byte{"SOUL.md": []byte("new")})
+			if !changed {
+				t.Errorf("%s: no file was changed", what)
+			}
+			return err
+		})
+		if text, err2 := os.ReadFile(filepath.Join(home, "SOUL.md")); err != nil || err2 != nil || string(text) != "new" {
+			t.Errorf("%s: %v, %v, %q", what, err, err2, text)
+		}
+	}
+}
+
+// TestOneBadRecordStopsNoOtherProfile has files in the store that the fleet has not written. Earlier each of them stopped all profiles.
+func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
+	s, dir := volume(t, "u1", "x")
+	live := filepath.Join(dir, liveDir)
+	for name, err := range map[string]error{
+		"pipe": syscall.Mkfifo(filepath.Join(live, "pipe"), 0o600), "text": os.WriteFile(filepath.Join(live, "text"), []byte("x"), 0o600),
+		"endless": errors.Join(os.WriteFile(filepath.Join(live, "endless"), nil, 0o600), os.Truncate(filepath.Join(live, "endless"), 10<<40)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+		err := soon(t, name, func() error {
+			known, err := s.Known()
+			if !slices.Equal(known["coder"], []string{"u1"}) || !slices.Equal(known[name], []string{""}) {
+				t.Errorf("known are %v", known)
+			}
+			_, bad := s.Look(name, "")
+			if bad == nil || !strings.Contains(bad.Error(), `cannot read the record of profile "`+name+`"`) {
+				t.Errorf("%s: %v", name, bad)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, what came, and the directory of a profile.
+func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
+	s, dir := volume(t, "", "")
+	part := filepath.Join(dir, partial("coder", "u1"))
+	if err := os.Mkdir(part, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	im, done, err := s.importer("coder", "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	h := &host{store: s, set: Settings{Name: "agents-1"}}
+	for name, read := range map[string]func() error{
+		filepath.Join(dir, backupsDir, "coder.tar"):              func() error { return h.restore("coder", "u1", "coder.tar") },
+		filepath.Join(dir, incoming("coder", "u1", "n")+".json"): func() error { _, err := s.receipt("coder", "u1", "n"); return err },
+		filepath.Join(part, "archive"):                           func() error { _, _, err := im.Where(); return err },
+		filepath.Join(dir, "profiles"):                           func() error { return s.within("profiles", func(*os.Root) error { return nil }) },
+	} {
+		if err := syscall.Mkfifo(name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := soon(t, name, read); err == nil {
+			t.Errorf("%s was read", name)
+		}
 	}
 }

@@ -165,7 +165,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 
 // send writes the archive of a stopped profile, or its rest if the client has the beginning. It returns the checksum of the whole archive.
 func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, err error) {
-	home, err := s.root.Open(s.Home(name))
+	home, err := s.directory(s.Home(name))
 	if err != nil {
 		return "", err
 	}
@@ -233,7 +233,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 
 // importer returns an import of an object's data into the directory of incomplete data. Call done after the import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
-	part, err := s.root.Open(partDir)
+	part, err := s.directory(partDir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -266,7 +266,12 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 
 // within calls fn with a directory.
 func (s *Store) within(dir string, fn func(*os.Root) error) error {
-	home, err := s.root.OpenRoot(dir)
+	d, err := s.directory(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	home, err := os.OpenRoot(descriptor(d))
 	if err != nil {
 		return err
 	}
@@ -275,7 +280,7 @@ func (s *Store) within(dir string, fn func(*os.Root) error) error {
 
 // receipt returns what is known of data that came.
 func (s *Store) receipt(name, uid, nonce string) (*v1alpha1.Receipt, error) {
-	text, err := s.root.ReadFile(incoming(name, uid, nonce) + ".json")
+	text, err := s.content(incoming(name, uid, nonce)+".json", mostRecord)
 	if err != nil {
 		return nil, err
 	}
