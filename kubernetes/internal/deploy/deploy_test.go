@@ -182,6 +182,20 @@ func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	}
 }
 
+// TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents: it refuses isolated profiles. Earlier it had no hinit.yaml, and took all for open.
+func TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents(t *testing.T) {
+	all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true}, "config": "isolation: files\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := all["StatefulSet/agents"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	for _, kind := range []string{"containers", "initContainers"} {
+		if mounts := text(pod[kind].([]any)[0].(map[string]any)["volumeMounts"]); !strings.Contains(mounts, `"mountPath": "/etc/hinit"`) {
+			t.Errorf("%s: %s", kind, mounts)
+		}
+	}
+}
+
 func TestValuesReachThePod(t *testing.T) {
 	all, err := helm(t, map[string]any{
 		"name": "team", "user": 1000650000, "stopSeconds": 120, "drainSeconds": 60, "secret": "keys", "config": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},

@@ -1,14 +1,19 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -148,6 +153,43 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
+// mountOf returns the mount of a container that has a path, nil where the image has it.
+func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
+	var out *corev1.VolumeMount
+	for i, m := range c.VolumeMounts {
+		dir := path.Clean(m.MountPath)
+		if (dir == at || strings.HasPrefix(at, dir+"/")) && (out == nil || len(dir) > len(path.Clean(out.MountPath))) {
+			out = &c.VolumeMounts[i]
+		}
+	}
+	return out
+}
+
+// oneConfiguration returns an error unless each container that has the socket has the hinit.yaml of this container. The file says whether
+// profiles are isolated, and isolated ones get no sandbox.
+func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
+	self := containerOf(pod, s.Container)
+	socket := mountOf(self, s.Socket)
+	named := func(c corev1.Container) []corev1.EnvVar {
+		return slices.DeleteFunc(slices.Clone(c.Env), func(v corev1.EnvVar) bool { return v.Name != configVar })
+	}
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		if socket == nil || c.Name == self.Name || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == socket.Name }) {
+			continue
+		}
+		own, other := mountOf(self, s.Config), mountOf(c, s.Config)
+		same := own == nil && other == nil && self.Image == c.Image
+		if own != nil && other != nil {
+			same = own.Name == other.Name && own.MountPath == other.MountPath && own.SubPath == other.SubPath && own.SubPathExpr == other.SubPathExpr
+		}
+		if !same || !equality.Semantic.DeepEqual(named(self), named(c)) {
+			return fmt.Errorf("cannot tell whether profiles are isolated: the container %s may have another %s than the container %s; give both the same mount and %s",
+				c.Name, s.Config, self.Name, configVar)
+		}
+	}
+	return nil
+}
+
 // ownPod asks for the pod of this process, once.
 func (e *Engine) ownPod(ctx context.Context) (*own, error) {
 	e.mu.Lock()
@@ -164,12 +206,13 @@ func (e *Engine) ownPod(ctx context.Context) (*own, error) {
 	if err != nil {
 		return nil, apiError("ask for this pod, "+e.s.Pod, err)
 	}
-	o := &own{pod: pod, image: e.s.Image, claims: map[string]bool{}}
-	if o.image == "" {
-		o.image = containerOf(pod, e.s.Container).Image
-	}
-	if o.image == "" {
+	self := containerOf(pod, e.s.Container)
+	o := &own{pod: pod, image: cmp.Or(e.s.Image, self.Image), claims: map[string]bool{}}
+	if self.Name == "" {
 		return nil, fmt.Errorf("cannot find the container %s in the pod %s; set %sCONTAINER", e.s.Container, e.s.Pod, prefix)
+	}
+	if err := e.s.oneConfiguration(pod); err != nil {
+		return nil, err
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim == nil {

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
+
+	"hinit/client/dial"
+	"hinit/internal/config"
 )
 
 // Settings are what the operator decides about sandboxes on a cluster.
@@ -25,6 +28,8 @@ type Settings struct {
 	Container string // of this process in its pod
 	Image     string // has hinit-sandbox-kubernetes and the program inside; "" is the image of this process
 	Owner     string // a ConfigMap: with it, the cluster deletes all sandboxes
+	Socket    string // of the service of sandboxes
+	Config    string // the hinit.yaml that says whether profiles are isolated
 	Kind      string // Pod or Sandbox; "" is Sandbox where the cluster has that kind
 
 	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
@@ -48,6 +53,7 @@ const (
 	defaultCredentials = "/run/secrets/hinit-sandbox" //nolint:gosec // a directory
 	hostVar            = "KUBERNETES_SERVICE_HOST"
 	portVar            = "KUBERNETES_SERVICE_PORT"
+	configVar          = "HINIT_CONFIG"
 )
 
 // Read reads the settings from an environment. The error has all problems.
@@ -93,6 +99,8 @@ func Read(lookup func(string) string) (Settings, error) {
 		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
 		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
 	}
+	s.Socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })
+	s.Config = cmp.Or(lookup(configVar), config.DefaultPath)
 	var err error
 	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > mostWarm {
 		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", mostWarm))

@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 func TestSettings(t *testing.T) {
@@ -40,5 +44,64 @@ func TestSettings(t *testing.T) {
 	delete(base, prefix+"POD")
 	if _, err := read(); err == nil || !strings.Contains(err.Error(), prefix+"POD") {
 		t.Error("without a pod and an image:", err)
+	}
+}
+
+// TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses has pods of people who mount their hinit.yaml in the agents' container only.
+// Earlier the service took its own image's file, so isolated profiles got sandboxes with everybody's files.
+func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.T) {
+	s, err := Read(func(name string) string {
+		return map[string]string{
+			hostVar: "10.0.0.1", portVar: "443", prefix + "NAMESPACE": "agents", prefix + "POD": "agents-0", "HINIT_SANDBOX_SOCKET": "/run/sandboxes/sandbox.sock",
+		}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := corev1.VolumeMount{Name: "sandboxes", MountPath: "/run/sandboxes"}
+	mount := func(name, at, below string) func(*corev1.Container) {
+		return func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, SubPath: below})
+		}
+	}
+	config, variable := mount("config", "/etc/hinit", ""), func(value string) func(*corev1.Container) {
+		return func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "HINIT_CONFIG", Value: value}} }
+	}
+	list := func(changes ...func(*corev1.Container)) []func(*corev1.Container) { return changes }
+	for what, one := range map[string]struct {
+		known           bool
+		agents, service []func(*corev1.Container)
+	}{
+		"both have the image's":         {true, nil, nil},
+		"both mount it":                 {true, list(config), list(config)},
+		"only the agents mount it":      {false, list(config), nil},
+		"only the service mounts it":    {false, nil, list(config)},
+		"the file alone":                {false, list(mount("file", "/etc/hinit/hinit.yaml", "hinit.yaml")), nil},
+		"two volumes":                   {false, list(mount("mine", "/etc/hinit", "")), list(config)},
+		"two files of one volume":       {false, list(mount("config", "/etc/hinit", "a")), list(config)},
+		"a file over the directory":     {false, list(config, mount("mine", "/etc/hinit/hinit.yaml", "x")), list(config)},
+		"another image":                 {false, list(func(c *corev1.Container) { c.Image = "other" }), nil},
+		"another image, but both mount": {true, list(config, func(c *corev1.Container) { c.Image = "other" }), list(config)},
+		"only the agents name another":  {false, list(variable("/opt/data/hinit.yaml")), nil},
+		"both name the same":            {true, list(variable("/etc/hinit/hinit.yaml")), list(variable("/etc/hinit/hinit.yaml"))},
+	} {
+		agents := corev1.Container{Name: "agents", Image: "hinit", VolumeMounts: []corev1.VolumeMount{socket}}
+		service := corev1.Container{Name: "sandboxes", Image: "hinit", VolumeMounts: []corev1.VolumeMount{socket}}
+		for _, change := range one.agents {
+			change(&agents)
+		}
+		for _, change := range one.service {
+			change(&service)
+		}
+		other := corev1.Container{Name: "logs", Image: "shipper"} // it can't ask
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "agents-0", Namespace: "agents"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{agents, other}, InitContainers: []corev1.Container{service}},
+		}
+		e := &Engine{s: s, core: fake.NewClientset(pod)}
+		_, err := e.Self(t.Context())
+		if (err == nil) != one.known || err != nil && !strings.Contains(err.Error(), "cannot tell whether profiles are isolated: the container agents may have another") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
