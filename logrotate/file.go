@@ -117,17 +117,12 @@ func (f *file) write(p []byte, now time.Time) {
 
 // writeFormatted writes formatted lines. done is the number of bytes that are in the file; it includes only whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
-	for done < len(p) {
-		if err := f.prepare(now); err != nil {
-			return done, err
-		}
-		n, err := f.writeOrRotate(p[done:], now)
-		done += n
-		if err != nil {
-			return done, err
+	for n := 0; done < len(p) && err == nil; done += n {
+		if n, err = 0, f.prepare(now); err == nil {
+			n, err = f.writeOrRotate(p[done:], now)
 		}
 	}
-	return done, nil
+	return done, err
 }
 
 // prepare opens the file if necessary. Once a period it checks the file's name, the free space and the age of the archives.
@@ -325,14 +320,13 @@ func (f *file) retry(now time.Time) {
 		f.scheduleRetry()
 		return
 	}
-	lost := f.lost
+	lost := "no line was lost"
+	if f.lost > 0 {
+		lost = fmt.Sprintf("%d lines were lost", f.lost)
+	}
 	f.clearFault()
 	f.lastErr.Store(nil)
-	if lost == 0 {
-		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, no line was lost", f.path))
-		return
-	}
-	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %d lines were lost", f.path, lost))
+	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %s", f.path, lost))
 }
 
 // clearFault clears a fault and drops the kept lines.

@@ -412,8 +412,8 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 }
 
 // TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts something else where the lock file and the note belong.
-// It is 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock at once, on a
-// server too, and writes into no other file.
+// It is 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock, on a server
+// too, and writes into no other file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent = 10000
@@ -451,7 +451,6 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				one.actor = fsutil.NewActor(fsutil.Identity{UID: agent, GID: agent})
 				if server {
 					onServer(one)
-					one.every = time.Hour
 				}
 				mustHave(t, one)
 				must(t, one.Check())
@@ -484,5 +483,141 @@ func TestPID1IsNoStranger(t *testing.T) {
 	defer release(v)
 	if pid, command := stranger(placeOf(v.held.Lock), 10000); pid != 0 {
 		t.Errorf("root's process %d (%s) is a stranger to the agent", pid, command)
+	}
+}
+
+// asAgent runs the test that calls it again, in a process of the agent's user, and reports whether this is that process.
+func asAgent(t *testing.T, home string) bool {
+	t.Helper()
+	if os.Getenv("LEASE_HOME") != "" {
+		return true
+	}
+	testkit.NeedRoot(t)
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
+	cmd.Env = append(os.Environ(), "LEASE_HOME="+home, "TMPDIR=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 10000, Gid: 10000}, Pdeathsig: syscall.SIGKILL}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return false
+}
+
+// machine is an init of another machine on a volume of a server.
+func machine(home string, warn func(string)) *Volume {
+	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
+	v.sharing = func(dir *os.File) (bool, string) {
+		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't know the lock of a directory
+		return true, ""
+	}
+	v.every = 200 * time.Millisecond
+	return v
+}
+
+// agentsHome returns a data directory of the agent's, in both processes of a test that asAgent runs again.
+func agentsHome(t *testing.T) string {
+	t.Helper()
+	if home := os.Getenv("LEASE_HOME"); home != "" {
+		return home
+	}
+	home := filepath.Join(t.TempDir(), "home")
+	must(t, os.Mkdir(home, 0o755), os.Chown(home, 10000, 10000), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(filepath.Dir(filepath.Dir(home)), 0o755))
+	return home
+}
+
+// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe: the agent of one machine closed .hinit, or the data directory, on a volume
+// where root has no rights. An init of another machine took the refusal for a file system without locks, and served beside the
+// first one for good.
+func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
+	for name, start := range map[string]struct {
+		waits bool // the second init waits when the agent does it
+		close func(home string) error
+		open  func(home string) error
+	}{
+		"hinit, while another one waits":   {true, func(home string) error { return os.Chmod(home+"/"+DirName, 0) }, nil},
+		"hinit, before another one starts": {false, func(home string) error { return os.Chmod(home+"/"+DirName, 0) }, nil},
+		"lock, before another one starts":  {false, func(home string) error { return os.Chmod(home+"/"+lockName, 0) }, nil},
+		"home, before another one starts": {
+			false,
+			func(home string) error { return os.Chmod(home, 0) },
+			func(home string) error { return os.Chmod(home, 0o755) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home := agentsHome(t)
+			if !asAgent(t, home) {
+				return
+			}
+			quiet := func(string) {}
+			one, two := machine(home, quiet), machine(home, quiet)
+			lost := mustHave(t, one)
+			var second asking
+			if start.waits {
+				second = acquire(t.Context(), two)
+				take(t, second.busy, "word that it waits")
+			}
+			must(t, start.close(home))
+			if !start.waits {
+				second = acquire(t.Context(), two)
+			}
+			var has got
+			select {
+			case why := <-lost:
+				t.Log(why)
+			case has = <-second.got:
+				t.Fatalf("two inits serve: %v", has.err)
+			case <-time.After(patience):
+				t.Fatal("the first does not notice")
+			}
+			first := acquire(t.Context(), one) // as an init does that has killed its services
+			if start.open != nil {
+				time.Sleep(2 * askEvery)
+				must(t, start.open(home))
+			}
+			other, loser := first, two // of those that ask, one gets it, and the other one waits
+			select {
+			case has = <-first.got:
+				other = second
+			case has = <-second.got:
+				loser = one
+			case <-time.After(patience):
+				t.Fatal("none serves")
+			}
+			must(t, has.err)
+			select {
+			case g := <-other.got:
+				t.Errorf("two inits serve: %v", g.err)
+			case why := <-has.lost:
+				t.Errorf("the one that serves lost it: %v", why)
+			case <-time.After(3 * askEvery):
+			}
+			if loser.held.File != nil && loser.Check() == nil {
+				t.Error("the other one may start something")
+			}
+		})
+	}
+}
+
+// TestAnInitThatMayNotOpenTheLockWaits: the directory of the lock is closed and can't be moved. An init took that for a file
+// system without locks, and served.
+func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
+	home := agentsHome(t)
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))
+	}
+	if !asAgent(t, home) {
+		return
+	}
+	warned := make(chan string, 100)
+	a := acquire(t.Context(), machine(home, func(line string) { warned <- line }))
+	for range 2 {
+		if line := take(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied") {
+			t.Errorf("it warns: %s", line)
+		}
+	}
+	select {
+	case g := <-a.got:
+		t.Errorf("it serves: %v", g.err)
+	default:
 	}
 }

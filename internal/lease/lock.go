@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,45 +119,49 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	return end, nil
 }
 
-// lock takes the locks that the file system of the volume needs, and releases old ones. It blocks.
-func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) error {
+// lock takes the locks that the file system of the volume needs, and releases old ones. It blocks. A refused permission doesn't
+// mean that there are no locks, because an agent can cause it by the mode of a directory. lock tries again until it is allowed.
+func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
 	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
-	err := v.withDir(func(d *fsutil.Dir) (err error) {
-		h.release()
-		h.Lock, err = d.Lock(func(dir *os.File) error {
-			at, _ = placeOf(dir), v.readNote(d)
-			wait()
-			return nil
+	blocking.Run(blocking.Volume, h.release)
+	h = Handover{}
+	others, refused := false, false // others: another machine has held the lock, or the lock file that this one has moved away
+	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, askEvery) {
+		err = v.withDir(func(d *fsutil.Dir) (err error) {
+			if h.Lock == nil {
+				h.Lock, err = d.Lock(func(dir *os.File) error {
+					at, _ = placeOf(dir), v.readNote(d)
+					wait()
+					return nil
+				})
+				if err == nil {
+					shared, alone = v.sharing(h.Lock)
+				}
+			}
+			if shared {
+				_ = h.File.Close()
+				h.File, err = lockFile(d, refused, &others)
+			}
+			return err
 		})
-		if h.File = nil; err == nil {
-			shared, alone = v.sharing(h.Lock)
+		// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
+		if err == nil && others && pause.For(ctx, v.every+v.every/10) {
+			err = v.prove(v, h.File) // another init may have moved the file meanwhile
 		}
-		return err
-	})
-	for unnoticed := time.Duration(0); err == nil && shared && h.File == nil && ctx.Err() == nil; {
-		switch h.File, err = v.lockFile(); {
-		case err == nil, cannotLock(err):
-			pause.For(ctx, unnoticed)
-			continue
+		refused = errors.Is(err, fs.ErrPermission)
+		switch {
 		case errors.Is(err, errLocked):
+			others = true
 			_ = v.withDir(v.readNote) // an error is ignored: the note is only shown
 			wait()
-			// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
-			unnoticed = v.every + v.every/10
-		default:
+		case h.Lock != nil && !others && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
+			alone, err = err.Error(), nil
+		case err != nil && h.Lock != nil, refused:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
-		pause.For(ctx, askEvery)
-		err = nil
 	}
-	if shared && cannotLock(err) {
-		alone, err = err.Error(), nil
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		h.release()
 		return err
 	}
@@ -168,11 +173,6 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	v.held = h
 	v.mu.Unlock()
 	return nil
-}
-
-// cannotLock reports whether an error says that files can't be locked here at all.
-func cannotLock(err error) bool {
-	return slices.ContainsFunc([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission}, func(no error) bool { return errors.Is(err, no) })
 }
 
 // withDir takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
@@ -187,7 +187,7 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 				err = f(d)
 				_ = d.Close()
 			}
-			if !errors.Is(err, fs.ErrPermission) {
+			if !errors.Is(err, fs.ErrPermission) || !v.actor.Switches() {
 				break
 			}
 			open = fsutil.OpenReal // root must not follow a link that the agent could have created
@@ -287,43 +287,45 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 }
 
 // lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine
-// holds the lock.
-func (v *Volume) lockFile() (file *os.File, err error) {
-	err = v.withDir(func(d *fsutil.Dir) (err error) {
-		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
-			if !errors.Is(err, fs.ErrNotExist) { // the agent has put another file there, perhaps a directory with files of root
-				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // after an error the calls below say why
-			}
-			if err = d.Mkdir(DirName, 0o755); err == nil {
-				file, err = d.OpenUpdate(lockName, 0o600)
-			}
+// holds the lock. If its directory can't be used, lockFile moves it away, says so in moved, and makes a new one. With refused it
+// also does that for a file that this user may not open.
+func lockFile(d *fsutil.Dir, refused bool, moved *bool) (*os.File, error) {
+	file, err := d.OpenUpdate(lockName, 0o600)
+	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
+		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) == nil {
+			*moved = true // the agent has put another file there, perhaps a directory with files of root
 		}
-		if err != nil {
-			return err
+		if err = d.Mkdir(DirName, 0o755); err == nil {
+			file, err = d.OpenUpdate(lockName, 0o600)
 		}
-		info, err := file.Stat()
-		if err == nil {
-			err = relock(file)
-		}
-		if err == nil && info.Size() == 0 { // a file with content may be a hard link to another file
-			_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
-		}
-		if err = errors.Join(err, checkLockName(d, file)); err != nil {
-			_ = file.Close()
-			file = nil
-		}
-		return err
-	})
-	return file, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = relock(file)
+	if info, _ := file.Stat(); err == nil && info != nil && info.Size() == 0 { // a file with content may be a hard link to another file
+		_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
+	}
+	if err = errors.Join(err, checkLockName(d, file)); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
-var errLocked = errors.New("another machine holds the lock")
+var (
+	errLocked  = errors.New("another machine holds the lock")
+	errNoLocks = errors.New("its files can't be locked")
+)
 
 // relock locks a file, or confirms an existing lock with the server.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+	switch {
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES):
 		return errLocked
+	case slices.Contains([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL}, err):
+		return fmt.Errorf("%w: %w", errNoLocks, err)
 	}
 	return err
 }
