@@ -3,10 +3,12 @@ package host
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -303,6 +305,44 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(other, "SOUL.md")); err != nil || string(text) != "mine" {
 		t.Errorf("the other profile has %q (%v)", text, err)
+	}
+}
+
+// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier each of them stayed, and the host's memory
+// ended in the middle of moves.
+func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	o, _, _ := server(t, s, &atomic.Int64{})
+	address := o.listener.Addr().String()
+	stays := func(from string) bool {
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = c.Read(make([]byte, 1))
+		return errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	open := 0
+	for range 2 * mostCallsOfAPod {
+		if stays("127.0.0.2") {
+			open++
+		}
+	}
+	if open != mostCallsOfAPod {
+		t.Errorf("one address has %d connections", open)
+	}
+	if !stays("127.0.0.3") {
+		t.Error("another address has none")
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
+	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = answer.Body.Close(); answer.StatusCode != http.StatusNotFound || !answer.Close {
+		t.Errorf("the connection of a wrong request stays open: %v", answer)
 	}
 }
 

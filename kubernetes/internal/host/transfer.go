@@ -41,6 +41,78 @@ type offers struct {
 	by       map[string]*offer // by nonce
 	listener net.Listener
 	sum      string // SHA-256 of the certificate
+
+	callers callers
+}
+
+// The most connections to a host at a time. Another host has one for each of its workers.
+const (
+	mostCalls       = 256
+	mostCallsOfAPod = 4 * workers
+)
+
+// callers are the open connections by the addresses of their other ends. Each pod of the pool reaches the port, so agents do.
+type callers struct {
+	mu  sync.Mutex
+	all int
+	by  map[string]int
+}
+
+// add counts a connection of an address, and reports whether it may stay. Then remove must follow.
+func (c *callers) add(address string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= mostCalls || c.by[address] >= mostCallsOfAPod {
+		return false
+	}
+	if c.by == nil {
+		c.by = map[string]int{}
+	}
+	c.all++
+	c.by[address]++
+	return true
+}
+
+func (c *callers) remove(address string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.by[address]--; c.by[address] == 0 {
+		delete(c.by, address)
+	}
+}
+
+// limited is a listener that closes the connections that are too many.
+type limited struct {
+	net.Listener
+	callers *callers
+}
+
+// Accept implements net.Listener.
+func (l limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		if l.callers.add(address) {
+			return &call{c, sync.OnceFunc(func() { l.callers.remove(address) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// call is a connection that is counted until it is closed.
+type call struct {
+	net.Conn
+	done func()
+}
+
+// Close implements net.Conn.
+func (c *call) Close() error {
+	c.done()
+	return c.Conn.Close()
 }
 
 // offer is one profile for one host.
@@ -125,14 +197,19 @@ func (o *offers) listen() error {
 		return err
 	}
 	sum := sha256.Sum256(der)
-	l, err := tls.Listen("tcp", o.host, &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
-	})
+	l, err := net.Listen("tcp", o.host)
 	if err != nil {
 		return err
 	}
+	l = tls.NewListener(limited{l, &o.callers}, &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
+	})
 	o.listener, o.sum = l, hex.EncodeToString(sum[:])
-	server := &http.Server{Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	server := &http.Server{
+		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection is a line
+	}
+	server.SetKeepAlivesEnabled(false)  // a connection has one request
 	go func() { _ = server.Serve(l) }() // it ends with the listener
 	return nil
 }
