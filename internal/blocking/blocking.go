@@ -1,9 +1,10 @@
-// Package blocking limits the calls of PID 1 that may wait for a disk at the same time.
+// Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
-// A system call that waits keeps a thread of the process. The Go runtime makes another thread when all others wait, and ends the
-// process when the kernel refuses a thread. So every call that may wait takes a turn here first. Each [Share] has a fixed number
-// of turns, and can't use another share's turns. So a hanging data volume delays only calls that need the data volume. A
-// goroutine that queues for a turn needs no thread. The threads for all turns exist before the first service starts, see [Turns].
+// A system call that waits keeps a thread of the process. The Go runtime creates another thread when all others wait, and ends
+// the process when the kernel refuses a thread. So every call that may wait first takes a turn here, which is the right to make
+// one such call. Each [Share] has a fixed number of turns, and can't use another share's turns. So a hanging data volume delays
+// only calls that need the data volume. A goroutine that queues for a turn needs no thread. The threads for all turns exist
+// before the first service starts, see [Turns].
 //
 // Work that keeps PID 1 alive and answering takes no turn, or a [Short] turn, and so never waits here for a disk. Such work is
 // reaping, signals, the status, and the console.
@@ -19,28 +20,27 @@ import (
 	"hinit/internal/guard"
 )
 
-// Share is a group of calls that wait for the same thing.
+// Share is a group of calls that wait for the same kind of thing.
 type Share int
 
-// The kinds of calls that may block. Each kind has a part of the threads.
+// The shares. Each has its own turns.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files
-	Runtime              // the run directory and the slots in it
-	Foreign              // other things that may hang: configuration, service directories of other programs, programs
-	Peers                // sockets of processes that root doesn't trust, see [Peer]
-	// Short is for calls that don't wait, but of which any number may run at once: to sockets of root's clients, pipes of
-	// services, files in /proc. Even such a call may be slow, for instance when the kernel has stopped the container because the
-	// processor time is used up. The runtime then needs another thread. A call that takes turns of several shares must take this
-	// turn last.
+	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
+	Foreign              // anything else that may hang: configuration, programs, service directories that hinit did not make
+	Peers                // sockets of processes that root doesn't trust, see function [Peer]
+	// Short is for calls that don't wait, but of which many may run at once: to sockets of root's clients, pipes of services, files
+	// in /proc. Even such a call may be slow, for instance when the kernel has stopped the container because it has used up its
+	// processor time. The runtime then needs another thread. A call that takes turns of several shares must take this turn last.
 	Short
 	shares
 )
 
-// turns is the number of calls of each share that may wait at once.
+// turns is how many calls of each share may wait at once.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
 
-// taken has a token for every turn in use.
+// taken holds a token for every turn in use, by share.
 var taken = channels()
 
 func channels() (t [shares]chan struct{}) {
@@ -50,14 +50,14 @@ func channels() (t [shares]chan struct{}) {
 	return t
 }
 
-// Few reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first call
-// takes a turn.
+// Few reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
+// is taken.
 func Few() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Short: 1}
 	taken = channels()
 }
 
-// Turns returns the number of calls of all shares together that can wait at once. They need the same number of threads.
+// Turns returns how many calls of all shares together can wait at once. They need the same number of threads.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -66,24 +66,24 @@ func Turns() int {
 	return sum
 }
 
-// ErrBusy means that a call did not begin in time, because earlier calls of its share still wait.
+// ErrBusy means that a call did not begin in time, because earlier calls of its share held all turns.
 var ErrBusy = errors.New("earlier calls still wait for it")
 
-// ErrSlow means that a call began and has not returned in time. The call continues.
+// ErrSlow means that a call has begun and did not return in time. The call continues.
 var ErrSlow = errors.New("it does not answer")
 
-// Do waits for a turn, calls f and returns the result of f. f must not call Do, directly or indirectly, for the same share. If no
-// other turn is free, f would wait for itself.
+// Do waits for a turn of the share s, calls f, and returns its error. The function f must not call Do for the same share,
+// directly or indirectly. If no other turn is free, it would wait for itself.
 func Do(s Share, f func() error) error {
 	taken[s] <- struct{}{}
 	defer func() { <-taken[s] }()
 	return f()
 }
 
-// Run calls a function in a turn, like Do. The function can't fail.
+// Run is Do for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
 
-// Get calls a function in a turn, like Do, and returns its result.
+// Get is Do for a function with a result.
 func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	err = Do(s, func() (err error) {
 		result, err = f()
@@ -92,9 +92,9 @@ func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// Wait calls f, which must take turns itself, and returns the error of f. If ctx ends first, f continues without the caller, and
-// the error wraps [ErrSlow]. Then the caller must not read anything that f writes. doing describes f for people. A caller that
-// serves clients must limit the number of clients that wait.
+// Wait calls f in a goroutine and returns the error of f. f must take turns itself. If ctx ends first, f continues without the
+// caller, and the error wraps [ErrSlow]. The caller must then not read anything that f writes. doing describes f for error
+// messages. A caller that serves clients must limit the number of clients that wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
 	result := make(chan error, 1)
 	guard.Go(doing, func() { result <- f() })
@@ -106,9 +106,9 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	}
 }
 
-// Within works like Do, with a time limit. It returns the error of f. If ctx ends before f begins, f is never called, and the
-// error wraps [ErrBusy]. If ctx ends later, f continues without the caller, and the error wraps [ErrSlow]. Then the caller must
-// not read anything that f writes. f runs in another goroutine. doing describes f for people.
+// Within is Do with a time limit. It runs f in another goroutine and returns the error of f. If ctx ends before f begins, f is
+// never called, and the error wraps [ErrBusy]. If ctx ends later, f continues without the caller, and the error wraps [ErrSlow].
+// The caller must then not read anything that f writes. doing describes f for error messages.
 func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {
@@ -130,7 +130,7 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-result: // f has ended at the same moment
+	case err := <-result: // f has ended at the same moment as ctx
 		return err
 	case <-begun:
 		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrSlow, context.Cause(ctx)))

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// nudgeAfter is the time after which a signal interrupts a call that should not wait.
+	// nudgeAfter is how long a call in Peer may take before a signal interrupts it, and the time between further signals.
 	nudgeAfter = 5 * time.Millisecond
-	// passRights is SO_PASSRIGHTS of socket(7), since Linux 6.16.
+	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
 	passRights = 83
 )
 
-// Peer works like Do, for a call that receives from the socket of a process that root doesn't trust. Such a call does not wait by
-// itself. But during the call the kernel closes descriptors that the peer has passed. The close of a TCP socket waits as long as
-// the peer has set by SO_LINGER. Peer ends that wait by a signal. It calls f with the thread locked.
+// Peer is Do for a call that receives from the socket of a process that root doesn't trust. Such a call does not wait by itself.
+// But during the call the kernel closes file descriptors that the peer has passed. The close of a TCP socket waits as long as the
+// peer has set with SO_LINGER. Peer ends that wait with a signal. It calls f with the thread locked.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
@@ -34,12 +34,12 @@ func Peer(f func() error) error {
 	})
 }
 
-// RefuseDescriptors makes the kernel refuse descriptors that are sent to a Unix socket, or to the connections of a listener.
-// Older kernels can't do that; see [Peer].
+// RefuseDescriptors makes the kernel refuse file descriptors that are sent to the Unix socket fd, or to the connections of the
+// listener fd. Older kernels can't do that; see [Peer].
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
-// Drain reads the remaining data from a socket before its close, and prevents further data. Without Drain the close could wait as
-// in [Peer].
+// Drain reads the remaining data from a socket before it is closed, and prevents further data. Without Drain the close could wait
+// because of a passed TCP socket, see [Peer].
 func Drain(fd uintptr) {
 	_ = Peer(func() error {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the error doesn't matter: the peer may have closed the socket

@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// controlHost connects the control API to the rooms of the container.
+// controlHost returns the functions through which the control API reads and changes this container.
 func (c *container) controlHost() control.Core {
 	return control.Core{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
@@ -76,7 +76,7 @@ func (c *container) describe() client.Init {
 	return info
 }
 
-// leaders returns the main processes of the services, by name.
+// leaders returns the PID of each service's main process, by service name. It is 0 for a service that is not running.
 func (c *container) leaders() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {

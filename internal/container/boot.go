@@ -18,19 +18,19 @@ import (
 	"hinit/supervisor"
 )
 
-// bootRun is the boot of this container. It runs beside the supervisor's loop, so signals and orphans are handled even if a disk
-// hangs.
+// bootRun is the state of this container's boot. The boot runs in its own goroutine, beside the supervisor's loop, so that
+// signals and orphans are handled even if a disk hangs.
 type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // blocks until this program's threads are made, which must happen before services can use up the process numbers
+	threads     func()          // blocks until this process has created its threads, for which services may leave no PIDs
 	controlOpen chan struct{}   // closed when the control socket is open, or has failed to open
-	slots       chan struct{}   // closed when the directories of s6 are made, or making them has failed
-	cmd         bool            // the CMD was started
+	slots       chan struct{}   // closed when the s6 scan directory exists, or creating it has failed
+	cmd         bool            // whether the container's CMD was started
 }
 
-// bootUp boots the container. threads blocks until this program has its threads; later, services may have used up the process
-// numbers.
+// bootUp boots the container. threads blocks until this process has created its threads, which must happen before services can
+// use up the PID limit.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.bootIsOver(ctx)
 	c.registry.Turn.Lock()
@@ -40,7 +40,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
-	// The work on the volume doesn't need the socket or the slots. The first process may need them.
+	// The work on the data volume needs neither the control socket nor the s6 directories, so all three run in parallel. The first
+	// process may need both, so Ready waits for them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -59,7 +60,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // there was no data directory before
+		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first Claim found no data directory
 			if serving, ok = c.lease.Claim(ctx, b, true); !ok {
 				return
 			}
@@ -79,22 +80,23 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.Settle() // otherwise the boot of the profiles does it
+		c.generation.Settle() // with profiles, gateways.BringUp calls it
 	}
 }
 
-// prepare makes the container ready for its first service. It returns false if the container must end. b is nil after the boot.
+// prepare makes the container ready for its first service: it prepares the data volume and runs the boot hooks. It returns false
+// if the container must end. b is nil if the boot is already over.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false if the lease was lost meanwhile: the next term must repeat it
+	c.prepared.Store(serving.Err() == nil) // false if the lease was lost meanwhile; then takeOver prepares again
 	return true
 }
 
-// openControl opens the control socket.
+// openControl opens the control socket. A failure is recorded as a failed boot step, and the boot goes on.
 func (b *bootRun) openControl(cfg *config.Config) {
 	defer close(b.controlOpen)
 	path := ""
@@ -105,15 +107,15 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // it began first
+	b.c.boot.Insert(0, step) // it started before all other steps
 }
 
-// publish informs the exec shim about the agent and the isolated profiles.
+// publish writes the user IDs of the agent into the control directory, where the exec shim reads them.
 func (c *container) publish(cfg *config.Config) error {
 	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
 
-// change makes a new configuration the current one.
+// change makes cfg the current configuration, after a reload.
 func (c *container) change(cfg *config.Config) {
 	c.cfg.Store(cfg)
 	if err := c.publish(cfg); err != nil {
@@ -121,7 +123,7 @@ func (c *container) change(cfg *config.Config) {
 	}
 }
 
-// openS6 makes the directories of s6, if this container acts as s6.
+// openS6 creates the scan directory of s6, if this container emulates s6 (see package personality).
 func (b *bootRun) openS6() {
 	defer close(b.slots)
 	c := b.c
@@ -130,7 +132,7 @@ func (b *bootRun) openS6() {
 	}
 	step := c.stage.Measure("s6", func() error {
 		err := c.s6.Open(b.ctx)
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // no write access there, which is no failure
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // no write access: not a failed step
 			c.Warn("%v", err)
 			return nil
 		}
@@ -141,7 +143,8 @@ func (b *bootRun) openS6() {
 	c.boot.Insert(1, step)
 }
 
-// Ready blocks until processes may be started. A nil b stands for a boot that is over.
+// Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories have been opened.
+// When the boot is over, b is nil and Ready returns at once.
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
@@ -150,7 +153,7 @@ func (b *bootRun) Ready() {
 	}
 }
 
-// startCmd starts the CMD, once.
+// startCmd starts the container's CMD, or the process that stands in for it. A second call does nothing.
 func (b *bootRun) startCmd() {
 	if b.cmd {
 		return
@@ -167,23 +170,24 @@ func (b *bootRun) startCmd() {
 	}
 }
 
-// StartCmdEarly starts the CMD while the volume does not answer.
+// StartCmdEarly implements [leaseholder.Boot]. It starts the CMD before the boot is done, because the data volume does not
+// respond.
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
 	_ = b.c.registry.Meet(b.ctx, registry.NeedBoot) // fails only if the container has ended
 	b.startCmd()
 }
 
-// bootIsOver reports the end of the boot to all who wait for it. It first waits until the profiles are known, which may take
-// longer than the boot.
+// bootIsOver marks the boot as over and wakes everything that waits for it. It first waits until the profiles have been read,
+// which may take longer than the rest of the boot.
 func (c *container) bootIsOver(ctx context.Context) {
 	c.gateways.AwaitRead(ctx)
 	c.boot.End()
 	c.stage.NotifyOuterInit()
 }
 
-// takeOver starts the profiles and services when the lock is acquired after the boot. If the volume was not prepared yet,
-// takeOver prepares it first. serving ends when the lock is lost.
+// takeOver starts the profiles and services when this process acquires the lock of the volume after the boot. If the volume was
+// not prepared yet, takeOver prepares it first. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
 	case <-c.boot.Over():
@@ -192,13 +196,13 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
-	c.gateways.AwaitRead(serving) // the profiles of an earlier term may still be being read from a slow volume
+	c.gateways.AwaitRead(serving) // an earlier reading of the profiles may still wait for a slow volume
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.Reset() // discard the notes of the gateways' manager from after the loss of the lease
+	c.gateways.Reset() // discard what the gateway manager has recorded since the lock was lost
 	if !c.lease.Serve(serving) {
-		return // the lock is lost again; the goroutine that watches it waits for it
+		return // the lock is lost again; the goroutine that watches it asks for it anew
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
@@ -208,7 +212,8 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 }
 
-// startServices registers the services and gateways, and starts the wanted ones. It returns false if the container must end.
+// startServices registers the services and gateways, and starts those that are wanted up. It returns false if the container must
+// end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {

@@ -35,15 +35,15 @@ import (
 	"hinit/supervisor"
 )
 
-// container connects the rooms of PID 1. The supervisor's loop runs in the main goroutine. Work that may wait for a disk or a
-// client runs in other goroutines.
+// container connects the packages that PID 1 consists of. The supervisor's loop runs in the goroutine that calls run. Work that
+// may wait for a disk or a client runs in other goroutines.
 type container struct {
 	*initlog.Logger
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
 	args    []string                   // the container's CMD as given
-	route   atomic.Pointer[boot.Route] // the meaning of the CMD; the boot may replace it
+	route   atomic.Pointer[boot.Route] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
 	started time.Time
 	progress
 
@@ -64,7 +64,7 @@ type container struct {
 	s6         *personality.Switch
 }
 
-// dataVolume holds the rooms that use the data volume.
+// dataVolume holds the parts that use the data volume.
 type dataVolume struct {
 	store    *profiles.Store
 	intents  *profiles.Intents
@@ -76,10 +76,11 @@ type dataVolume struct {
 
 // progress says which stages of the boot are done.
 type progress struct {
-	prepared atomic.Bool // stage 2 was done
+	prepared atomic.Bool // the data volume was prepared and the boot hooks have run
 }
 
-// assemble makes the rooms of a container. The table of processes exists already.
+// assemble creates all parts of a container and connects them. procs is the process table, which the caller has created or taken
+// over from the previous program.
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
@@ -113,7 +114,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.gateways.Stop() },
 		Lost: func() {
-			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have ended unseen
+			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // they may have ended unseen
 			c.gateways.Catchup()
 		},
 	})
@@ -152,7 +153,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.Follow, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
-			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // otherwise a configured service has the name
+			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // otherwise a service of hinit.yaml has that name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
@@ -165,17 +166,18 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	return c
 }
 
-// s6Host is the set of rooms that the personality of s6 calls.
+// s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation calls.
 type s6Host struct {
 	*initlog.Logger    // Say, Warn
 	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
 	*gateways.Manager  // Command, Refuse, SlotMade, SlotRemoved
 }
 
-// agents returns a logger for messages that an agent can cause. Its warnings don't displace other warnings.
+// agents returns a logger for messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent
+// can't push out other warnings.
 func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.RememberAgents) }
 
-// observe passes a record of the supervisor to the rooms that follow services.
+// observe passes a record of the supervisor's history to the parts that follow services. The reporter calls it for each record.
 func (c *container) observe(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)
@@ -185,7 +187,8 @@ func (c *container) observe(r supervisor.Record) {
 	c.registry.Observe(r)
 }
 
-// parallel returns how many gateways may start at the same time, and how many more may start once one of them is ready.
+// parallel returns how many gateways may start at the same time (first), and how many more may start once one of them is ready
+// (spare).
 func parallel(cfg *config.Config) (first, spare int) {
 	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
 		return n, 0

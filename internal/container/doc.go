@@ -1,6 +1,8 @@
-// Package container is PID 1 of a container: the one place that knows all rooms and connects them.
+// Package container is PID 1 of a container. It creates the other packages' objects and connects them; no other package knows all
+// of them.
 //
-// [Main] supervises until the container ends. It owns the supervisor's loop. The loop, the boot, the reports, the work on the data volume,
-// the watching of profiles and the control server have a goroutine each. None of them holds up the loop, and none has the main thread.
-// A call that waits for a disk takes a turn of internal/blocking.
+// [Main] supervises until the container ends. It runs the supervisor's event loop. The loop, the boot, the event reporter, the
+// work on the data volume, the profile watcher and the control server each have their own goroutine. None of them blocks the
+// loop, and none runs on the main thread. A call that may wait for a disk first takes a turn from internal/blocking, which limits
+// how many such calls wait at the same time.
 package container

@@ -25,16 +25,17 @@ import (
 	"hinit/supervisor"
 )
 
-// lastBudget is the shutdown budget if the configured one is unknown.
+// lastBudget is how long processes get to end when the handed-over state can't be read, so that the configured shutdown budget is
+// unknown.
 const lastBudget = 8 * time.Second
 
-// handover is the state that the container hands over at re-execution, with the state of each room.
+// handover is the state that PID 1 hands over to the next program at a re-execution. Package reexec encodes it.
 type handover struct {
 	reexec.Past
 	Started   time.Time
 	Full      bool
-	Prepared  bool        // stage 2 was done; versions without this field had always done it
-	Warnings  [2][]string // first those that no agent can cause
+	Prepared  bool        // the data volume was prepared; a program without this field always handed over after that
+	Warnings  [2][]string // index 0: warnings that no agent can cause; index 1: the others
 	Phases    []client.BootStep
 	Repair    *client.Repair
 	Interrupt time.Time
@@ -42,7 +43,7 @@ type handover struct {
 	rooms
 }
 
-// Types of the same name can't be embedded together, so they get other names.
+// The aliases exist because a struct can't embed several types that are all named Handover.
 type (
 	ofHealth   = health.Handover
 	ofLease    = leaseholder.Handover
@@ -52,7 +53,7 @@ type (
 	ofUnits    = units.Handover
 )
 
-// rooms holds the state of each room.
+// rooms holds the state of each package.
 type rooms struct {
 	ofStart
 	ofUnits
@@ -66,10 +67,12 @@ type rooms struct {
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
 	Intents profiles.Handover
-	S6      *personality.Handover // nil if hinit does not act as s6
+	S6      *personality.Handover // nil if hinit does not emulate s6
 }
 
-// HandOver implements [reexec.Host]. Until thaw the reporter reports nothing and the logs read nothing.
+// HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter reports nothing and the
+// logs read nothing until the caller calls thaw, so the collected state stays true. After a fault, HandOver goes on even if the
+// logs can't be stopped.
 func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
@@ -100,7 +103,8 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	return old, thaw, err
 }
 
-// successorMain is the init of a program that continues an earlier one after re-execution.
+// successorMain runs PID 1 after a re-execution. It continues the container that the previous program has handed over in taken.
+// If err is set or the state can't be used, it ends all processes and returns [reexec.ExitFault].
 func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err error) int {
 	var c *container
 	if err == nil {
@@ -114,7 +118,7 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 	return c.runToEnd(c.resumeServices)
 }
 
-// succeed builds the container from the handed-over state.
+// succeed builds the container from the state that the previous program handed over.
 func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
 	old := handover{Prepared: true}
 	if err := reexec.Understand(taken, &old, &old.Past); err != nil {
@@ -157,7 +161,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	return c, nil
 }
 
-// resumeServices resumes the container after re-execution, in place of the boot.
+// resumeServices resumes the services and gateways after a re-execution. It takes the place of the boot.
 func (c *container) resumeServices(ctx context.Context) {
 	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
@@ -179,17 +183,19 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.owners.Done())
 }
 
-// freezeTime limits how long the logs may take to write what they have read. The supervisor waits meanwhile.
+// freezeTime limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have read.
+// The supervisor's loop stands still during the second wait.
 const freezeTime = time.Second
 
-// reexecHost hands over the state of the container.
+// reexecHost implements [reexec.Host], through which package reexec pauses the container and collects its state.
 type reexecHost struct {
 	*signals.Signals
 	c      *container
-	socket *control.Socket // the control socket during a re-execution, nil for none
+	socket *control.Socket // the detached control socket during a re-execution, nil for none
 }
 
-// reexec starts a re-execution.
+// reexec asks for a re-execution with the program binary, "" for the program's own file. It returns the number of this
+// generation, see [reexec.Generation.Ask].
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
@@ -207,7 +213,7 @@ func (h *reexecHost) Claim() (release func(), err error) {
 }
 
 // Rest implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to the
-// scan directory.
+// s6 scan directory. wake undoes this if the re-execution fails. After a fault, Rest does not wait for the volume.
 func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -224,14 +230,15 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	held, err := h.c.s6.Hold()
 	if err == nil {
 		release = held
-	} else if !fault { // after a fault, go on all the same: the scan directory may be what failed
+	} else if !fault { // after a fault, continue: the scan directory's code may be what has failed
 		return wake, err
 	}
 	return wake, nil
 }
 
-// restDisks waits until no write to the volume is under way. It ignores the logs, which Freeze handles. execve(2) waits for
-// every other thread, and a thread that waits for a frozen file system can't be ended.
+// restDisks waits until no write to the volume is under way, at most for freezeTime. It ignores the logs, which Freeze handles.
+// Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen file
+// system can't be ended.
 func (c *container) restDisks() error {
 	for end := time.Now().Add(freezeTime); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {
@@ -261,8 +268,8 @@ func (h *reexecHost) End(code int, reason string) {
 	h.c.loop.Post(supervisor.Shutdown{Code: code, Reason: reason})
 }
 
-// loopPanicked handles a panic of the supervisor's loop, in its goroutine. It returns the container's exit code if re-execution
-// is impossible.
+// loopPanicked is called when the supervisor's loop has panicked, in the loop's goroutine. It re-executes hinit, which continues
+// the container. If that is impossible, it ends all processes and returns the container's exit code.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
 	proc.EndDescendants(c.signals.Children, c.cfg.Load().Shutdown.Budget)

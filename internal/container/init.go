@@ -17,34 +17,37 @@ import (
 	"hinit/supervisor"
 )
 
-// flushTime limits how long the end of the container waits for the logs, after the last process has ended.
+// flushTime limits how long PID 1 waits for the logs to be written after the last process of the container has ended.
 const flushTime = 700 * time.Millisecond
 
-// Main is the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
+// Main runs the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
 // program, args are its arguments.
 //
-// The caller's goroutine must be locked to the main thread. Main only waits in it. For a signal to the process, the kernel wakes the
-// main thread before any other (complete_signal in Linux's kernel/signal.c). If that thread hung in a call to a dead disk, SIGTERM would
-// not be noticed.
+// The caller's goroutine must be locked to the main thread. Main does nothing there except wait, because the kernel wakes the
+// main thread before any other for a signal to the process (complete_signal in Linux's kernel/signal.c). If that thread hung in a
+// call to a dead disk, SIGTERM would not be noticed.
 func Main(argv0 string, args []string) int {
 	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
-// Plain is an init that supervises only the services of a file; "" means the usual places. It blocks until they are stopped, and
-// returns the exit code of the process. The caller's goroutine is as for [Main].
+// Plain runs an init that supervises only the services of a configuration file. If file is "", it searches the usual places, see
+// [prepare.Plain]. Plain blocks until the services are stopped, and returns the exit code of the process. The caller's goroutine
+// must be locked to the main thread, as for [Main].
 func Plain(file string) int {
 	return begin(nil, func() (prepare.Start, int, bool) { return prepare.Plain(file) })
 }
 
-// begin runs an init in a goroutine that can't get the main thread, and waits for its exit code.
+// begin runs initMain in another goroutine and waits for its exit code. That goroutine can't get the main thread, because the
+// caller's goroutine is locked to it.
 func begin(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
 	go func() { code <- initMain(args, settle) }()
 	return <-code
 }
 
-// initMain is the common beginning of every init. It continues the container of the program before re-execution, or builds and boots
-// the container that settle describes. It builds everything before it touches anything that could hang.
+// initMain is the common part of [Main] and [Plain]. After a re-execution it continues the container of the previous program.
+// Otherwise it builds and boots the container that settle describes. It builds everything before it makes any call that could
+// hang.
 func initMain(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
 	// a stop.
@@ -52,7 +55,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	taken, none := reexec.Take()
 	tuning.CloseInheritedOnExec()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // so many that services can't use up the process numbers for them
+	threads, err := tuning.MakeThreads(taken.Threads()) // created now, because services may use up the PID limit later
 	if err != nil {
 		return initlog.Refuse(prepare.ExitFailed, err)
 	}
@@ -77,17 +80,17 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	})
 }
 
-// runToEnd runs the container until its end, and then gives the terminal back.
+// runToEnd runs the container until its end. Then it makes hinit the foreground of the terminal again.
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit needs the terminal again
+		_ = proc.TakeTerminal(os.Stdin) // the CMD had the terminal; the shell that started hinit needs it again
 	}
 	return code
 }
 
-// run boots the container by calling begin, runs the supervisor's loop until it ends, and closes all parts. It returns the exit
-// code.
+// run boots or resumes the container by calling begin in a goroutine. It runs the supervisor's loop until that ends, closes all
+// parts, and returns the exit code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})

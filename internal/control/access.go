@@ -12,20 +12,20 @@ import (
 	"hinit/internal/proc"
 )
 
-// peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another namespace appears
-// as the overflow user.
+// peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another user namespace
+// appears as the overflow user.
 type peer struct {
 	pid      int32
 	uid, gid uint32
-	shutOut  bool // it belongs to an isolated profile that may not use the socket
+	shutOut  bool // the process belongs to an isolated profile that may not use the socket
 }
 
-// fifoPID stands for the process id of a client that writes to the FIFO. A FIFO does not show who writes to it.
+// fifoPID is the pid of a peer that wrote to the FIFO. The kernel does not tell who writes to a FIFO.
 const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is the context key of a request's connection.
+// connKey is the context key of the connection that a request came on.
 type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {
@@ -36,7 +36,8 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// authorOf returns the author of an order: the client that sent it, and the way by which it came.
+// authorOf returns the author of an order, for the history: the client, and the way by which its request came. The way is the
+// command line, the API, s6 or the FIFO.
 func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
@@ -44,7 +45,7 @@ func authorOf(rt route, who peer) *client.By {
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
 	blocking.Run(blocking.Short, func() {
 		name, inside := proc.Origin(by.PID)
-		if name == "hinit-tools" { // the program behind the command hinit
+		if name == "hinit-tools" { // the command hinit runs this program
 			name = "hinit"
 		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
@@ -58,7 +59,7 @@ func authorOf(rt route, who peer) *client.By {
 	return by
 }
 
-// access is the right that a client needs for a route.
+// access is the right that a client needs to use a route.
 type access int
 
 const (
@@ -80,7 +81,7 @@ const (
 
 type policy struct {
 	self, agent uint32
-	others      bool // others may read
+	others      bool // other users may read the status
 	shutOut     func(pid int, uid uint32, gone func() bool) bool
 }
 
@@ -104,7 +105,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns an error if a peer has no right to the access, or nil.
+// check returns nil if a peer may do what needs the access need, else the error for the client.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"

@@ -8,7 +8,7 @@ import (
 	"hinit/client"
 )
 
-// These requests concern hinit as a whole.
+// These handlers answer requests that concern hinit as a whole.
 
 func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.core.Rescan(r.Context())

@@ -14,11 +14,11 @@ import (
 	"hinit/supervisor"
 )
 
-// effect describes the effect of a verb.
+// effect describes what a verb of the API, such as "start", does to a service.
 type effect struct {
 	past  string
 	want  supervisor.Want
-	fresh bool // only a new run counts
+	fresh bool // the verb has its effect only when a new run is up
 	// timeout is the default wait of a client. A service that ignores TERM is killed after 30 seconds by default, so a wait for its
 	// end must be longer.
 	timeout time.Duration
@@ -30,11 +30,12 @@ var effects = map[client.Verb]effect{
 	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
 }
 
-// longestWait limits the timeout a client may ask for.
+// longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command carries out a verb and, unless the client asks otherwise, waits for its effect. With once it starts a task and waits for
-// the end of the run. If a run of the task is in progress, it waits for that run.
+// command returns the handler for a verb. It carries the verb out and waits for its effect, unless the client asks it not to.
+// With once set, it starts a task and waits until the task's run has ended. If a run of the task is in progress, it waits for
+// that run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -72,7 +73,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the service's state to an error that says that the command has not finished in time.
+// withState adds the service's current state to err, if err says that the command did not finish in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -82,7 +83,8 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service as JSON, or with the command line's message about it.
+// outcome answers a command with the service as JSON. If the client asks for text, it answers with the message that words makes,
+// which the command line prints.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who)
 	if wantsText(r.Request) {
@@ -102,8 +104,8 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// lookup finds a service by its name. If the name is unknown, it waits for the boot and then searches the disk, because the
-// profile may be new. It waits at most as long as patience; ctx ends at that time too.
+// lookup finds the service that a request names. If no service has the name, lookup waits for the boot and then searches the
+// disk, because the profile may be new. It waits at most for patience, and the caller's ctx must end at that time too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
@@ -160,7 +162,7 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// withBody makes a handler from a function with a JSON body. With struct{} the body must be empty.
+// withBody returns a handler that decodes the JSON body and calls handle. With T struct{}, the body must be empty.
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T

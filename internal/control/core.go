@@ -9,36 +9,37 @@ import (
 	"hinit/supervisor"
 )
 
-// Core is the part of PID 1 that the server needs. All functions must be set, which the linter checks. Any goroutine may call them.
-// A function without a context does not block; a function with one returns when the context ends.
+// Core has the functions of PID 1 that the server calls. All of them must be set, which the linter checks. They may be called
+// from any goroutine. A function without a context does not block; a function with a context returns when the context ends.
 type Core struct {
 	Loop
 
-	// StartRun starts a run, or returns the existing run with the same tag. Names in the request are unchecked.
+	// StartRun starts a one-shot run of a command, or returns the existing run with the same tag. The server has not checked the
+	// names in the request.
 	StartRun func(ctx context.Context, r client.RunRequest) (client.Run, error)
 	Runs     Runs
 
-	// Command stores the order for a service durably, and carries it out. ctx has the giver of the order, see
-	// [supervisor.WithBy]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If
-	// ctx ends first, the order stays in force, and the error says what has been done. Errors of [supervisor.Loop.Do] get their
-	// kind; the text of other errors is sent to the client.
+	// Command stores an order for a service durably, and carries it out. ctx says who gave the order, see [supervisor.WithBy].
+	// service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If ctx ends first, the order
+	// stays in force, and the error says what has been done. An error of [supervisor.Loop.Do] is sent to the client with its kind,
+	// any other error with its text only.
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan makes the services match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
-	// Find is like Rescan, for one service that no snapshot has. name is the name of the service or of its profile.
+	// Find is like Rescan for one service that is in no snapshot. name is the name of the service or of its profile.
 	Find func(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and returns the changes.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine examines the data volume. When ctx ends, it returns the findings so far, and one that says that it has not
+	// Examine examines the data volume. When ctx ends, it returns the findings so far, and a finding that says that it has not
 	// finished.
 	Examine func(ctx context.Context) client.Findings
-	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. image is the number that the new
-	// program will have.
+	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. binary is the program to execute,
+	// "" for the current one. image is the number that the new program will have.
 	Reexec func(ctx context.Context, binary string) (image int, err error)
 
-	// Config returns the effective configuration.
+	// Config returns the effective settings of the configuration.
 	Config func() []client.ConfigEntry
-	// Init describes hinit. The server sets Stopping, Orphans, UptimeSeconds and Cmd itself.
+	// Init returns the facts about hinit itself. The server sets Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
 	// Settle returns how long a service that can't report readiness must be up until it counts as started.
 	Settle func() time.Duration
@@ -47,11 +48,11 @@ type Core struct {
 	About
 	Gateways
 
-	// S6 returns the slots, or nil if hinit does not answer as s6.
+	// S6 gives access to the service directories of s6 (slots). It returns nil if hinit does not emulate s6.
 	S6 func() Slots
 }
 
-// Loop is the part of a [supervisor.Loop] that a Core has.
+// Loop is the part of [supervisor.Loop] that the server uses.
 type Loop interface {
 	Snapshot() *supervisor.Snapshot
 	News() <-chan struct{}
@@ -61,18 +62,18 @@ type Loop interface {
 	Sweep(ctx context.Context) error
 }
 
-// Boot is the part of a [Core] that concerns the boot, which registers services.
+// Boot is the part of a [Core] that concerns the boot, during which services are registered.
 type Boot struct {
 	// AwaitBoot returns nil when the boot is over. It returns an error if the caller's process, pid, is part of the boot.
 	AwaitBoot func(ctx context.Context, pid int) error
 	// Booting reports whether the boot is in progress, and the hook that runs, or nil.
 	Booting func() (bool, *client.BootHook)
-	// Expected returns services that the boot will register and no snapshot has yet. With all it waits until all of them are known
-	// or ctx ends. It returns nil once the boot is over.
+	// Expected returns services that the boot will register and that are in no snapshot yet. If all is set, it waits until all of
+	// them are known or ctx ends. It returns nil once the boot is over.
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
-// About is the part of a [Core] with facts about a service that the supervisor does not know.
+// About is the part of a [Core] with facts about services that the supervisor does not know.
 type About struct {
 	// Note says briefly why a service is down, or what is wrong with a service that is up; "" for nothing.
 	Note func(v *supervisor.Service) string
@@ -82,7 +83,7 @@ type About struct {
 	Configured
 }
 
-// Configured has facts about a service from the configuration.
+// Configured tells what the configuration says about a service.
 type Configured interface {
 	// Isolation returns the isolation of a gateway and the parts that are in force, or nil without isolation.
 	Isolation(v *supervisor.Service) *client.Isolation
@@ -104,10 +105,10 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy returns which gateway serves the profile of this gateway, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// Beside allows the gateway service to run although another gateway serves its profile.
+	// Beside allows the gateway of this name to run although another gateway serves its profile.
 	Beside func(service string)
-	// Topology changes how many gateways serve the profiles. With dry it only says what the change would do. With an empty mode it
-	// returns the present topology.
+	// Topology changes how many gateways serve the profiles. If dry is set, it only says what the change would do. If mode is "", it
+	// returns the current topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
@@ -118,19 +119,21 @@ type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere marks an error of Core.Find that says that another hinit supervises the profiles.
+// Elsewhere marks an error of Core.Find. It says that another hinit supervises the profiles, so that the server reports the error
+// to the client as it is.
 func Elsewhere(err error) error { return elsewhere{err} }
 
 // Options have the settings of a Server.
 type Options struct {
-	AgentUID uint32           // user that may control hinit, besides root and hinit's own user
-	Others   string           // one of the Others constants of package config; any other value means OthersNone
-	Log      func(msg string) // receives messages about faults of the server; must not block; nil for none
-	// ShutOut reports whether a process is refused whatever its user may do. If ShutOut is nil, no process is. gone reports whether the
-	// process has ended: then its number may belong to another process.
+	AgentUID uint32           // the agent's user, which may control hinit like root and hinit's own user
+	Others   string           // what other users may do, an Others constant of package config; any other value means OthersNone
+	Log      func(msg string) // called with messages about faults of the server; must not block; may be nil
+	// ShutOut reports whether a process is refused even if its user has access. If it is nil, no process is refused. gone reports
+	// whether the process has ended, because its PID may then belong to another process.
 	ShutOut func(pid int, uid uint32, gone func() bool) bool
-	Used    func() // called when a request is answered; must not block; nil for none
+	Used    func() // called when a request has been answered; must not block; may be nil
 
-	// Say writes a line to the container log. Warn adds a warning for the life of the container. Only an [Endpoint] uses them.
+	// Say writes a line to the container log. Warn adds a warning that status shows as long as the container runs. Only an
+	// [Endpoint] uses them.
 	Say, Warn func(format string, args ...any)
 }

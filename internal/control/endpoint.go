@@ -15,11 +15,12 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is how long requests in progress may still take before hinit hands over the socket.
+// answerTime is how long requests in progress may still take before the socket is handed over at a re-execution.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1 and the FIFO for orders. It outlives each [Server] of this program. It owns a goroutine
-// that serves the socket and one that reads the FIFO. Any goroutine may call its methods.
+// Endpoint is the control socket of PID 1 and the FIFO for orders. A [Server] serves the socket. If a re-execution fails, the
+// Endpoint goes on with a new Server. It owns a goroutine that serves the socket and one that reads the FIFO. Its methods may be
+// called from any goroutine.
 type Endpoint struct {
 	core    Core
 	options Options
@@ -27,7 +28,7 @@ type Endpoint struct {
 	mu       sync.Mutex
 	server   *Server
 	listener net.Listener // listener of the server
-	waiting  *Socket      // socket of the previous program, until a server uses it; nil for none
+	waiting  *Socket      // socket of the previous program until it is served; nil for none
 	orders   *os.File     // FIFO for orders, nil for none
 }
 
@@ -55,7 +56,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen serves the listener that open makes. failed is the beginning of the error.
+// listen calls open and serves the listener that it returns. An error begins with failed.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -65,7 +66,7 @@ func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) erro
 	return nil
 }
 
-// serve starts a server on a listener.
+// serve starts a server on a listener, and opens the FIFO.
 func (e *Endpoint) serve(l net.Listener) {
 	server := New(e.core, e.options)
 	e.mu.Lock()
@@ -81,8 +82,7 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders makes the FIFO in a directory, and reads orders from it until the Endpoint is closed. The present server carries
-// them out.
+// takeOrders creates the FIFO in dir, and reads orders from it until the Endpoint is closed. The current server carries them out.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -134,7 +134,7 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 }
 
-// Detach returns the socket in a form that the next program can take over, or nil if it isn't open.
+// Detach returns the socket in a form that the next program can take over, nil if the socket isn't open.
 func (e *Endpoint) Detach() *Socket {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,12 +154,12 @@ func (e *Endpoint) Leave() *Socket {
 	if server := e.serving(); socket != nil && server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.Leave(ctx) // a client that does not read its answer loses it
+		_ = server.Leave(ctx) // a client that does not read its answer in time loses it
 	}
 	return socket
 }
 
-// Inherit stores the socket of the previous program, or nil. [Endpoint.Rejoin] begins to serve it.
+// Inherit stores the socket that the previous program has handed over, nil for none. [Endpoint.Rejoin] begins to serve it.
 func (e *Endpoint) Inherit(socket *Socket) { e.waiting = socket }
 
 // Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if there is one.

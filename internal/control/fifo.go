@@ -20,25 +20,25 @@ import (
 	"hinit/internal/guard"
 )
 
-// A shell can write an order into a FIFO beside the control socket, even when the system can create no process or thread: echo stop
-// NAME > /run/hinit/orders.
+// A shell can write an order into a FIFO beside the control socket, even when the system can't create a process or thread: echo
+// stop NAME > /run/hinit/orders.
 
 const (
 	// ordersName is the name of the FIFO in the directory of the control socket.
 	ordersName = "orders"
-	// mostOrders limits the orders that run at the same time.
+	// mostOrders is the largest number of orders that are carried out at the same time.
 	mostOrders = 16
 	// longestOrder limits the length of a line.
 	longestOrder = 512
 )
 
-// openOrders makes the FIFO in a directory, or opens an existing one. Only hinit's own user may write to it.
+// openOrders creates the FIFO in dir, or opens an existing one. Only hinit's own user may write to it.
 func openOrders(dir string) (f *os.File, err error) {
 	err = blocking.Do(blocking.Runtime, func() error {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // another kind of file
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // another kind of file, owner or mode
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -52,8 +52,8 @@ func openOrders(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// serveOrders carries out the lines of f until it is closed. carryOut blocks until the order is done. say gets its result, for
-// people.
+// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, blocks until it is done, and
+// returns the result as text. say writes the result to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, mostOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
@@ -91,8 +91,8 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 	}
 }
 
-// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" as hinit's own user, and returns the command line's
-// message. It blocks as long as the same request over the socket.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user, and returns the
+// command line's message. It blocks as long as the same request over the socket would.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""

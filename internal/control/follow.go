@@ -15,15 +15,17 @@ const followGap = time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is one reader of a status stream. It holds the last line that was sent, and keeps no lines for a slow reader.
+// follower is a client that follows the status. It holds the services as they were last sent, and keeps no lines for a slow
+// reader.
 type follower struct {
 	server      *Server
 	who         peer
 	sent        []*supervisor.Service
-	problemSums []uint64 // checksums of the problems in sent; a problem may change while the service does not, and its text is long
+	problemSums []uint64 // checksums of the problem texts in sent, which are long; a problem may change while the service does not
 }
 
-// next returns the changes since the last call. It returns all services at first, and when a service was added or removed.
+// next returns what has changed since the last call. The first call, and each call after a service was added or removed, returns
+// all services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	snap, added := f.server.snapshotWith(ctx, nil)
 	services := slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })
@@ -47,13 +49,14 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	return change, change.Whole || len(change.Services) > 0
 }
 
-// getFollow streams the status: all services, then their changes.
+// getFollow streams the status: first all services, then their changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *lines) { s.followStatus(out, r) })
 }
 
-// followStatus writes the status and then its changes, until the client does not read or the server ends. It reads the newest status
-// only when the last line is written and followGap is over. So the cost of a reader does not depend on the number of changes.
+// followStatus writes the status and then its changes, until the client stops reading or the server ends. It takes the next
+// snapshot only when the last line is written and followGap is over. So the cost of a reader does not depend on the number of
+// changes.
 func (s *Server) followStatus(out *lines, r *request) {
 	f := &follower{server: s, who: r.who}
 	gap, beat := time.NewTimer(0), time.NewTimer(0)

@@ -21,15 +21,15 @@ func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 	return withStatus(http.StatusAccepted, client.ReexecReply{Image: image})
 }
 
-// Socket is a control socket during its handover to the next program of PID 1.
+// Socket is a control socket while it is handed over to the next program of PID 1.
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
 	Dev, Ino uint64   // of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket out of a listener of Listen. Closing the listener then neither ends the socket nor removes its file. New
-// clients wait for an answer of the socket's next owner. The caller owns the returned file.
+// Detach takes the socket out of a listener of [Listen]. Closing the listener then neither ends the socket nor removes its file.
+// New clients wait until the next owner of the socket answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
 	u, ok := l.(*net.UnixListener)

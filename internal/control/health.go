@@ -16,7 +16,8 @@ import (
 // pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth decides for the commands healthcheck, --startup, --ready and --live. The status code is always 200; ok is in the body.
+// getHealth answers the commands healthcheck, --startup, --ready and --live. The status code is always 200; the field ok of the
+// body has the result.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -67,9 +68,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that are wanted up. unserved names a profile without a gateway. idle says why a pod is not
-// ready: no wanted service is up, or one has not been started yet. If there are gateways, only they decide. Else only services
-// decide, and without services the CMD.
+// countWanted counts the services that are wanted up. unserved names a profile that no gateway serves. idle says why the
+// container is not ready: no wanted service is up, or one has not been started yet. If there are gateways, only they count for
+// idle; otherwise only services do, and without services the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -114,7 +115,7 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 	return unserved, idle
 }
 
-// firstFault returns the first fault of the data volume, or "".
+// firstFault returns the first failed finding about the data volume, "" for none.
 func firstFault(found client.Findings) string {
 	for _, f := range found {
 		if f.Result == client.ResultFailed {
@@ -124,8 +125,8 @@ func firstFault(found client.Findings) string {
 	return ""
 }
 
-// checks returns the results of a service's checks, without answers if the caller may not see them. An answer may quote the
-// service's output.
+// checks returns the results of a service's checks. If the caller may not see them, the answers are left out, because an answer
+// may quote the service's output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {
@@ -142,7 +143,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// judge returns the verdict on a service, from the same facts as the status.
+// judge returns the verdict on a service, from the same facts that the status shows.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
 		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, readStat(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),

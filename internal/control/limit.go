@@ -22,11 +22,12 @@ import (
 	"hinit/internal/proc"
 )
 
-// maxConns limits the connections of each class of callers. So neither the agent nor another user can lock root out.
+// maxConns is the largest number of connections of each class of callers. The limit is per class, so that neither the agent nor
+// another user can lock root out.
 const maxConns = 128
 
-// fewConns is the limit if PID 1 may open few files. The connections of all classes together then stay within the descriptors that
-// PID 1 reserves for itself (internal/tuning).
+// fewConns replaces maxConns if PID 1 may open few files. The connections of all classes together then fit into the descriptors
+// that PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
 // mostConns returns maxConns, or fewConns if PID 1 may open few files.
@@ -50,14 +51,14 @@ func mostWaits() int32 { return mostConns() / 4 * 3 }
 // leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may be half open at a time.
 const leaveTime = 100 * time.Millisecond
 
-// gate is a listener that identifies its callers and limits their number.
+// gate is a listener that identifies its clients and limits their number.
 type gate struct {
 	net.Listener
 	policy policy
 	places *places
 }
 
-// places counts the connections and waiting requests of a server, for each class of callers.
+// places counts the connections and the waiting requests of a server, for each class of callers.
 type places struct {
 	taken   [classes]atomic.Int32
 	waits   [classes]atomic.Int32 // requests on these connections that wait without a time limit
@@ -65,8 +66,9 @@ type places struct {
 	closing sync.Mutex            // held during a close
 }
 
-// close closes connections one at a time, to save threads. It does not take a turn: package net makes close wait for a reader,
-// and the reader may wait for a turn. The close waits for nothing else, because Drain has already taken what the peer sent.
+// close closes connections one at a time, to save threads. It takes no turn of internal/blocking. Package net makes a close wait
+// for a reader of the connection, and that reader may be waiting for a turn. The close waits for nothing else, because Drain has
+// already taken what the peer sent.
 func (p *places) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
@@ -76,8 +78,8 @@ func (p *places) close(c net.Conn) error {
 	return c.Close()
 }
 
-// conn is a connection with the credentials of its peer. Its close releases its place. Reads and writes take turns, which limits the
-// number of threads.
+// conn is a connection with the credentials of its peer. Close releases its place in places. Reads and writes take turns of
+// internal/blocking, which limits the number of threads.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -105,8 +107,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// hungUp stands in for the read of one byte by which net/http watches a client during a handler. It only reports whether the
-// client is gone. If it took a byte that the client sent too early, net/http would stop watching.
+// hungUp replaces the read of one byte by which net/http notices, while a handler runs, that the client is gone. It only polls
+// the connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -138,7 +140,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that does not block. Calls for root have turns of their own.
+// call makes a system call that does not block, within a turn of internal/blocking. Calls for root take other turns than calls
+// for other users.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -152,7 +155,8 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection for which there is a place. It answers other connections without reading, and closes them.
+// Accept returns the next connection for which there is a place. For any other connection it sends an error without reading the
+// request, and closes it.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -179,7 +183,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// wait takes a place for a request that waits without a time limit. release frees the place.
+// wait takes one of the places for requests that wait without a time limit. release frees it.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > mostWaits() {
@@ -196,8 +200,9 @@ func (c *conn) Close() error {
 	return c.places.close(c.Conn)
 }
 
-// refuseConnection refuses a connection. The answer fits into the empty buffer of a new socket, so the write does not block; the deadline is
-// for safety. The connection stays half open for a moment, because curl reports an early close as a failed connection.
+// refuseConnection sends an error to a client and closes its connection. The answer fits into the empty buffer of a new socket,
+// so the write does not block; the deadline is for safety. The connection stays half open for a moment, because curl reports an
+// early close as a failed connection.
 func (g *gate) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -215,16 +220,16 @@ func (g *gate) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(leaveTime, leave)
 }
 
-// mostUnsent limits the bytes of answers to one class of callers that wait for clients to read.
+// mostUnsent limits the bytes of the answers to one class of callers that the clients have not read yet.
 const mostUnsent = 16 << 20
 
-// readTime is how long a client may leave an answer unread while another answer waits for room.
+// readTime is how long a client may leave an answer unread while another answer of its class waits for room.
 const readTime = time.Second / 4
 
-// room limits the memory of the answers to one class of callers. Answers are made one at a time. If an answer finds no room, the
-// room cuts off a client that does not read.
+// room limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no room for
+// an answer, the room cuts off a client that does not read.
 type room struct {
-	turn   chan struct{} // capacity 1
+	turn   chan struct{} // capacity 1; holds a token while an answer is made
 	mu     sync.Mutex
 	unsent int
 	unread []*unreadAnswer // oldest first
@@ -244,8 +249,8 @@ func newRooms() (out [classes]*room) {
 	return out
 }
 
-// answer calls build when it is this request's turn. The answer takes up room until sent is called. A single answer may be larger
-// than the room.
+// answer calls build when it is this request's turn. The answer occupies room until its function sent is called. A single answer
+// may be larger than the room.
 func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
@@ -268,7 +273,7 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// reserve waits until there is room for an answer.
+// reserve waits until there is room for an answer, and occupies it until sent is called.
 func (m *room) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
@@ -298,8 +303,8 @@ func (m *room) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large, when there is room for it. build must not wait, because other requests of the class
-// wait for it.
+// inTurn makes an answer that may be large, when its turn comes and there is room for it in memory. build must not block, because
+// the other requests of the same class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -20,18 +20,18 @@ import (
 // maxPath is the longest path of a Unix socket: sun_path holds 108 bytes with the final zero (unix(7)).
 const maxPath = 107
 
-// probeTime limits the test whether an existing socket is alive.
+// probeTime limits the test whether a server listens on an existing socket.
 const probeTime = time.Second
 
-// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@". Every process of the network
-// namespace can connect to an abstract name, and none can replace it.
+// Listen returns a listener on a Unix socket. path is a file name, or an abstract name that begins with "@". Every process in the
+// network namespace can connect to an abstract name, and none can replace the socket.
 //
-// The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must belong
-// to root or to this user and must not be writable by others unless it is sticky. So no other user can replace the socket. Listen
-// replaces a dead socket; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.)
-// Closing the listener removes the file if it still is the listener's own.
+// The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must
+// belong to root or to this user. Others must not have write access to it unless it is sticky, so that no other user can replace
+// the socket. Listen replaces a socket on which no server listens; a live one is an error. (Two processes that replace the same
+// dead socket at once may both succeed.) Closing the listener removes the file if it still is the listener's own.
 //
-// It blocks on the file system, and at most a second for an existing socket to answer.
+// Listen blocks on the file system, and waits at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {
 	l, err := listen(path)
 	if err != nil {
@@ -55,7 +55,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The directory is open, so from here on a rename of it does not matter.
+	// The directory is open, so it no longer matters if it is renamed.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
 		_ = dir.Close() // it was only opened for the check
@@ -64,7 +64,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenIn makes the socket base in dir. path is the name that clients use.
+// listenIn creates the socket base in dir. path is the name that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -160,7 +160,7 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// listener is a socket that was made in an open directory.
+// listener is a socket in a directory that stays open. stat identifies the socket file.
 type listener struct {
 	*net.UnixListener
 	dir        *os.File

@@ -17,7 +17,8 @@ const (
 	maxData = 1024
 )
 
-// Notices share the history with the events. So at most noticeRate a second are accepted, after noticeBurst at once.
+// Notices are events that clients send. They share the history with hinit's own events. To leave room for these, at most
+// noticeRate notices a second are accepted, after noticeBurst at once.
 const (
 	noticeRate  = 2
 	noticeBurst = 50
@@ -26,7 +27,7 @@ const (
 // noticeLimit limits the rate of notices.
 type noticeLimit struct {
 	mu    sync.Mutex
-	spent time.Time // each accepted notice moves this time forward by one step, at most up to the present
+	spent time.Time // moves forward by one step with each accepted notice, at most up to the present
 }
 
 // allow reports whether another notice is accepted now, and counts it.

@@ -32,7 +32,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError turns a handler's error into an error for the client.
+// clientError turns the error of a handler into the error that the client gets.
 func clientError(ctx context.Context, err error) *client.Error {
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		return e
@@ -54,12 +54,12 @@ func clientError(ctx context.Context, err error) *client.Error {
 // reply is a handler's answer: a body, or a stream that writes its own.
 type reply struct {
 	status   int
-	header   http.Header // further headers; the type is JSON unless it is set here
+	header   http.Header // further headers; the content type is JSON unless it is set here
 	body     []byte
-	deferred any // value for a JSON body that is made when it is the request's turn
+	deferred any // value whose JSON becomes the body when it is the request's turn, see answerLater
 	stream   func(w http.ResponseWriter)
-	fault    *client.Error // error that the body describes
-	sent     func()        // must be called when the body is sent; nil for nothing
+	fault    *client.Error // error that the body contains, if it is one
+	sent     func()        // called when the body has been sent; may be nil
 }
 
 func answer(v any) (reply, error) { return withStatus(http.StatusOK, v) }
@@ -72,12 +72,13 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// answerLater returns an answer whose JSON is made when there is room for it in memory: many clients may not read their answers.
+// answerLater returns an answer whose JSON is made only when there is room for it in memory. Otherwise many clients that don't
+// read their answers could fill the memory.
 func answerLater(status int, v any, err error) (reply, error) {
 	return reply{status: status, deferred: v}, err
 }
 
-// encoder writes one line of JSON per value, without HTML escapes.
+// encoder returns an encoder that writes one line of JSON per value, without HTML escapes.
 func encoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -85,7 +86,7 @@ func encoder(w io.Writer) *json.Encoder {
 }
 
 func failure(e *client.Error) reply {
-	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two texts never fail to encode
+	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // a struct of two strings always encodes
 	out.fault = e
 	return out
 }
@@ -93,13 +94,14 @@ func failure(e *client.Error) reply {
 // wantsText reports whether the client asks for text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text returns an answer for people. It escapes text that a terminal would obey.
+// text returns an answer in text for people. It escapes characters that would control a terminal.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// inWords turns an error into text if the client asks for text: the message, with its kind in a header.
+// inWords returns an error as text, with its kind in a header, if the client asks for text. Any other answer is returned
+// unchanged.
 func (out reply) inWords(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
 		return out

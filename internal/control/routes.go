@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// request is a request with its route and its caller. Its context ends with the limit of its route.
+// request is a request together with its route and its client. Its context ends at the route's time limit.
 type request struct {
 	*http.Request
 	route route
@@ -21,33 +21,33 @@ type request struct {
 	query url.Values
 }
 
-// bootNeed says whether a route waits for the end of the boot. Only then are all services known.
+// bootNeed says whether a request on a route waits for the end of the boot, because only then are all services known.
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // it does not wait
-	forNames                 // it waits only for an unknown name
-	afterAll                 // it always waits
+	anytime  bootNeed = iota // never waits
+	forNames                 // waits only if no known service has the name
+	afterAll                 // always waits
 )
 
 type route struct {
 	pattern string
 	may     access
 	boot    bootNeed
-	limit   time.Duration // for the answer; 0 if the request has its own limit, or the answer has no end
+	limit   time.Duration // time limit; 0 if the client sets one, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
 }
 
 const (
 	readLimit = 5 * time.Second  // for answers from memory
-	slotLimit = 9 * time.Second  // for the scan directory and the examination of the volume: their clients wait for 10 s
+	slotLimit = 9 * time.Second  // for the scan directory of s6 and the examination of the volume: their clients wait for 10 s
 	workLimit = 30 * time.Second // for work that reads many files
 
-	topologyLimit = 3 * time.Minute // longer than the end of all gateways takes
+	topologyLimit = 3 * time.Minute // longer than all gateways need to stop
 )
 
-// routes is the whole API: request, access, wait for the boot, time limit, handler. Each route answers within its limit, even if the
-// disk is slow, because the core's calls end with the request's context.
+// routes returns the whole API: pattern, right, wait for the boot, time limit, handler. Each route answers within its limit, even
+// if the disk is slow, because the functions of Core return when the request's context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},
@@ -71,7 +71,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, anytime, readLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // more than the status: it shows paths and settings
+		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // needs more than mayRead: it shows paths and settings
 		{"GET /v1/health", mayRead, anytime, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
@@ -101,7 +101,7 @@ func (r *request) parse() (err error) {
 	return nil
 }
 
-// timeLimitError is the cause of a context that ended at the limit of its route.
+// timeLimitError is the cause of a context that ended at a time limit.
 type timeLimitError time.Duration
 
 func (l timeLimitError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }

@@ -12,11 +12,12 @@ import (
 	"hinit/supervisor"
 )
 
-// Runs is the book of one-shot runs. Its errors are treated like the errors of [Core].
+// Runs gives access to one-shot runs, which are commands that clients have hinit run. Its errors are treated like the errors of
+// [Core].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)
-	// Since returns the runs that began or ended after a cursor, and the next cursor. The first cursor is 0.
+	// Since returns the runs that began or ended after a cursor, and the next cursor. A client begins with cursor 0.
 	Since(cursor uint64) ([]client.Run, uint64)
 	News() <-chan struct{}
 }
@@ -55,7 +56,7 @@ func checkRun(ask client.RunRequest) error {
 	return nil
 }
 
-// getRuns lists the runs, one JSON object a line. With follow=1 it goes on with each run that begins or ends.
+// getRuns lists the runs. With follow=1 it streams them, one JSON object a line, and goes on with each run that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
 	follow, err := r.follow()
 	if err != nil {
@@ -84,7 +85,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run. With wait_ms it waits until the run has ended or the time is over.
+// getRun returns one run. With the parameter wait_ms it first waits until the run has ended, or that time is over.
 func getRun(s *Server, r *request) (reply, error) {
 	query := r.query
 	id := r.PathValue("id")
@@ -123,10 +124,11 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// maxSaid limits the text of a service.
+// maxSaid is the largest length of a text that a service says about itself, in bytes.
 const maxSaid = 200
 
-// postSay sets the text that the status shows beside a service until its process ends. The client must be its main process.
+// postSay sets the text that the status shows beside a service until its process ends. The client must be the main process of the
+// service.
 func postSay(s *Server, r *request, c client.Said) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	headerTime = 5 * time.Second        // from the connection, or the first byte of a further request, to the end of its header
+	headerTime = 5 * time.Second        // from the connection, or the first byte of a further request, to the end of the header
 	idleTime   = 30 * time.Second       // between requests
-	closeTime  = 500 * time.Millisecond // for requests to end when the server ends
+	closeTime  = 500 * time.Millisecond // for requests to end when the server is closed
 	flushTime  = 200 * time.Millisecond // for their answers to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
 
-// The causes of requests that Close or Leave ended.
+// The causes of request contexts that Close or Leave has ended.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
@@ -41,7 +41,7 @@ func closed(ctx context.Context) *client.Error {
 	return nil
 }
 
-// Server answers the control API. Make it with New.
+// Server answers the control API. Create it with New.
 type Server struct {
 	core        Core
 	policy      policy
@@ -50,7 +50,7 @@ type Server struct {
 	now         func() time.Time
 	bodyTime    time.Duration // from the end of a header to the end of the body
 	sendTime    time.Duration // for a client to read one piece of an answer
-	lookTime    time.Duration // for the boot to list the profiles, when a request names a service
+	lookTime    time.Duration // how long a request that names a service waits for the boot to list the profiles
 	limit       func(route) time.Duration
 	http        *http.Server
 	mux         *http.ServeMux
@@ -60,7 +60,7 @@ type Server struct {
 	noticeLimit noticeLimit
 
 	mu       sync.Mutex
-	closing  *client.Error // error for new requests; nil while they are accepted
+	closing  *client.Error // error for new requests once the server is closed; nil before
 	handlers sync.WaitGroup
 }
 
@@ -97,7 +97,7 @@ func New(core Core, o Options) *Server {
 	return s
 }
 
-// Serve answers the connections of l, which must come from Listen. It blocks until Close and returns nil then. It closes l.
+// Serve answers the connections of l, which must come from [Listen]. It blocks until Close, and then returns nil. It closes l.
 func (s *Server) Serve(l net.Listener) error {
 	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
 		_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
@@ -109,12 +109,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("cannot go on serving the control socket: %w", err)
 }
 
-// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. Clients that don't
-// read their answer are cut off after half a second. If ctx ends first, it cuts all connections and returns an error. It may be
-// called once.
+// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. Clients that
+// don't read their answer are cut off after half a second. If ctx ends first, Close cuts all connections and returns an error. It
+// may be called once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is like Close, before a re-execution: the answers tell clients to ask again.
+// Leave is like Close, but the answers tell the clients to ask again, because a re-execution follows.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 func (s *Server) close(ctx context.Context, why *client.Error) error {
@@ -133,10 +133,10 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	case <-idle:
 	case <-grace.Done():
 	}
-	// Shutdown alone would wait longer for clients that have sent no request. Close cuts them off.
+	// Shutdown alone would wait longer for clients that have sent no request. http.Server.Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // Close ends the connections that remain
+	_ = s.http.Shutdown(flush) // the call below ends the connections that remain
 	_ = s.http.Close()         // the listener is already closed
 	select {
 	case <-idle:
@@ -146,7 +146,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	}
 }
 
-// beginRequest counts a new request. It returns an error if the server accepts none any more.
+// beginRequest counts a new request as active. It returns an error if the server is closed.
 func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.beginRequest(); err != nil {
-		if err.Kind == client.KindReplaced { // nothing was read, so any request may be repeated
+		if err.Kind == client.KindReplaced { // nothing has been done yet, so the client may repeat any request
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, failure(err))
@@ -280,7 +280,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	s.send(w, out)
 }
 
-// logWriter passes on the messages of net/http.
+// logWriter is an io.Writer that passes each message of net/http to the server's log.
 type logWriter func(string)
 
 func (f logWriter) Write(b []byte) (int, error) {

@@ -12,23 +12,23 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots gives access to the service directories of s6. dir is always an absolute path. If dir is no slot, the error has the kind
-// unknown.
+// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If it is no slot, the error
+// has the kind unknown.
 type Slots interface {
 	// Slots returns all slots sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot of a service directory. The result changes only when the snapshot changes.
+	// Slot returns the slot with the service directory dir. The result changes only when the snapshot changes.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out letters of s6-svc in order. The letters must be valid.
+	// SlotControl carries out the letters of s6-svc, which are its options, in order. They must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// SlotScan carries out letters of s6-svscanctl in order. The letters must be valid.
+	// SlotScan carries out the letters of s6-svscanctl in order. They must be valid.
 	SlotScan(ctx context.Context, letters string) error
 }
 
 const (
 	svcLetters  = formats.Letters
 	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // letters that end the container
+	endLetters  = "tqbi" // letters of s6-svscanctl that end the container
 )
 
 func (s *Server) slots() (Slots, error) {
@@ -101,7 +101,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// lettersOf refuses unknown letters before any letter is carried out.
+// lettersOf returns an error if flags contains an unknown letter, so that none of them is carried out.
 func lettersOf(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
@@ -114,7 +114,7 @@ func lettersOf(flags, known string) error {
 	return nil
 }
 
-// maxLetters limits the work of one request.
+// maxLetters is the largest number of letters in a request.
 const maxLetters = 64
 
 // getSlotWait answers when a slot is in the requested state.
@@ -142,8 +142,8 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 
 type slotGoal struct {
 	letter byte
-	after  uint64 // number of the old run
-	known  bool   // after is set
+	after  uint64 // number of the run before the event that the client waits for
+	known  bool   // whether after is set
 }
 
 func parseUntil(text string) (slotGoal, error) {
@@ -164,7 +164,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // before that later run it was down, and none of its processes was left
+	later := u.known && s.Run > u.after // before a later run began, the slot was down without any process
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -180,7 +180,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot is in the state or can't reach it, or ctx ends.
+// awaitSlot blocks until the slot reaches the goal, can't reach it any more, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
@@ -209,7 +209,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved ends a wait for a slot that was removed. The slot counts as down.
+// slotRemoved returns the result of a wait for a slot that was removed meanwhile. The slot counts as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

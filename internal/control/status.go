@@ -24,7 +24,8 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with hinit and all services but the CMD, or with the named services in that order, as JSON or as a table.
+// getStatus answers with the status of hinit and all services except the CMD. If the client names services, it answers with only
+// these, in the order of the request. The answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so it comes before the turn
 	return s.inTurn(r, func() (reply, error) {
@@ -62,18 +63,18 @@ func table(st client.Status, look show.Look) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // its texts are escaped; it may have colours
+	out.body = show.Status(st, look) // its texts are already escaped; it may contain colour codes
 	return out
 }
 
-// sweepTime limits the wait for the supervisor's search for processes that have ended without notice.
+// sweepTime limits the wait for the supervisor to look for processes whose end it was not notified of.
 const sweepTime = 100 * time.Millisecond
 
-// snapshotWith returns a snapshot that has the named services, if they exist. added are services in it that the boot has not registered
-// yet.
+// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. Services
+// that the boot has not registered yet are added to it, and are in added.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a supervisor that is busy for longer searches later
+	_ = s.core.Sweep(sweep) // a busy supervisor looks later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -83,7 +84,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		now := s.core.Snapshot() // newer than the list, so a service that the boot has just registered is in one of them
+		now := s.core.Snapshot() // taken after the list, so a service that the boot has just registered is in one of them
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -140,8 +141,8 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// mostTails limits the bytes of all last log lines in a list of services. Beyond it, each service has only its last few lines,
-// shortened. The services write these lines, and many of them would fill the memory.
+// mostTails limits the bytes of last log lines in a list of services. Beyond it, each service keeps only its last fewLines lines,
+// each cut to shortLine bytes. The services write these lines, and the lines of many services would fill the memory.
 const (
 	mostTails = 1 << 20
 	fewLines  = 3
@@ -162,7 +163,7 @@ func shortenTails(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // the snapshot shares these lines
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // cloned, because the snapshot shares these lines
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]
 			}
@@ -174,7 +175,7 @@ func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// sortGateways sorts the gateways by profile. All other services keep their places.
+// sortGateways sorts the gateways by profile, and leaves all other services where they are.
 func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -208,8 +209,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// findService finds a service by its name, or a gateway by its profile. A service directory of s6 never counts as the gateway of a
-// profile, because the agent can choose its name.
+// findService finds a service by its name, or a gateway by its profile. A service of the s6 scan directory never counts as the
+// gateway of a profile, because the agent can choose its name.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.Yields || v.Kind == supervisor.KindStandIn {
@@ -279,7 +280,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	return out
 }
 
-// settings returns the settings of a service, or nil if the caller may not read the configuration.
+// settings returns the settings of a service, nil if the caller may not read the configuration.
 func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
 	if s.policy.classOf(who) == otherClass {
 		return nil
@@ -287,8 +288,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	return s.core.Settings(v.Name)
 }
 
-// problem returns what people should know of a service besides its state. Only callers that may read its log get the service's own
-// text.
+// problem returns what users should know about a service besides its state. trusted says that the caller may read the service's
+// log; only then is the service's own text included.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
@@ -333,9 +334,10 @@ func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond)
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
-// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, or "". The kernel adds
-// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services. The
-// process of a check does not count: it ends soon, and has no name that users know.
+// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, "" for none. The
+// kernel adds oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed
+// services, whose memory is already known. The process of a check does not count, because it ends soon and has no name that users
+// know.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
@@ -372,7 +374,7 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// readStat returns the kernel's facts about a process. They are zero if the process has ended or /proc hides it.
+// readStat returns what the kernel reports about a process. All fields are zero if the process has ended or /proc hides it.
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })

@@ -13,14 +13,14 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime limits how long an error message waits for the last log lines, which are read after the exit.
+// tailTime limits how long an error message waits for the last log lines of a run, which are read only after its exit.
 const tailTime = 2 * time.Second
 
 // goal is the effect that a command waits for.
 //
-// A start succeeds when a run is ready, a restart when a new run is. A run that can't report readiness must be up for settle
-// instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down. With once the run of a
-// task must have ended, and no further run may follow at once.
+// A start succeeds when a run is ready, a restart when a new run is ready. A run that can't report readiness must have been up
+// for settle instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down. If once is
+// set, the task's run must have ended, and no further run may follow at once.
 type goal struct {
 	effect
 	once    bool
@@ -32,8 +32,8 @@ type goal struct {
 // endingStates are the states of a run that is ending.
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command. before is the service before the command, after is the service when the supervisor had just
-// accepted it.
+// goalOf returns the goal of a command. before is the service as it was before the command, and after as it was when the
+// supervisor had just accepted the command.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.Settle()}
 	switch {
@@ -47,22 +47,22 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 		return g
 	}
 	g.after = before.Run
-	// This run is still ending, and may have begun after before was read.
+	// The run in after is still ending. It may have begun after before was read, and does not count either.
 	if slices.Contains(endingStates, after.State) {
 		g.after = after.Run
 	}
 	return g
 }
 
-// verdict says whether a goal is reached.
+// verdict says whether a goal is reached or has failed. If neither, the wait goes on.
 type verdict struct {
 	reached   bool
 	failed    *client.Error
 	runEnded  bool      // a run has ended, so it failed; the caller adds how the run ended
-	recheckAt time.Time // when to judge again without a change; zero for never
+	recheckAt time.Time // when to judge again even if nothing has changed; zero for never
 }
 
-// judge compares a snapshot with the goal. v is the service in the snapshot, or nil if it was removed.
+// judge compares the state of a service with the goal. v is the service in snap, nil if it was removed.
 func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -87,11 +87,11 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // the service is a task that has ended
+	case v.Want == supervisor.WantDown: // the service is a task whose run has ended
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
 	}
 	if g.crashed(v) {
-		return verdict{runEnded: true} // whatever state it is in now
+		return verdict{runEnded: true} // even if the service is up again
 	}
 	switch v.State {
 	case supervisor.Up:
@@ -111,8 +111,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed reports whether a run that ended after the command makes the start fail. It does if hinit did not end the run, and no
-// new run replaces it at once.
+// crashed reports whether a run that ended after the command makes the start fail. That is so if hinit did not end the run
+// itself, and no new run replaces it at once.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
@@ -126,15 +126,16 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return false
 }
 
-// endedByItself reports whether the last run has ended by itself after the command. If the service is wanted down then, it is a
-// task.
+// endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. If the service
+// is wanted down after that, it is a task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or can't be reached any more, timeout is over or ctx ends. It returns the service.
+// await blocks until the goal is reached or can't be reached any more, timeout is over, or ctx ends. It returns the service as it
+// is then.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	timer := time.NewTimer(timeout)
@@ -159,7 +160,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // the time limit begins with the service's turn to start
+			end = now.Add(timeout) // a start waits for its turn if many services start; the time limit begins when it comes
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
@@ -177,7 +178,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// ended returns the reason why a request ended early.
+// ended returns why a request has ended before its answer was ready.
 func ended(ctx context.Context) error {
 	if err := closed(ctx); err != nil {
 		return err
@@ -185,7 +186,7 @@ func ended(ctx context.Context) error {
 	return context.Cause(ctx) // the client is gone and does not read this
 }
 
-// latest returns the present state of a service. A service that was removed counts as down.
+// latest returns the current state of a service. A service that was removed counts as down.
 func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
 	if now := s.core.Snapshot().Find(v.Name); now != nil {
 		return now
@@ -200,10 +201,10 @@ func removed(v *supervisor.Service) *supervisor.Service {
 	return &gone
 }
 
-// onceTime is the default wait of a client for the end of a task.
+// onceTime is how long a client waits for the end of a task by default.
 const onceTime = time.Hour
 
-// activeStates are the states of a task in which a start does not begin another run.
+// activeStates are the states of a task in which a start does not begin another run, because one is in progress.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
@@ -211,18 +212,18 @@ const (
 	tailWidth = 200 // bytes of each line
 )
 
-// describeFailure describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are quoted
-// for a terminal.
+// describeFailure describes a service that failed to start: its state, how its run ended, and its last log lines. The lines are
+// quoted, so that they can't control a terminal.
 func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
 	x := v.LastExit
 	reason := v.Reason
-	if v.State == supervisor.Down && x != nil { // for a task, down is normal: report how the run ended
+	if v.State == supervisor.Down && x != nil { // a task is down after its run, so report how the run ended
 		reason = endText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
-	again := x != nil && x.PID != 0 && !over // a new run has begun by now: report how the last one ended
+	again := x != nil && x.PID != 0 && !over // a new run has begun, so report how the last one ended
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
 	} else {
@@ -249,7 +250,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	return b.String()
 }
 
-// describeTimeout describes the state of a command when its time limit is over.
+// describeTimeout describes the state of the service when the time limit of its command is over.
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
@@ -286,7 +287,7 @@ func endText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail waits up to tailTime for the last log lines of the run that ended.
+// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with them.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
 		return v // no process ran, so there are no lines

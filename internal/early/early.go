@@ -1,12 +1,14 @@
-// Package early listens to signals as early as a Go program can.
+// Package early starts to handle signals as early as a Go program can.
 //
 // If a process gets SIGTERM before it has a handler, the Go runtime ends it with code 2 and without a message. Packages are
 // initialized in the order of their imports and then of their paths. This package imports almost nothing, so it is initialized
-// before most others and long before main. Half of the time from hinit's execution to main passes after that. The first steps of
-// the runtime remain uncovered. Process 1 of a container does not get the signal until the runtime has installed its handlers.
-// Then the signal ends it until the runtime and packages os and syscall are initialized.
+// before most others and long before main. Half of the time from hinit's execution to main passes after that.
 //
-// It has one channel for the process, and owns no goroutine.
+// The first steps of the runtime remain uncovered. Until the runtime has installed its handlers, the kernel does not deliver the
+// signal to process 1 of a container. After that, the signal ends the process until the runtime and the packages os and syscall
+// are initialized.
+//
+// The package has one channel for the process, and owns no goroutine.
 package early
 
 import (
@@ -15,10 +17,10 @@ import (
 	"syscall"
 )
 
-// Shutdown is SIGRTMIN+3. Container managers made for systemd send it to ask for a shutdown.
+// Shutdown is SIGRTMIN+3, which systemd takes as a request to shut down. Container managers that are made for systemd send it.
 const Shutdown = syscall.Signal(37)
 
-// Meaningful returns the signals with a meaning for the init.
+// Meaningful returns the signals that the init acts on.
 func Meaningful() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
@@ -28,7 +30,7 @@ func Meaningful() []os.Signal {
 
 var orders = listen(os.Args)
 
-// Orders returns the channel that gets the signals of [Meaningful].
+// Orders returns the channel that receives the signals of [Meaningful].
 func Orders() chan os.Signal {
 	if orders == nil {
 		orders = notify()
@@ -36,7 +38,8 @@ func Orders() chan os.Signal {
 	return orders
 }
 
-// listen listens to signals if the process was started as an init. Other processes, such as commands, must end by a signal.
+// listen starts to handle the signals if the process was started as an init. Any other process, such as a command, must end by a
+// signal.
 func listen(argv []string) chan os.Signal {
 	if len(argv) > 0 && (names(argv[0], "init") || names(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && names(argv[0], "hinit") {
 		return notify()

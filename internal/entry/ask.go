@@ -9,7 +9,7 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// hinit's command line and the tools of s6 have the same exit codes (docs/reference/exit-codes.md).
+// Exit codes, the same as of hinit's command line and of the s6 tools (docs/reference/exit-codes.md).
 const (
 	exitFailed      = 1
 	exitNotUp       = 3
@@ -19,28 +19,29 @@ const (
 	exitSystem      = 111
 )
 
-// runtimeDir is the directory of the control socket.
+// runtimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
 var runtimeDir = "/run/hinit"
 
-// answerTime is the time limit of an answer, in seconds. PID 1 waits 40 seconds for a stop.
+// answerTime is how long to wait for an answer, in seconds. PID 1 itself waits up to 40 seconds for a stop.
 const answerTime = 50
 
-// The buffers are static: there is no heap, and the stack can't grow.
+// The buffers are static, because there is no heap and the stack can't grow.
 var (
 	request, path, line bare.Text
 	answer              [256 << 10]byte // a longer answer is cut off
 )
 
-// pid1Request is a request to PID 1.
+// pid1Request is an HTTP request to PID 1's control API.
 type pid1Request struct {
-	doing                       string // verb for messages, after "cannot" and before the name
-	method, before, name, after string // before, name and after together are the target of the request
+	doing                       string // what the request does, for messages: follows "cannot"
+	method, before, name, after string // the target of the request is before + name + after
 	body                        string
 	named, health               bool
 }
 
-// askPID1 sends the request of a command line to PID 1, and returns the exit code. If hinit-tools is missing, run returns less than 0
-// for commands that need hinit-tools, and if PID 1 can't be reached. Then the program behind the runtime reports the error.
+// askPID1 sends the request of a command line to PID 1, and returns the exit code. missing says that hinit-tools is not
+// installed. In that case, askPID1 returns -1 for a command that it can't translate, and if PID 1 can't be reached. The program
+// then goes on with the Go runtime, which reports the error.
 func askPID1(name string, argv, env bare.Words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
@@ -85,10 +86,10 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 	return printAnswer(q, unsafe.String(&answer[0], n), failed)
 }
 
-// parse converts a command line to a request. It knows the commands that help when no process can start.
+// parse converts a command line to a request. It knows the commands that are needed when no process can be started.
 func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
-		// only letters that don't wait, and an absolute path
+		// accept only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
 		if argv.N != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
@@ -137,7 +138,8 @@ func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 
 var body bare.Text
 
-// isPlainWord reports whether a word needs no escaping in a request and in JSON, and is no option.
+// isPlainWord reports whether a word is no option and needs no escaping in a request or in JSON. It may contain letters, digits,
+// "-", "_", "." and the characters in more.
 func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
@@ -155,7 +157,8 @@ func isPlainWord(word, more string) bool {
 	return true
 }
 
-// dial connects to the control socket. It refuses a socket on which a user other than root and this user listens.
+// dial connects to the control socket and returns the descriptor, or less than 0. It refuses a socket of a user other than root
+// and this user.
 func dial() int {
 	path.N = 0
 	path.Add(runtimeDir).Add("/control.sock")
@@ -184,12 +187,12 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // the socket belongs to another user
+		return -1 // another user listens on the socket
 	}
 	return fd
 }
 
-// printAnswer prints an answer and returns the exit code.
+// printAnswer prints the answer of PID 1 and returns the exit code of the command. failed is the exit code for a failure.
 func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
 	end := bare.Index(all, "\r\n\r\n")
@@ -225,7 +228,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	return 0
 }
 
-// refuse reports why a command can't be carried out, with advice.
+// refuse prints why a command can't be carried out, with advice, and returns code.
 func refuse(name string, argv bare.Words, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {
@@ -235,7 +238,7 @@ func refuse(name string, argv bare.Words, also string, code int) int {
 	return code
 }
 
-// hint ends a line with advice and prints it.
+// hint appends advice to a message and prints it.
 func hint(t *bare.Text) {
 	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
 	bare.Write(2, t.String())

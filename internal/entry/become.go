@@ -9,16 +9,18 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// become is the argv[0] of a process that changes its user and executes a command (proc.LimitsName).
+// become is the argv[0] of a process that is to change its user and then execute a command (proc.LimitsName).
 const become = "hinit-limits"
 
 // groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32
 
-// changeUserAndExec changes the user of this process, enters a directory and executes the command after "--". It marks the words that it has
-// carried out. It returns if words are left, or if a step without root's rights fails. Then the program after the runtime carries
-// out the other words, or reports the error. If a step with root's rights fails, it ends the process, because the runtime obeys
-// variables that the new user may have written. It also ends the process if the kernel lacks processes or memory, because the
+// changeUserAndExec carries out the words of its command line, which change the user, the directory and other settings of this
+// process. It then executes the command after "--". It marks each word that it has carried out.
+//
+// It returns if it does not know a word, or if a step fails without root's rights. The program after the Go runtime then carries
+// out the other words, or reports the error. It ends the process if a step fails with root's rights, because the runtime obeys
+// variables that the new user may have written. It also ends the process if the kernel lacks PIDs or memory, because then the
 // runtime could not start.
 func changeUserAndExec(argv, env bare.Words) {
 	end, rest := 1, false
@@ -33,7 +35,7 @@ func changeUserAndExec(argv, env bare.Words) {
 		errno, known := carryOut(w)
 		switch {
 		case known && errno == 0:
-			if w[0] != 'b' { // the setting is for one thread, and the runtime may execute the command in another
+			if w[0] != 'b' { // "bound" is a setting of one thread, and the runtime may execute the command in another one
 				*unsafe.StringData(w) = '='
 			}
 		case known && bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) == 0:
@@ -46,7 +48,7 @@ func changeUserAndExec(argv, env bare.Words) {
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
-	} else if !isToolsProgram() { // hinit-tools carries out the other words, and searches a name in PATH
+	} else if !isToolsProgram() { // hinit-tools carries out the other words, and searches PATH for a command without a slash
 		errno = becomeTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
@@ -55,7 +57,8 @@ func changeUserAndExec(argv, env bare.Words) {
 	}
 }
 
-// carryOut carries out one word. It returns a negative errno after an error.
+// carryOut carries out one word of the form NAME=VALUE. It returns a negative errno after an error, and known false for an
+// unknown word.
 func carryOut(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 	at := max(bare.Index(word, "="), 0)
@@ -113,7 +116,7 @@ func writeWord(word string) (errno int) {
 	return min(errno, 0)
 }
 
-// setUser sets the groups, the group and the user of this process. ids are GID[:GROUP…].
+// setUser sets the supplementary groups, the group and the user of this process. ids is GID[:GROUP…].
 func setUser(uid uint32, ids string) (errno int) {
 	gid, rest := bare.Number(ids)
 	n := 0

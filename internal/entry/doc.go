@@ -1,10 +1,10 @@
-// Package entry is the beginning of a command of hinit, before the Go runtime: a binary that is linked with -E hinit_entry starts
-// here (Makefile). The runtime needs a second thread, and ends the process with exit code 2 if the kernel refuses it. So when all
-// process numbers of the container are taken, root could not use hinit's commands just when they are needed.
+// Package entry is the first code of a hinit command, which runs before the Go runtime: a binary that is linked with -E
+// hinit_entry starts here (Makefile). The runtime needs a second thread, and ends the process with exit code 2 if the kernel
+// refuses it. So if all PIDs of the container are taken, root could not use hinit's commands just when they are needed.
 //
-// A process that can have a few threads continues with the runtime. A process that can't asks PID 1 by plain system calls. That
-// works for hinit stop, start, restart, status, healthcheck, and s6-svc. Any other command prints advice and ends with an exit
-// code that means failure. PID 1 itself continues with the runtime at once.
+// A process that can create a few threads continues with the runtime. Otherwise this package sends the request to PID 1 itself,
+// by plain system calls. That works for hinit stop, start, restart, status, healthcheck, and s6-svc. Any other command prints
+// advice and ends with an exit code that means failure. PID 1 itself continues with the runtime at once.
 //
 // This code has no heap, no growing stack and no garbage collector. It must not allocate, nor call code that does. Where other
 // code would panic, it ends by a signal. There are no goroutines yet.

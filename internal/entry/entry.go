@@ -9,29 +9,29 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// threads is the number of threads that must be possible at once. A command of hinit starts with 4 to 6 threads, and other
-// programs take process numbers meanwhile.
+// threads is how many threads it must be possible to create before the Go runtime is started. A hinit command starts with 4 to 6
+// threads, and other programs may take PIDs meanwhile.
 const threads = 8
 
 var (
 	leave uint32
 	never uint32      // always 0
-	held  [64]uintptr // the youngest threads that fill made
+	held  [64]uintptr // thread IDs of the threads that makeThreads has created last
 )
 
-// few is the smallest number of threads that PID 1 needs, see internal/tuning.
+// few is the smallest number of threads with which PID 1 can work, see internal/tuning.
 const few = 20
 
 // Short says that PID 1 must use as few threads as possible.
 var Short bool
 
-// Only the assembly uses these.
+// Only the assembly calls begin.
 var _ = begin
 
-// hold makes a thread that waits until leave isn't 0. It returns its number, or a negative errno.
+// hold creates a thread that waits until *leave isn't 0, and then ends. It returns the thread's ID, or a negative errno.
 func hold(leave *uint32) int
 
-// hinit_bare calls begin, before the Go runtime.
+// begin is called by hinit_bare, the assembly at the entry point, before the Go runtime. If it returns, the runtime starts.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	if bare.Base(argv.At(0)) == become {
@@ -60,10 +60,11 @@ func begin(stack *uintptr) {
 	}
 }
 
-// toolsName is the program that has the commands, beside hinit.
+// toolsName is the program that implements most commands. It is in the same directory as hinit.
 const toolsName = "hinit-tools\x00"
 
-// isToolsProgram reports whether this program is hinit-tools. It leaves the path of the program's directory, with its slash, in path.
+// isToolsProgram reports whether this program is hinit-tools. It leaves the program's directory, with a slash at the end, in the
+// buffer path.
 func isToolsProgram() bool {
 	self := "/proc/self/exe\x00"
 	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(toolsName)), 0))
@@ -72,14 +73,14 @@ func isToolsProgram() bool {
 	return name == toolsName[:len(toolsName)-1]
 }
 
-// becomeTools executes hinit-tools in the directory that [isToolsProgram] has left. It returns only if that fails, with the reason.
+// becomeTools executes hinit-tools from the directory that [isToolsProgram] has left in path. It returns an errno if that fails.
 func becomeTools(argv, env bare.Words) (errno int) {
 	path.Add(toolsName)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// isToolsCommand reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or
-// belong to hinit itself.
+// isToolsCommand reports whether hinit-tools implements this command. These are the commands that people and agents call. The
+// others must start fast, or belong to hinit itself.
 func isToolsCommand(name string, argv bare.Words) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
@@ -87,10 +88,11 @@ func isToolsCommand(name string, argv bare.Words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await waits until a re-executed PID 1 can have as many threads as before. HINIT_HALTED begins with that number, and is "" if
-// enough process numbers are free. With a number, the old program has stopped all other processes (internal/reexec). So only a
-// process from outside can have taken a process number. Such a process ends by itself, within a minute. After 2 s few threads are
-// enough.
+// await waits until a re-executed PID 1 can create as many threads as the old program had. halted is the value of HINIT_HALTED,
+// which begins with that number. It is "" if enough PIDs are free.
+//
+// If there is a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
+// container can have taken a PID, and such a process ends by itself, within a minute. After 2 s, few threads are enough.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -104,7 +106,7 @@ func await(halted string) {
 			sleep(100e6)
 			continue
 		}
-		for i := range n { // the kernel may need time to free the number of an ended thread
+		for i := range n { // wait until the threads of HasRoomFor have ended; the kernel may need time to free their IDs
 			for range 1000 {
 				if bare.Syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
 					break
@@ -121,8 +123,8 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// HasRoomFor reports whether the process can make this number of further threads. It makes them and lets them end. In a running program
-// the caller must have locked its goroutine to its thread.
+// HasRoomFor reports whether this process can create the given number of additional threads. It creates them and lets them end.
+// In a running program the caller must have locked its goroutine to its thread.
 func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
@@ -132,11 +134,11 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// Keep makes threads that each hold a process number until execve(2) frees it. In a running program the caller must have locked
-// its goroutine to its thread.
+// Keep creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked its
+// goroutine to its thread.
 func Keep(threads int) { makeThreads(threads, &never) }
 
-// makeThreads makes up to this number of threads that wait for leave, and returns the number of threads that it has made. They block
+// makeThreads creates up to the given number of threads, which wait for leave, and returns how many it has created. They block
 // every signal, and so does this thread meanwhile. On a busy machine they may still live when the runtime starts, and its signal
 // handler would find no g in them.
 func makeThreads(threads int, leave *uint32) (made int) {

@@ -5,7 +5,7 @@ package entry
 // Short says that PID 1 must use as few threads as possible.
 var Short bool
 
-// HasRoomFor reports whether the process can make more threads. On this platform that can't be tested.
+// HasRoomFor reports whether this process can create more threads. On this platform that can't be tested, so the result is true.
 func HasRoomFor(int) bool { return true }
 
 // Keep does nothing on this platform.

@@ -14,24 +14,24 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder limits how many profiles the boot reads before it starts the first gateway. Within this limit, recently used
-// gateways start first.
+// mostInOrder is the largest number of profiles for which the boot reads all before it starts the first gateway. Then recently
+// used gateways start first. With more profiles, a gateway starts as soon as its profile is read.
 const mostInOrder = 256
 
 // Boot holds the inputs of [Manager.BringUp].
 type Boot struct {
 	Args     []string               // the container's CMD
-	Services int                    // number of services besides the gateways
-	Made     func() <-chan struct{} // returns a channel that is closed when all slots are made, nil if hinit does not act as s6
-	SetRoute func(*boot.Route)      // replaces the meaning of the CMD
-	Settled  func()                 // called when the profiles are known
+	Services int                    // number of services that are not gateways
+	Made     func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
+	SetRoute func(*boot.Route)      // replaces the route, which is what the CMD asks for
+	Settled  func()                 // called when all profiles are known
 	Status   *bootstatus.Status
 	Admit    func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
-	Logger   *initlog.Logger           // gets messages, none of which an agent can cause
+	Logger   *initlog.Logger           // for messages that no agent can cause
 }
 
-// RegisterProfiles registers the gateway of every profile as soon as the boot has decided whether it starts. It returns the
-// profiles.
+// RegisterProfiles reads the profiles and registers the gateway of each one as soon as the boot has decided whether it starts. It
+// returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
 	record := func() error { return nil } // records that the CMD wants a gateway
@@ -86,8 +86,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	return read, err
 }
 
-// recordWanted records that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
-// function that it returns waits for the disk.
+// recordWanted notes that the CMD wants the gateway of a profile. It must be called before that gateway starts, because the
+// gateway writes to the same file. The returned function completes the record; it waits for the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		m.Intents.Note(profile, profiles.Running)
@@ -100,19 +100,20 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmd reports whether the container's CMD is the gateway of a profile. Then no second one may run.
+// isCmd reports whether the container's CMD itself is the gateway of a profile. Then hinit must not start a second one.
 func (m *Manager) isCmd(profile string) bool {
 	r := m.Route()
 	return r.Foreground && profile == r.Profile
 }
 
-// lateProfiles are profiles that did not answer when the boot read them. When they appear, gateways that ran before are started.
+// lateProfiles are profiles whose files could not be read in time during the boot. When they appear, their gateways are started
+// if they ran before.
 type lateProfiles struct {
 	all   bool // no profile could be read
 	names map[string]bool
 }
 
-// expectLate stores the profiles that the boot could not decide about.
+// expectLate stores the profiles that the boot could not read, so that it could not decide whether to start their gateways.
 func (m *Manager) expectLate(plan profiles.Plan) {
 	m.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -128,9 +129,9 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 	m.late = lateProfiles{plan.Unread, names}
 }
 
-// start reports whether to start the gateway of a late profile that has appeared, because the gateway ran in an earlier
-// container. started is the time when this container was started. A profile that did not answer is started at most once. If the
-// boot could read no profile, a profile starts each time it appears, while its state file is older than the container.
+// start reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier container.
+// started is when this container was started. A profile in names is started at most once. If all is set, a profile is started
+// each time it appears, as long as its state file is older than the container.
 func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

@@ -17,11 +17,12 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the profiles. If the volume answers later, their gateways are started then.
+// profilesBudget is how long the boot waits for the profiles to be read. If the volume answers later, the gateways are started
+// then.
 const profilesBudget = 15 * time.Second
 
-// BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without the missing
-// gateways.
+// BringUp registers the gateways of all profiles, starts those that are wanted, and begins to watch the volume. After
+// profilesBudget it returns, and the remaining gateways come up in the background.
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
@@ -41,10 +42,10 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		known, err := m.RegisterProfiles(ctx, b)
 		b.Admit(ctx)
 		_ = m.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
-		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
+		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the gateways' container
 			m.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // re-execution must wait: the next program would not write the boot log
+		guard.Go("waiting for the boot log", func() { // a re-execution must wait, because the next program would not write the boot log
 			<-m.boot.logged
 			b.Settled()
 		})
@@ -64,7 +65,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// chooseProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
+// chooseProfile determines which profile's gateway the CMD asks for: the profile that it names, or the agent's active profile.
 func (m *Manager) chooseProfile(b *Boot) {
 	if !m.Route().ProfileNamed {
 		active, err := m.Store.Active()
@@ -84,9 +85,9 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads the operator's topology, for gateways at their next start.
+// ReadTopology reads the topology, which says which gateway serves which profiles. Gateways get it at their next start.
 func (m *Manager) ReadTopology() {
-	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // the boot reports an error
+	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // an error is reported during the boot
 		m.Registry.ReadTopology(t)
 	}
 }
@@ -103,13 +104,15 @@ func (m *Manager) BroughtUp() int {
 }
 
 const (
-	// slotTime limits how long the boot log waits for the slots on a slow file system. Readers of the log rely on the slots.
+	// slotTime limits how long the boot log waits for the slots on a slow file system. Programs that read the log use the slots
+	// next.
 	slotTime = 20 * time.Second
 	// cmdSlotTime limits how long the CMD waits for all slots.
 	cmdSlotTime = time.Second
 )
 
-// logSoon writes the boot log when the queued slots are made, because programs that wait for the log use the slots next.
+// logSoon writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log use
+// the slots next.
 func (m *Manager) logSoon(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.logged = logged
@@ -125,7 +128,8 @@ func (m *Manager) logSoon(ctx context.Context, b *Boot, write func() error) {
 	})
 }
 
-// AwaitSlots waits before the start of a CMD until the slots are made, but not long if there are very many.
+// AwaitSlots waits before the start of the CMD until the s6 slots exist and the boot log is written. It waits for at most
+// cmdSlotTime, because there may be very many slots.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || m.boot.reading == nil || m.Route().Supervise || m.Route().Foreground {
 		return
@@ -133,14 +137,15 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	select {
 	case <-m.boot.reading:
 	default:
-		return // the volume hangs
+		return // the volume hangs: don't wait for it
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
 	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts in any case
 }
 
-// warnOfSlowStop gives advice if the last stop of the container was near its time limit.
+// warnOfSlowStop warns if the last stop of the container took almost as long as it may, and says which settings give it more
+// time.
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
@@ -163,7 +168,8 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 	}
 }
 
-// NoteStop writes to the volume how long the stop of the container took. The channel is closed when that is done.
+// NoteStop records on the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
+// closed when that is done.
 func (m *Manager) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
 	m.mu.Lock()

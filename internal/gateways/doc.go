@@ -1,8 +1,8 @@
-// Package gateways keeps the profiles on the data volume and the gateways in the supervisor consistent.
+// Package gateways keeps the profiles on the data volume and their gateways in the supervisor consistent.
 //
-// The [Manager] follows profiles that appear and disappear, readiness in state files, the operator's intent (desired_state), and
-// the inputs of parked gateways. It promises that the volume and the supervisor agree with the newest order as soon as the volume
-// answers. It never delays the supervisor's loop.
+// The [Manager] follows profiles that appear and disappear, and the state files in which gateways report readiness. It also
+// follows the operator's intent (desired_state), and the files whose change restarts a parked gateway (its inputs). The volume
+// and the supervisor agree with the newest order as soon as the volume answers. The Manager never delays the supervisor's loop.
 //
-// It owns a goroutine for its jobs, and one for the watcher of profiles.
+// It owns a goroutine that executes its jobs one after the other, and one for the watcher of profiles.
 package gateways

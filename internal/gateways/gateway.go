@@ -10,18 +10,18 @@ import (
 
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
-	home       profiles.HomeID // identity of its home directory; zero if unknown
+	home       profiles.HomeID // identity of its home directory, which stays the same when the profile is renamed; zero if unknown
 	begun      time.Time       // when the last start began
-	inputs     profiles.Hash   // inputs with which its gateway was started
-	doubted    profiles.Hash   // inputs that may have changed just after the start; they count as a change once
-	trouble    string          // last reported trouble with its platforms
-	prior      string          // why the boot has not started it
+	inputs     profiles.Hash   // hash of the files (inputs) with which its gateway was started
+	doubted    profiles.Hash   // hash of inputs that may have changed just after the start; they count as a change only once
+	trouble    string          // last reported problem that the gateway has with its platforms
+	prior      string          // why the boot has not started its gateway, for the status
 	wanted     bool            // its state file wants the gateway up
 	exclusives []profiles.Exclusive
-	unrecorded bool // an intent could not be written, and will be tried again
+	unrecorded bool // an intent could not be written; recordLater tries again
 }
 
-// recordOf returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
+// recordOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
 func (m *Manager) recordOf(profile string) *gateway {
 	g := m.gateways[profile]
 	if g == nil {
@@ -45,7 +45,7 @@ func (m *Manager) notePrior(d profiles.Decision) {
 	m.recordOf(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
-// forget forgets a profile that is gone.
+// forget drops the record of a profile that was removed.
 func (m *Manager) forget(profile string) {
 	m.Registry.Forget(profile)
 	m.mu.Lock()
@@ -62,7 +62,7 @@ func (m *Manager) inputsOf(profile string) profiles.Hash {
 	return ""
 }
 
-// noteHome stores the identity of a profile's home. It reads the disk.
+// noteHome stores the identity of a profile's home directory. It reads the disk.
 func (m *Manager) noteHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		m.mu.Lock()
@@ -73,7 +73,7 @@ func (m *Manager) noteHome(profile string) {
 
 // Handover is the state of a Manager that re-execution hands over to the next program of PID 1.
 type Handover struct {
-	Inputs map[string]profiles.Hash // by profile
+	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile
 	Wanted map[string]bool          // profiles whose state files want their gateways up
 	Orders []orders.Unfinished
 

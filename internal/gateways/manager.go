@@ -24,18 +24,18 @@ import (
 	"hinit/supervisor"
 )
 
-// jobsKept limits the queue of jobs. When a large container starts, each service adds a job at the same time.
+// jobsKept is the capacity of the queue of jobs. When a large container starts, each gateway adds a job at about the same time.
 const jobsKept = 8192
 
-// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine.
+// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine, except where they say otherwise.
 type Manager struct {
 	Options
 
-	jobs      chan func() // jobs that wait for the disk, executed one after the other
+	jobs      chan func() // jobs that access the disk; one goroutine executes them one after the other
 	orders    *orders.Queues
-	inherited Handover // from the program before re-execution
+	inherited Handover // state from the program before a re-execution
 	serving   atomic.Pointer[serving]
-	changing  chan struct{} // a lock (capacity 1) for changes of the topology
+	changing  chan struct{} // capacity 1; holds a token while the topology is changed
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
@@ -72,7 +72,7 @@ type Options struct {
 	// MayServe returns an error while this init must neither write to the profiles nor start their gateways, because another init
 	// may serve them.
 	MayServe func() error
-	// Adopt gives the files that the gateway of a profile needs to the agent's user. It waits for the disk.
+	// Adopt makes the agent's user the owner of the files that the gateway of a profile needs. It waits for the disk.
 	Adopt func(ctx context.Context, profile string)
 	// ReadSecrets reads a profile's .env, so that the console masks its values in the output of a service. It waits for the disk.
 	ReadSecrets func(service, profile string)
@@ -80,7 +80,7 @@ type Options struct {
 	StateWritten func(profile string)
 }
 
-// New returns a Manager. It queues all calls until Start.
+// New returns a Manager. It keeps all jobs in a queue until Start.
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobsKept),
@@ -91,8 +91,8 @@ func New(o Options) *Manager {
 	return m
 }
 
-// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that
-// [Manager.Observe] has queued. It ends with ctx.
+// Start begins to watch the volume, and to execute the jobs that [Manager.Observe] has queued. known are the profiles that the
+// caller has already found. Both end with ctx.
 func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
@@ -114,10 +114,11 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue is Start after re-execution. It carries out the orders that the old program has not finished.
+// Continue is Start for the program after a re-execution. It also carries out the orders that the old program has not finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.Present())
-	// The files may have changed since the default profile's gateway was started; then they count from its next start on.
+	// The topology files may have changed since the default profile's gateway was started. In that case they count only from its
+	// next start on.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
 			m.serving.Store(&serving{Topology: t, noted: m.defaultRun()})
@@ -129,7 +130,7 @@ func (m *Manager) Continue(ctx context.Context) {
 	}
 }
 
-// Stop ends the watching of the volume before the container stops. It may be called again.
+// Stop stops watching the volume, because the container is about to stop. It may be called again.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +144,7 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Manager.Start].
+// Reset discards all records, because another init serves the profiles now. The watcher ends with the context of [Manager.Start].
 func (m *Manager) Reset() {
 	m.Intents.Clear()
 	m.mu.Lock()
@@ -152,7 +153,7 @@ func (m *Manager) Reset() {
 		select {
 		case <-m.jobs:
 		default:
-			drained = true // the goroutine of the jobs has taken the last job
+			drained = true // another goroutine may still execute the job that it has taken
 		}
 	}
 	clear(m.gateways)
@@ -174,7 +175,7 @@ func (m *Manager) watch() *profiles.Watcher {
 	return m.watcher.Watcher
 }
 
-// errNotWatching is the error of a scan of the profiles during the boot.
+// errNotWatching is returned if a scan is requested before the boot has read the profiles.
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
 // Rescan makes the gateways consistent with the profiles that are on the volume now.
@@ -192,8 +193,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find scans for a profile that has just been made, given its name or its gateway's name. A profile's name may look like a
-// gateway's.
+// Find looks for a profile that has just been created, given its name or the name of its gateway. It tries both, because a
+// profile's name may look like a gateway's.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -218,12 +219,12 @@ func volumeTimeout(ctx context.Context, err error) error {
 	return err
 }
 
-// Idle reports whether there is no unfinished order.
+// Idle reports whether every order is finished.
 func (m *Manager) Idle() bool { return m.orders.Idle() }
 
-// Command starts, stops or restarts a service. For a gateway it records the operator's intent first. If ctx ends before that is
-// done, the error says how far it has come, and the order stays in force. Unless it is a stop, it also makes a slot again that a
-// client has removed.
+// Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx ends
+// before the order is carried out, the error says how far it has come, and the order stays in force. Unless the verb is stop,
+// Command also restores a slot that a client has removed.
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
@@ -247,7 +248,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 	return m.orders.Wait(ctx, m.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
 }
 
-// orderBackend adapts Manager to orders.Backend.
+// orderBackend adapts Manager to [orders.Backend].
 type orderBackend struct{ *Manager }
 
 // Record implements orders.Backend: it writes the intent to the volume, and prepares the gateway for its start.
@@ -257,9 +258,9 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	}
 	down := o.Want() != profiles.Running
 	if !down && m.Registry.Exists(o.Profile) {
-		m.Adopt(context.Background(), o.Profile) // files may have been added since
+		m.Adopt(context.Background(), o.Profile) // someone else may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
-			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may just have got its own user
+			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // it may have got its own user
 				return nil, err
 			}
 		}
@@ -270,10 +271,10 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		m.Registry.SetDown(o.Profile, down || m.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // registered without a home: there is no place for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // no profile: no file for an intent
 		sync = func() error { return nil }
 	default:
-		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the directory is gone, and the service will be soon
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service will be soon
 	}
 	if o.Verb == client.VerbStop {
 		m.announceStop(o.Service, o.Profile)
@@ -298,7 +299,8 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 			return "", err
 		}
 	}
-	if err := m.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil { // it ends with the loop
+	// The context needs no end of its own: the call ends with the supervisor's loop.
+	if err := m.Registry.Do(supervisor.WithBy(context.Background(), o.By), event(o.Verb, o.Service)); err != nil {
 		return "", err
 	}
 	if s != nil && s.PID != 0 && o.Verb == client.VerbStop {
@@ -325,7 +327,8 @@ func event(verb client.Verb, service string) supervisor.Event {
 	return supervisor.Start{Name: service}
 }
 
-// announceStop writes the marker that tells a gateway that its end is planned (contract, section 6.1). It waits for the disk.
+// announceStop writes the planned-stop marker, a file that tells a gateway that hinit stops it on purpose (contract, section
+// 6.1). It waits for the disk.
 func (m *Manager) announceStop(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
@@ -340,10 +343,10 @@ func (m *Manager) announceStop(service, profile string) {
 	}
 }
 
-// recordEvery is the time between two tries to record an intent after an error.
+// recordEvery is the pause before hinit tries again to record an intent after an error.
 const recordEvery = time.Second
 
-// recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
+// recordLater tries to record the intent for a profile again, until it succeeds or the profile is gone. It does not block.
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -356,7 +359,7 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) recordAgain(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways[profile]; g != nil {
-		g.unrecorded = false // cleared first: a command that fails from now on needs another try
+		g.unrecorded = false // cleared first, because a command that fails from now on needs another try
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
@@ -367,7 +370,7 @@ func (m *Manager) recordAgain(service, profile string) {
 	}
 }
 
-// enqueue adds a job. It does not block: if the disk hangs and the queue is full, it drops the job.
+// enqueue adds a job to the queue. It does not block: if the disk hangs and the queue is full, it drops the job.
 func (m *Manager) enqueue(service string, job func()) {
 	select {
 	case m.jobs <- job:

@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Observe handles a record of the supervisor. It does not block: work that needs the disk is queued.
+// Observe handles a record of the supervisor's history about a gateway. It does not block: work that needs the disk is queued.
 func (m *Manager) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
@@ -27,14 +27,14 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // an earlier job may have stored a record after the profile disappeared
+	case r.Dropped: // a job that ran after the profile disappeared may have created its record again
 		job = func() {
 			if !m.Registry.Exists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has not removed the marker
+		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left the marker
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -48,7 +48,8 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed && m.isStopping() && !m.hasIntent(profile):
-		// A stopped gateway needs no intent restored, and hinit does not use the rest of the file.
+		// While the container stops, a gateway without an intent needs nothing restored, and hinit does not use the rest of the state
+		// file.
 	case r.To == supervisor.Down && changed:
 		job = func() { m.followState(profile) }
 	}
@@ -62,7 +63,8 @@ func (m *Manager) hasIntent(profile string) bool {
 	return asked
 }
 
-// Catchup makes up for records that [Manager.Observe] has not seen: they were lost, or another program observed them.
+// Catchup makes up for records that [Manager.Observe] has not seen. Either the history has dropped them, or the program before a
+// re-execution observed them.
 func (m *Manager) Catchup() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
@@ -82,8 +84,9 @@ func (m *Manager) Catchup() {
 	}
 }
 
-// handleUp handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
-// the gateway may have been up for long. Then up keeps the topology that was stored for this run.
+// handleUp handles a gateway that is up. It reads the state file, which the gateway may have written before the supervisor knew
+// of the start. If still is set, the gateway may have been up for long, and handleUp keeps the topology that was stored for this
+// run.
 func (m *Manager) handleUp(profile string, still bool) {
 	if profile == profiles.Default && !(still && m.defaultRun() == m.serving.Load().noted) {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
@@ -100,7 +103,8 @@ func (m *Manager) handleUp(profile string, still bool) {
 	})
 }
 
-// watchParked watches for the event that ends the parking of a gateway.
+// watchParked waits for the event that ends the parking of a gateway. After a takeover that is the end of the other instance,
+// else a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		m.watchReplacer(service, profile)
@@ -109,11 +113,11 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.inputsOf(profile))
 }
 
-// followState updates readiness and intent from a state file. Only the queue of jobs calls it, and it reads the file itself. So
-// an older content is never used after a newer one.
+// followState reads a profile's state file, and updates the gateway's readiness and the operator's intent. It runs only as a job,
+// and reads the file itself, so that an old content is never used after a newer one.
 func (m *Manager) followState(profile string) {
 	m.noteHome(profile)
-	state, _ := m.Store.ReadState(profile) // the watcher reports an unreadable file
+	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
 	service := profiles.SlotName(profile)
 	m.mu.Lock()
 	m.recordOf(profile).wanted = state.Start()
@@ -124,7 +128,7 @@ func (m *Manager) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
-		// sent even if the snapshot agrees, because the snapshot may be outdated
+		// sent even if the snapshot shows the same, because the snapshot may be outdated
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
@@ -139,20 +143,21 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // then the file may be restored
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // then it may be restored
 	case outcome == profiles.Restored:
 		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
 }
 
-// hintAfter is how long a gateway must be up and not ready before hintReady is added: just before a client that waits 30 s gives
-// up.
+// hintAfter is how long a gateway must be up without being ready before hintReady is added. It is just shorter than the 30 s that
+// a client waits.
 const hintAfter = 29 * time.Second
 
-// hintReady is advice for an agent that was not made for hinit.
+// hintReady is advice for an agent that does not report its state in the way that hinit expects.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness decides by a state file whether the run of a service is ready. said is why it isn't, or a warning if it is.
+// readiness decides whether a gateway is ready, from its state file. said is the reason if it is not ready, or a warning if it
+// is.
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
@@ -161,7 +166,7 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	switch {
 	case !state.Exists:
 		return false, "there is no " + profiles.StateFile + " yet" + hint
-	case !ofRun && !state.HasGateway: // hinit alone has written the file
+	case !ofRun && !state.HasGateway: // only hinit has written to the file
 		return false, profiles.StateFile + " says nothing of this run yet" + hint
 	case !ofRun:
 		return false, profiles.StateFile + " says nothing of this run yet"
@@ -180,8 +185,8 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	return ready, strings.Join(slices.DeleteFunc([]string{said, m.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// trouble describes what is wrong with the platforms of a running gateway. It also writes that to the container log when it
-// changes.
+// trouble describes the problems that a running gateway reports with its platforms. When they change, it also writes them to the
+// container log.
 func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
 	m.mu.Lock()
@@ -195,15 +200,17 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverChecks is the least number of checks whether another instance has taken over, after a clean exit that no operator
-	// requested. The new instance writes its marker only after the old one is gone. Each pause between checks is twice as long as
-	// the one before. The checks also go on during the whole restart delay, because a start would end the new instance.
+	// takeoverChecks is the smallest number of checks after a clean exit that no operator requested. Each check looks whether
+	// another instance of the gateway has taken over. The new instance writes its marker only after the old one is gone, and each
+	// pause between checks is twice as long as the one before. The checks go on during the whole restart delay, because a restart
+	// would end the new instance.
 	takeoverChecks = 5
 	// replacerPoll is the time between checks whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second
 )
 
-// checkTakeover finds out whether a clean exit happened because another instance has taken over.
+// checkTakeover finds out whether a gateway exited because another instance has taken over. It is called again until that is
+// decided; looks counts the calls.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
@@ -219,12 +226,12 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 	}
 }
 
-// takenOver reports whether another instance has taken over from a run.
+// takenOver reports whether another instance has taken over from the run that ended with exit.
 func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer starts a wanted gateway when the instance that replaced it is gone.
+// watchReplacer polls whether the instance that replaced a gateway still runs, and lets the gateway start again when it is gone.
 func (m *Manager) watchReplacer(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
@@ -238,12 +245,12 @@ func (m *Manager) watchReplacer(service, profile string) {
 	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
-// otherInputs is a hash that no file has, so that any inputs count as changed.
+// otherInputs is a hash that no inputs have, so that any inputs count as changed.
 const otherInputs profiles.Hash = "written since the start"
 
-// noteInputs stores the inputs with which a gateway was started: a later change restarts it when it is parked. A change between
-// the start and this reading counts too, but only once for the same content. Otherwise a gateway that writes these files itself
-// would be restarted forever.
+// noteInputs stores the hash of the inputs with which a gateway was started. If they change while the gateway is parked, it is
+// restarted. A change between the start and this reading counts too, but only once for the same content. Otherwise a gateway that
+// writes these files itself would be restarted forever.
 func (m *Manager) noteInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {

@@ -38,7 +38,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
 	m.Registry.AddPresent(p.Name)
-	state, _ := m.Store.ReadState(p.Name) // an unreadable state does not start it
+	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state is not started
 	m.mu.Lock()
 	start := m.late.start(p.Name, state, m.Started)
 	m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 func (m *Manager) disappeared(ctx context.Context, profile string) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end; the snapshot must show that too
+	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
 	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)
@@ -74,8 +74,9 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 	}
 }
 
-// departed is a profile that is gone. A renamed profile keeps the directory of its home, and a copy has another directory. So
-// the directory shows whether a new profile has the credentials of a gateway that may still run.
+// departed is a profile that was removed. A renamed profile keeps its home directory, while a copy has another one. So the
+// identity of the directory shows whether a new profile is a renamed one. Its former gateway may then still run with the same
+// credentials.
 type departed struct {
 	profile string
 	at      time.Time
@@ -85,13 +86,13 @@ type departed struct {
 const (
 	// renameTime is how long after its removal a profile may reappear under another name.
 	renameTime = time.Minute
-	// removalTime is the longest time between the end of a gateway and the removal of its profile for which the two belong
-	// together. The agent checks twice a second whether the gateway is gone (contract, section 4).
+	// removalTime is the longest time between the end of a gateway and the removal of its profile for which the removal counts as
+	// the cause. The agent checks twice a second whether the gateway is gone (contract, section 4).
 	removalTime = 3 * time.Second
 )
 
-// renamedTo notes that a profile is gone; up says that its gateway was wanted up. It returns the new name of the profile, "" if
-// none is known.
+// renamedTo records that a profile was removed; up says whether its gateway was wanted up. If the profile has already appeared
+// under a new name, renamedTo returns that name, else "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -113,7 +114,8 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	return to
 }
 
-// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name, else "".
+// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise it
+// returns "".
 func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,9 +132,9 @@ func (m *Manager) renamedFrom(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway may belong to the removal of its profile. The program that removes a
-// profile first ends the gateway, by a signal that hinit does not know of. hinit restarts it at once, and that run may end too,
-// because its home is gone. If the gateway had failed before, the result is false.
+// endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. The program that
+// removes a profile first ends the gateway with a signal that hinit does not know of. hinit restarts the gateway at once, and
+// that run may end too, because its home is gone. If the gateway had failed before, the result is false.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
 		return false
@@ -163,8 +165,8 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormer waits until no gateway of a former name uses the home of this profile. After "mv coder writer", for example, the
-// gateway of coder may still be stopping. It may wait for the disk.
+// awaitFormer waits until no gateway that was started under a former name of this profile uses its home. After "mv coder writer",
+// for example, the gateway of coder may still be stopping. It may wait for the disk.
 func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()
@@ -180,7 +182,7 @@ func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
 	}
 }
 
-// former returns the gateway of a former name of a profile's home, "" for none.
+// former returns the gateway of a former name of a profile, which has the same home directory, "" for none.
 func (m *Manager) former(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways[profile], ""

@@ -16,14 +16,14 @@ import (
 	"hinit/supervisor"
 )
 
-// A profile is served by its own gateway, or by the default profile's gateway (a multiplexer).
+// A profile is served by its own gateway, or by the default profile's gateway, which can serve several profiles (a multiplexer).
 
-// serving is what is known of the default profile's gateway. It is immutable.
+// serving is what is known about the default profile's gateway. It is immutable.
 type serving struct {
-	profiles.Topology        // as the gateway was started, or would be started
-	noted             uint64 // run to which Topology belongs; 0 for none
+	profiles.Topology        // the topology with which the gateway was started or, if it is down, would be started
+	noted             uint64 // the run that was started with Topology; 0 for none
 
-	said  bool           // the running gateway has reported which profiles it serves
+	said  bool           // the gateway has reported in its state file which profiles it serves
 	run   uint64         // the run of that report
 	state profiles.State // the report
 }
@@ -42,8 +42,8 @@ func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy returns which gateway serves the profile of a gateway, in a word of the API. It is "" if each gateway serves its own
-// profile, and for a profile that need not be served.
+// ServedBy returns which gateway serves the profile of the gateway s, as a word of the API. It is "" if each gateway serves its
+// own profile, and for a profile that need not be served.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -69,8 +69,8 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// Note returns a remark for the status: which gateway serves the profile, and which exclusive values it shares with another
-// gateway.
+// Note returns a remark for the status. It says which gateway serves the profile, or which exclusive value (such as a token) the
+// gateway shares with another one.
 func (m *Manager) Note(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:
@@ -98,7 +98,7 @@ func (m *Manager) wanted(profile string) bool {
 	return g != nil && g.wanted
 }
 
-// Beside lets the gateway of a profile run although the multiplexer serves the profile, until the gateway is stopped.
+// Beside allows the gateway of a profile to run although the multiplexer serves the profile, until the gateway is stopped.
 func (m *Manager) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
@@ -106,7 +106,8 @@ func (m *Manager) Beside(service string) {
 	}
 }
 
-// Refuse returns an error for a gateway that must not be started, because the default profile's gateway serves its profile.
+// Refuse returns an error if a gateway must not be started, because the default profile's gateway serves its profile. It returns
+// nil if the gateway may start.
 func (m *Manager) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.Beside(profile) {
@@ -115,23 +116,23 @@ func (m *Manager) Refuse(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// runningThoughServed returns the gateways that run although, according to the configuration, the default profile's gateway serves their
-// profiles.
+// runningThoughServed returns the gateways that run although, according to the topology t, the default profile's gateway serves
+// their profiles.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.Beside(s.Profile)
 	})
 }
 
-// downThoughUnserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
-// profiles.
+// downThoughUnserved returns the gateways that are down and wanted up, and whose profiles the default profile's gateway does not
+// serve according to t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.wanted(s.Profile)
 	})
 }
 
-// others returns the gateways that match, without the default profile's.
+// others returns the gateways for which match returns true. It leaves out the default profile's.
 func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
@@ -141,11 +142,11 @@ func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) 
 	return names
 }
 
-// retireTime limits the wait for gateways to end before the multiplexer starts. A KILL comes earlier.
+// retireTime limits the wait for gateways to end before the multiplexer starts. They get SIGKILL before that.
 const retireTime = 2 * time.Minute
 
 // retire ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
-// ended. Their desired states stay on the volume.
+// ended. The desired states of their profiles stay on the volume.
 func (m *Manager) retire(ctx context.Context, t profiles.Topology) error {
 	names := m.runningThoughServed(t)
 	for _, name := range names {
@@ -171,7 +172,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition waits until the function what returns "". Any other result describes what is missing, and becomes part of the error.
+// awaitCondition waits until the function what returns "". Any other result describes the missing condition, and becomes part of
+// the error.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -189,10 +191,10 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	}
 }
 
-// noteTopology reads how the default profile's gateway, which has just started, serves the profiles. After a change it ends
+// noteTopology reads the topology with which the default profile's gateway has just started. If the topology has changed, it ends
 // gateways whose profiles would be served twice, or starts wanted gateways again.
 func (m *Manager) noteTopology(ctx context.Context) {
-	run := m.defaultRun() // read before the rest: a run that begins later is handled separately
+	run := m.defaultRun() // read first, because a run that begins later is handled separately
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
 		m.say("cannot tell whether the default profile serves the others: %v", err)
@@ -225,8 +227,9 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 }
 
-// makeWay is called when the default gateway was started without a command, as after a crash, and now serves profiles whose own
-// gateways run. It ends the default gateway, then the other gateways, and then starts the default gateway again.
+// makeWay is called when the default profile's gateway has started without a command, for instance after a crash, and now serves
+// profiles whose own gateways run. It ends the default profile's gateway and then the others. Then it starts the default
+// profile's gateway again.
 func (m *Manager) makeWay(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -257,8 +260,8 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed reads from the state file of the default profile's running gateway which profiles it serves. If these are more than
-// expected, the configuration has changed while the gateway was starting, so the configuration is read again.
+// noteServed reads from the state file of the default profile's running gateway which profiles it serves. If it serves more than
+// expected, the configuration has changed while it was starting. The topology is then read again.
 func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
@@ -275,8 +278,8 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	m.serving.Store(&now)
 }
 
-// Topology changes which gateways serve the profiles. With dry it only reports the effect of such a change. During the change no
-// profile is served twice. A change that has begun is completed, even if the client stops waiting.
+// Topology changes which gateways serve the profiles. If dry is set, it only reports the effect of such a change. During the
+// change no profile is served twice. A change that has begun is completed, even if the client stops waiting.
 func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
@@ -348,10 +351,10 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 	return out, nil
 }
 
-// noteExclusives stores the exclusive values of a gateway that has come up, and warns if another living gateway uses one of them
-// too.
+// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running gateway
+// uses one of them too.
 func (m *Manager) noteExclusives(service, profile string) {
-	list, _ := m.Store.Exclusives(profile) // an unreadable file can't be compared
+	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, there is nothing to compare
 	m.mu.Lock()
 	m.recordOf(profile).exclusives = list
 	m.mu.Unlock()
@@ -362,7 +365,7 @@ func (m *Manager) noteExclusives(service, profile string) {
 	}
 }
 
-// clash describes an exclusive value that a living gateway shares with another one: two programs that use one token lose
+// clash describes an exclusive value that a running gateway shares with another one. Two programs that use the same token lose
 // messages.
 func (m *Manager) clash(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {

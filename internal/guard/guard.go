@@ -1,10 +1,10 @@
 // Package guard makes sure that no panic of a goroutine ends PID 1 silently.
 //
-// Every goroutine that hinit starts begins with a deferred [Catch]. In a process with a handler (the init) the handler gets every
-// panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends the process as usual. A fatal
-// error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
+// Every goroutine that hinit starts begins with a deferred [Catch]. In a process that has set a handler, as PID 1 does, the
+// handler is called with every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends
+// the process as usual. A fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
 //
-// The package owns no goroutine and, besides the handler, no state.
+// The package owns no goroutine, and the handler is its only state.
 package guard
 
 import (
@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// Handler handles a panic, in the goroutine that panicked. doing describes what the goroutine did. When Handler returns, the
-// goroutine ends.
+// Handler handles a panic, in the goroutine that panicked. doing describes what the goroutine was doing. When Handler returns,
+// the goroutine ends.
 type Handler func(doing string, value any, stack []byte)
 
 // handler is shared by the whole process, because any goroutine of any package may panic.
@@ -28,7 +28,8 @@ func Handle(h Handler) {
 	handler.Store(&h)
 }
 
-// Catch must be deferred as the first statement of a goroutine. doing says what the goroutine does, for people.
+// Catch passes a panic of this goroutine to the handler. It must be deferred as the first statement of a goroutine. doing
+// describes the goroutine's work for error messages.
 func Catch(doing string) {
 	h := handler.Load()
 	if h == nil {
@@ -39,7 +40,7 @@ func Catch(doing string) {
 	}
 }
 
-// Go runs f in a goroutine with a Catch.
+// Go runs f in a new goroutine with a deferred Catch.
 func Go(doing string, f func()) {
 	go func() {
 		defer Catch(doing)
@@ -47,7 +48,7 @@ func Go(doing string, f func()) {
 	}()
 }
 
-// Func returns f with a Catch, for a timer.
+// Func returns a function that calls f with a deferred Catch. It is meant for timers, which run f in a goroutine.
 func Func(doing string, f func()) func() {
 	return func() {
 		defer Catch(doing)

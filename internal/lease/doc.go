@@ -1,18 +1,20 @@
-// Package lease keeps two inits from serving one data volume, by the kernel's own locks.
+// Package lease makes sure that only one init serves a data volume, by the kernel's own locks.
 //
 // [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) on the data directory's inode. The kernel
 // releases that lock when the process ends, in whatever way, and never while it is paused. A process that can only use the mount
 // point can't replace its inode. There is no record, no heartbeat and no timer.
 //
-// A network file system keeps the lock of a directory on one machine only. If the server keeps the locks of files, a Volume also
+// A network file system keeps the lock of a directory on one machine only. If its server keeps the locks of files, a Volume also
 // holds a write lock on the file .hinit/lock (F_OFD_SETLK of fcntl(2)). Every ten seconds it confirms that the server still
 // answers and that the name still leads to the locked file. After 30 seconds without an answer the lock counts as lost; servers
 // keep the lock of a silent client for longer.
 //
+// [Held] implements Lock with a lease that a program of the operator holds elsewhere, and reports to hinit.
+//
 // Any process that can open the data directory can lock it. Such a process in another container can delay the next start of an
-// init. It can't take the lock from an init that holds it. [Holder] describes such a process.
+// init, but it can't take the lock from an init that holds it. [Holder] describes the process that holds the lock.
 //
 // Every call that may wait for the volume takes a turn of [blocking.Volume]. The package owns one goroutine while Acquire waits,
-// and one while a lock on a network file system is held. All methods may be called from several goroutines, but Acquire only by
-// one at a time.
+// and one while it watches a lock that can be lost. All methods may be called from several goroutines, but Acquire only by one at
+// a time.
 package lease

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// noteName is the file in which a holder describes itself. The agent can write it, so it is only shown and decides nothing.
+	// noteName is the file in which the holder of the lock describes itself. The agent can write to it, so it is only displayed and
+	// decides nothing.
 	noteName = DirName + "/holder"
 	mostNote = 1024
 	mostWord = 64
@@ -25,14 +26,14 @@ const (
 
 // Holder describes the process that holds the lock.
 type Holder struct {
-	// Host and Since come from the note of the last hinit that took the lock. Host is "" without a note.
+	// Host and Since come from the note of the last hinit that took the lock. Host is "" if there is no note.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the
-	// process belongs to root or to hinit's user. Command is its name.
+	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the process
+	// belongs to root or to hinit's user. Command is the name of the process.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
-	// Lease says that Host holds the lease, according to the lease program.
+	// Lease says that Host is the holder of the lease, as the lease program reports it.
 	Lease bool `json:"-"`
 }
 
@@ -49,15 +50,15 @@ func (h Holder) String() string {
 	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
-// placeOf returns a directory in the notation of /proc/locks.
+// placeOf returns the identity of a directory as it appears in /proc/locks.
 func placeOf(dir *os.File) string {
 	var st unix.Stat_t
 	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the number is 0, and no file has that number
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known of the holder. It doesn't wait for the volume: it returns the note as last read, and starts
-// reading it again.
+// holder returns what is known about the process that holds the lock. at is the directory as in /proc/locks. It doesn't wait for
+// the volume: it returns the note as last read, and starts to read it again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -70,14 +71,15 @@ func (v *Volume) holder(at string) Holder {
 	return h
 }
 
-// stranger returns a process of this container that has locked the place and belongs neither to root nor to the user own.
+// stranger returns a process of this container that has locked the directory at, and that belongs neither to root nor to the user
+// own.
 func stranger(at string, own int) (pid int, command string) {
-	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result has less information
+	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
 		status := procstat.StatusOf(strconv.Itoa(holder))
-		// another hinit runs as this user, or as root if it is PID 1
+		// another hinit would run as this user, or as root if it is PID 1
 		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
 			pid, command = holder, printable(strings.Join(status.Fields("Name"), " "))
 		}
@@ -85,7 +87,7 @@ func stranger(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readNote reads the note.
+// readNote reads the note of the last holder and stores it in v.note.
 func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(noteName, mostNote)
@@ -97,13 +99,14 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote writes the note about this holder. On a local disk it also removes files of older versions. It works as the agent,
-// because the agent could give one of these names to any directory, and root would remove that directory.
+// leaveNote writes the note that describes this process as the holder. If local is set, the volume is a local disk, and leaveNote
+// also removes files of older versions. It does that as the agent's user. As root it could be tricked, because the agent could
+// give one of these names to any directory.
 func (v *Volume) leaveNote(local bool) {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note decides nothing
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // the next start removes the rest
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // what this does not remove, the next start does
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
@@ -116,7 +119,7 @@ func (v *Volume) leaveNote(local bool) {
 	})
 }
 
-// printable makes a text from the note safe to display.
+// printable makes text that the agent may have written safe to display.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -27,8 +27,8 @@ import (
 type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
-	// If another process holds the lock, it calls busy once, before it waits. busy must not block. The function that busy gets
-	// returns what is known of the holder at that time; it doesn't block.
+	// If another process holds the lock, Acquire calls busy once, before it waits. busy must not block. Its argument, holder,
+	// returns what is known about the other process at that time; holder doesn't block.
 	//
 	// lost receives the reason when the lock is lost, at most once. lost is nil if the lock lasts as long as this process. When ctx
 	// ends, the lock is still held but no longer watched.
@@ -36,24 +36,25 @@ type Lock interface {
 	// An error is the cause of ctx, or says why the volume can't be locked. In the second case nothing prevents another init from
 	// serving it.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
-	// Check returns nil if services may be started under the lock that Acquire has returned. After a pause of this process it
-	// fails until the lock has been confirmed again. It doesn't block.
+	// Check returns nil if services may be started now, because the lock is held. After this process was paused, Check fails until
+	// the lock has been confirmed again. It doesn't block.
 	Check() error
 	// HandOver returns the state that the next program needs. It doesn't block.
 	HandOver() *Handover
-	// TakeOver makes the next Acquire continue with the lock that the program before re-execution held. If old is nil, it does
+	// TakeOver makes the next Acquire continue with the lock that the program before a re-execution held. If old is nil, it does
 	// nothing.
 	TakeOver(old *Handover)
 }
 
-// Times for a lock that a server keeps. Servers release the lock of a silent client after 40 to 90 seconds.
+// Times for a lock that the server of a network file system keeps. Servers release the lock of a silent client after 40 to 90
+// seconds.
 const (
 	proveEvery = 10 * time.Second
-	proveTime  = 19 * time.Second // limit for an answer
+	proveTime  = 19 * time.Second // limit for the server's answer
 	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
-	askEvery   = time.Second      // between two tries while another machine holds the lock
+	askEvery   = time.Second      // between two tries to get the lock while another machine holds it
 
-	// DirName is the directory of the lock file and the note, in the data directory.
+	// DirName is the directory of the lock file and the note, below the data directory.
 	DirName = ".hinit"
 
 	lockName = DirName + "/lock"
@@ -65,7 +66,7 @@ type Volume struct {
 	actor *fsutil.Actor
 	warn  func(string)
 
-	// Tests set other values.
+	// Tests replace the functions and durations below.
 	every   time.Duration // proveEvery
 	time    time.Duration // proveTime
 	sharing func(dir *os.File) (shared bool, alone string)
@@ -73,25 +74,25 @@ type Volume struct {
 
 	mu     sync.Mutex
 	held   Handover
-	lost   bool          // the lock was lost: held must not be used any more
-	proved time.Duration // when the last confirmation of held.File began, by CLOCK_BOOTTIME
+	lost   bool          // the lock was lost, so held must not be used any more
+	proved time.Duration // when the last successful confirmation of held.File began, by CLOCK_BOOTTIME
 
 	note    atomic.Pointer[Holder]
-	reading atomic.Bool // the note is being read
+	reading atomic.Bool // whether the note is being read
 }
 
-// Handover has the locked files of a Volume, for the next program of this process. A nil file is not locked.
+// Handover has the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
 type Handover struct {
-	Lock *os.File `reexec:"FD"` // the open lease directory, whose descriptor holds the lock; older versions hand it over as "FD"
-	File *os.File // the lock file, on a network file system
+	Lock *os.File `reexec:"FD"` // the open data directory, whose descriptor holds the lock; older versions hand it over as "FD"
+	File *os.File // the lock file on a network file system, nil on a local one
 
 	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without one
 }
 
 func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even after an error
 
-// NewVolume returns the lock of a data directory. It touches nothing. Files in the directory are used with the identity of actor.
-// warn gets warnings for people, possibly repeated; it must not block.
+// NewVolume returns the lock of the data directory home. It touches nothing. Files in the directory are used with the identity of
+// actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, time: proveTime, sharing: sharing, prove: (*Volume).proveLock}
 	v.note.Store(&Holder{})
@@ -101,9 +102,9 @@ func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 // Acquire implements [Lock].
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
-	old, inherits := v.held, v.held.Lock != nil && !v.lost // locked by the program before re-execution
+	old, inherits := v.held, v.held.Lock != nil && !v.lost // inherits: the program before a re-execution holds the lock
 	v.mu.Unlock()
-	if !inherits { // the calls to the volume can't be interrupted, so ctx is watched separately
+	if !inherits { // calls to the volume can't be interrupted, so ctx is watched separately
 		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
 			return nil, err
 		}
@@ -168,7 +169,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.leaveNote(!shared && alone == "") // only a volume that accepts writes is served
+	v.leaveNote(!shared && alone == "") // only a volume on which hinit can write is served
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()
@@ -203,7 +204,7 @@ func now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// drop releases a lock that was lost.
+// drop releases the files of a lock that was lost.
 func (v *Volume) drop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -236,23 +237,24 @@ func (v *Volume) HandOver() *Handover {
 	return &Handover{}
 }
 
-// TakeOver implements [Lock]: the next Acquire returns at once if the program before re-execution held the lock.
+// TakeOver implements [Lock]. The next Acquire returns at once if the program before a re-execution held the lock.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
 		v.held = *old
 	}
 }
 
-// serverKeeps lists the file systems whose server keeps the locks of files, with the mount options that turn that off.
+// serverKeeps lists the network file systems whose server keeps the locks of files, each with the mount options that turn that
+// off.
 var serverKeeps = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
 
-// sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that
-// other machines may use without seeing the locks; it is "" for a local one.
+// sharing reports whether the file system of a directory has a server that keeps the locks of files. If other machines may use
+// the file system without seeing the locks, alone says why; otherwise alone is "".
 func sharing(dir *os.File) (shared bool, alone string) {
-	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // tests treat any volume as a server's
+	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // for tests: any volume has a server
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {
@@ -264,7 +266,7 @@ func sharing(dir *os.File) (shared bool, alone string) {
 	return sharingOf(mounts, st.Mnt_id)
 }
 
-// sharingOf is sharing for the mount with a number, given the table of mounts (proc(5), mountinfo).
+// sharingOf is sharing for the mount with number id. mounts is the table of mounts (proc(5), mountinfo).
 func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")
@@ -318,7 +320,7 @@ var (
 	errNoLocks = errors.New("its files can't be locked")
 )
 
-// relock locks a file, or confirms an existing lock with the server.
+// relock locks a file, or confirms with the server that it is still locked.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	switch {
@@ -330,7 +332,7 @@ func relock(file *os.File) error {
 	return err
 }
 
-// checkLockName checks that the name of the lock file still leads to the locked one. It opens the file again, which asks the
+// checkLockName checks that the name of the lock file still leads to the locked file. It opens the name again, which asks the
 // server.
 func checkLockName(d *fsutil.Dir, file *os.File) error {
 	named, err := d.Open(lockName)
@@ -346,16 +348,16 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 	return err
 }
 
-// proveLock asks the server whether this process still holds the lock.
+// proveLock asks the server whether this process still holds the lock, and returns an error if it doesn't.
 func (v *Volume) proveLock(file *os.File) error {
 	return v.withDir(func(d *fsutil.Dir) error {
-		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer the read
 		_, err := file.ReadAt(make([]byte, 1), 0)
 		return errors.Join(err, checkLockName(d, file), relock(file))
 	})
 }
 
-// proveRegularly confirms the lock of a file periodically, until that fails or ctx ends.
+// proveRegularly confirms the lock of a file every v.every, until that fails or ctx ends. It sends the failure to lost.
 func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
 		if !pause.For(ctx, v.every) {

@@ -14,19 +14,21 @@ import (
 	"hinit/internal/pause"
 )
 
-// The messages of the lease program, see [Held.Message].
+// The messages of the lease program begin with these words, see [Held.Message].
 const (
-	heldWord  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
-	waitsWord = "waits " // then the name of the holder of the lease
+	heldWord  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
+	waitsWord = "waits " // followed by the name of the holder of the lease
 )
 
-// longestWait limits each sleep until a deadline: Go's timers stop while the machine sleeps, and CLOCK_BOOTTIME doesn't.
+// longestWait limits each sleep until the end of the lease, because Go's timers stop while the machine sleeps, and CLOCK_BOOTTIME
+// doesn't.
 const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// Held is the [Lock] of a volume for which a program holds a lease elsewhere. The program reports until when it holds the lease,
-// by the clock of this machine. All services that need the lock must be dead by then, even if the program has died.
+// Held is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds the
+// lease. It reports until when it holds it, by the clock of this machine. All services that need the lock must have ended by
+// then, even if the program has died.
 //
 // Held also locks the data directory, which keeps two inits of one machine apart.
 type Held struct {
@@ -36,19 +38,20 @@ type Held struct {
 
 	messages    sync.Mutex
 	until       time.Duration // end of the lease, by CLOCK_BOOTTIME
-	otherHolder Holder        // holder of the lease, if it is another machine
+	otherHolder Holder        // other machine that holds the lease, if the program waits
 	waits       bool          // the program has reported that it waits
-	resumes     bool          // Acquire must continue the lease of the program before re-execution
+	resumes     bool          // the next Acquire must continue the lease of the program before a re-execution
 }
 
-// NewHeld returns the lock of a data directory with a lease. Apart from the lease it is like NewVolume.
+// NewHeld returns the lock of a data directory that a lease protects. The parameters are those for NewVolume.
 func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
 	v := NewVolume(home, actor, warn)
-	v.sharing = func(*os.File) (bool, string) { return false, "" } // other machines are excluded by the lease
+	v.sharing = func(*os.File) (bool, string) { return false, "" } // the lease excludes other machines
 	return &Held{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores anything else. It doesn't block.
+// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other message. It doesn't
+// block.
 func (p *Held) Message(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
@@ -65,7 +68,7 @@ func (p *Held) Message(words string) {
 	pause.Wake(p.news)
 }
 
-// remaining returns how much time of the lease is left, and whether the program waits for another holder.
+// remaining returns how long the lease still lasts, and whether the program waits because another machine holds it.
 func (p *Held) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
@@ -113,7 +116,7 @@ func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lo
 	return end, nil
 }
 
-// watch waits for the end of the lease, and reports it.
+// watch waits until the lease has ended, and sends the reason to lost.
 func (p *Held) watch(ctx context.Context, lost chan<- error) {
 	for {
 		left, _ := p.remaining()
@@ -160,7 +163,7 @@ func (p *Held) HandOver() *Handover {
 	return h
 }
 
-// TakeOver implements [Lock]. If the lease has ended meanwhile, it is lost at once.
+// TakeOver implements [Lock]. If the lease has ended meanwhile, it counts as lost at once.
 func (p *Held) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {

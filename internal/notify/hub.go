@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// datagramsPerPause is the number of datagrams of a service that are read within a pause. A service that sends more waits in
-	// its sendmsg(2).
+	// datagramsPerPause is how many datagrams of a service are read within a pause. A service that sends more has to wait in its
+	// sendmsg(2).
 	datagramsPerPause = 64
 	pause             = 250 * time.Millisecond
 )
 
 // Hub holds the sockets of all services. Its methods may be called from any goroutine.
 type Hub struct {
-	// tell gets each message, with the service whose socket got it and the process that sent it. The calls for one service come
-	// one after the other.
+	// tell is called with each message, the service whose socket received it, and the process that sent it. The calls for one
+	// service come one after the other.
 	tell func(service string, pid int, m Message)
 
-	mu      sync.Mutex // never held while anything waits
+	mu      sync.Mutex // never held during a call that may block
 	sockets map[string]*socket
 }
 
@@ -31,7 +31,7 @@ func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{tell: tell, sockets: make(map[string]*socket)}
 }
 
-// Listen creates a socket for a service below dir, which the given user may write to, and returns its path. It keeps an existing
+// Listen creates a socket for a service below dir, to which the given user may write, and returns its path. It keeps an existing
 // socket for the same user. It may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
 	if s := h.socketOf(service); s != nil && s.UID == uid && s.GID == gid {
@@ -52,7 +52,7 @@ func (h *Hub) socketOf(service string) *socket {
 	return h.sockets[service]
 }
 
-// setSocket sets the socket of a service, nil for none.
+// setSocket replaces the socket of a service and closes the old one. s is nil for no socket.
 func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
@@ -68,10 +68,10 @@ func (h *Hub) setSocket(service string, s *socket) {
 	}
 }
 
-// Drop closes the socket of a service, if any. The file stays, without a receiver.
+// Drop closes the socket of a service, if there is one. The socket file stays, but nothing receives from it.
 func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
-// Drain handles the unread messages of a service, up to one burst.
+// Drain handles the unread messages of a service, at most datagramsPerPause of them.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
 		s.readBurst(func(pid int, m Message) { h.tell(service, pid, m) })
@@ -102,10 +102,10 @@ func (h *Hub) startReader(service string, s *socket) {
 	})
 }
 
-// Handover is the state that a hub passes on when PID 1 executes itself again.
+// Handover is the state of a hub that a re-execution hands over to the next program of PID 1.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets with all unread messages, or nil if there are none.
+// HandOver returns the sockets, which still hold all unread messages, or nil if there are none.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +119,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver gives a new hub the state of an old one; nil means a hub without sockets.
+// TakeOver makes a new hub continue with the sockets of an old one; nil means no sockets.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -133,17 +133,18 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars returns the variables of the protocol. hinit must not pass its own values to services, because their messages would go to
-// the program that started hinit.
+// Vars returns the names of the environment variables of the protocol. hinit must not pass on its own values to services, because
+// their messages would then go to the program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
-// The variables that a service gets.
+// Environment variables that a service gets.
 const (
 	SocketVar   = "NOTIFY_SOCKET"
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns the variables for a service with a socket. If every is positive, they include a watchdog interval.
+// Environ returns the environment variables for a service with a socket at path. If every is positive, they include the watchdog
+// interval.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage is the size of the largest accepted datagram, as for systemd.
+// MaxMessage is the size of the largest accepted datagram, in bytes. systemd has the same limit.
 const MaxMessage = 4096
 
 const (
@@ -20,23 +20,23 @@ const (
 	maxTime = 24 * time.Hour
 )
 
-// Message is the content of one datagram. The zero value has no content.
+// Message is the content of one datagram. The zero value means a datagram without known content.
 type Message struct {
 	Ready, Stopping, Reloading bool
 
 	Status    string // one line without control characters
-	HasStatus bool   // the message has a STATUS, perhaps an empty one
+	HasStatus bool   // the message has a STATUS, which may be empty
 
 	Alive    bool          // WATCHDOG=1
 	Failed   bool          // WATCHDOG=trigger
-	Every    time.Duration // WATCHDOG_USEC: the interval from now on; 0 for no watchdog
+	Every    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
 	HasEvery bool
-	Extend   time.Duration // EXTEND_TIMEOUT_USEC: the time that the service needs, from now on; 0 if the message has none
+	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs; 0 if the message has none
 
-	Lease string // X_HINIT_LEASE: report of the lease program about the lease, one line without control characters
+	Lease string // X_HINIT_LEASE: what the lease program reports about the lease, one line without control characters
 }
 
-// Parse parses a datagram: lines NAME=VALUE. It ignores unknown and invalid lines.
+// Parse parses a datagram, which consists of lines NAME=VALUE. It ignores unknown and invalid lines.
 func Parse(data []byte) (m Message) {
 	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
 		name, value, _ := strings.Cut(string(line), "=")
@@ -78,7 +78,8 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
 }
 
-// displayLine makes one line for display of a text: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
+// displayLine returns text as one line that is safe to display: no control characters, no invalid UTF-8, at most [maxStatus]
+// bytes.
 func displayLine(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -12,8 +12,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Send sends a message to the socket at path, a file or "@name". It doesn't wait for a receiver that reads nothing, but may wait
-// for the disk.
+// Send sends a message to the socket at path, which is a file name or an abstract "@name". If the receiver's queue is full, it
+// fails instead of waiting. It may wait for the disk.
 func Send(path, text string) error {
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > maxPath {
 		return fmt.Errorf("expected an absolute path of at most %d bytes, or a name after @", maxPath)
@@ -29,11 +29,11 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience limits the wait until the program that started the container reads a message.
+// outerPatience limits how long Outer takes, because the path may be on a disk that hangs.
 const outerPatience = 5 * time.Second
 
-// Outer sends a message to the program that started this container, if that program accepts messages, like systemd and podman
-// --sdnotify=container. It blocks for at most five seconds.
+// Outer sends a message to the program that started this container, if it has set NOTIFY_SOCKET, as systemd and podman
+// --sdnotify=container do. It blocks for at most five seconds.
 func Outer(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

@@ -20,18 +20,19 @@ const (
 	maxPath = 107
 )
 
-// socket gets the messages of one service.
+// socket receives the messages of one service.
 type socket struct {
 	File *os.File
 	Path string
 	UID  uint32 // the user who may write to the socket
 	GID  uint32
 
-	mu  sync.Mutex `reexec:"-"` // held during the read of datagrams
+	mu  sync.Mutex `reexec:"-"` // held while datagrams are read
 	buf []byte     `reexec:"-"`
 }
 
-// listen creates the socket of a service below dir, and replaces a socket from an earlier container. It may block on the disk.
+// listen creates the socket of a service below dir. It replaces a socket file that an earlier container has left. It may block on
+// the disk.
 func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	path := dir + "/" + dirName + "/" + service
 	if len(path) > maxPath {
@@ -46,7 +47,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The file gets the mode of the descriptor, so no process can write to it before its owner is set.
+	// The socket file gets the mode of the descriptor, so no other process can write to it before its owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -95,10 +96,10 @@ func openDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// credSpace is enough for the sender's credentials and no more. So the kernel never opens descriptors that a sender passes.
+// credSpace is exactly the space for the sender's credentials. So the kernel never opens file descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// readBurst passes up to [burst] datagrams to each, and returns their number.
+// readBurst calls each with up to datagramsPerPause messages, and returns how many datagrams it has read.
 func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,8 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// readOne handles the first datagram, if any. It removes the datagram from the socket only after each has returned.
+// readOne handles the first datagram in the socket, if there is one. It removes the datagram only after each has returned, so
+// that a re-execution loses none.
 func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -144,7 +146,7 @@ func receive(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.S
 	}
 }
 
-// senderPID returns the process that sent a datagram, 0 if the process is not in this PID namespace.
+// senderPID returns the PID of the process that sent a datagram, 0 if that process is not in this PID namespace.
 func senderPID(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package pause waits, and wakes a goroutine that waits. It owns no goroutine.
+// Package pause has two functions for goroutines: one waits for a time, the other wakes a goroutine that waits. It owns no
+// goroutine.
 package pause
 
 import (
@@ -15,8 +16,8 @@ func For(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Wake puts a token into a channel of capacity 1, from which a goroutine takes it when it waits next. It does not block: if a token is
-// waiting already, that is enough.
+// Wake puts a token into a channel of capacity 1, from which a goroutine takes it when it waits next. It does not block: a token
+// that is already there is enough.
 func Wake(asleep chan<- struct{}) {
 	select {
 	case asleep <- struct{}{}:

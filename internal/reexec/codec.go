@@ -35,10 +35,10 @@ type Codec struct {
 	files map[int]*os.File
 }
 
-// NewCodec returns a codec that converts times by the present time.
+// NewCodec returns a codec that converts times relative to now.
 func NewCodec() *Codec {
 	c, best := &Codec{files: map[int]*os.File{0: os.Stdin, 1: os.Stdout, 2: os.Stderr}}, int64(math.MaxInt64)
-	// A delay between the two clock readings would shift all times. So take the quickest of ten.
+	// A delay between the two clock readings would shift all times, so take the quickest of ten readings.
 	for range 10 {
 		before := monotonic()
 		now := time.Now()
@@ -49,7 +49,7 @@ func NewCodec() *Codec {
 	return c
 }
 
-// Keep returns the descriptors that Encode has encoded, without repetitions.
+// Keep returns the file descriptors in the encoded state, without duplicates.
 func (c *Codec) Keep() []int { return c.keep }
 
 // field is a field of a struct as it is encoded.
@@ -59,7 +59,7 @@ type field struct {
 	v    reflect.Value
 }
 
-// encodedFields returns the fields of a struct that are encoded.
+// encodedFields returns the fields of a struct that are encoded, including the fields of embedded structs.
 func encodedFields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -79,12 +79,12 @@ func encodedFields(v reflect.Value) (list []field) {
 	return list
 }
 
-// accessible makes an unexported field accessible to reflect.
+// accessible returns a value for v through which reflect can read and write an unexported field.
 func accessible(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// encodedTime is an encoded time.
+// encodedTime is the encoding of a time.
 type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
@@ -103,7 +103,7 @@ func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	return json.Marshal(tree)
 }
 
-// rawString is an encoded string that is not UTF-8, which JSON can't represent.
+// rawString is the encoding of a string that is not UTF-8, which JSON can't represent.
 type rawString struct {
 	Bytes []byte `json:"bytes"`
 }
@@ -172,8 +172,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file without a change to the file. It returns -1 for a nil or closed
-// file.
+// descriptorOf returns the descriptor number of an open file, and notes it for Keep. It does not change the file, unlike Fd. It
+// returns -1 for a nil or closed file.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
@@ -185,7 +185,7 @@ func (c *Codec) descriptorOf(f *os.File) int {
 	return fd
 }
 
-// fileOf is the inverse of number.
+// fileOf returns the file with a descriptor number. It is the inverse of descriptorOf.
 func (c *Codec) fileOf(fd int) *os.File {
 	if fd < 0 {
 		return nil
@@ -245,7 +245,7 @@ func (c *Codec) encodeTime(t time.Time) any {
 	return m
 }
 
-// Decode decodes the JSON into the value that v points to. Fields without a value in the JSON don't change.
+// Decode decodes the JSON into the value that v points to. Fields that the JSON does not have keep their value.
 func (c *Codec) Decode(data json.RawMessage, v any) error {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer || at.IsNil() {

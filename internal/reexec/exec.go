@@ -16,37 +16,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Var is the environment variable with the descriptor number of the memory file.
+// Var is the environment variable that holds the descriptor number of the memory file.
 const Var = "HINIT_HANDOVER"
 
-// envelope is the content of the memory file.
+// envelope is the content of the memory file, as JSON.
 type envelope struct {
 	PID     int             `json:"pid"`
 	State   json.RawMessage `json:"state"`
 	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // since when HUP, INT, QUIT and TERM are lost, in nanoseconds of CLOCK_MONOTONIC
+	Deaf    int64           `json:"deaf"` // since when HUP, INT, QUIT and TERM are lost, in ns of CLOCK_MONOTONIC
 }
 
-// Program describes the program that replaces this one.
+// Program describes the program that is to replace this one.
 type Program struct {
 	Path  string          // path of the executable
 	Argv  []string        // includes argv[0]
-	Env   []string        // Become adds Var
+	Env   []string        // environment; Become adds Var
 	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
 	State json.RawMessage // the state for the new program
-	// Signals lists the signals that the new program handles. They wait in the kernel from the call of Late until the new program
-	// accepts them. The exceptions are HUP, INT, QUIT and TERM: the Go runtime unblocks these early (runtime, blockableSig). They
-	// are lost, for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. From the call of Late on, they wait in the kernel until the new
+	// program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime unblocks early (runtime,
+	// blockableSig). They are lost, for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// Late returns the signals that were delivered and not handled. Become calls Late as late as possible. The new program gets
-	// these signals from Take.
+	// Late returns the signals that were delivered to this program and that it has not handled. Become calls it as late as possible.
+	// The new program gets these signals from Take.
 	Late func() []syscall.Signal
-	// Knows says that the program can continue stopped processes, see [Halted].
+	// Knows says that the new program can continue stopped processes, see [Halted].
 	Knows bool
 }
 
-// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. Meanwhile no
-// other goroutine may start a process, because the child would inherit the kept descriptors.
+// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. No other
+// goroutine may start a process during the call, because the child would inherit the descriptors in Keep.
 func (p *Program) Become() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -79,7 +79,7 @@ func (p *Program) Become() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first definition of a variable counts
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first definition would count
 		return strings.HasPrefix(kv, Var+"=") || strings.HasPrefix(kv, HaltVar+"=")
 	})
 	env = append(env, Var+"="+strconv.Itoa(int(memory.Fd())))
@@ -89,8 +89,8 @@ func (p *Program) Become() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// holdSignals makes the signals wait for the new program, as far as possible. undo restores the old state; call undo on the same
-// thread.
+// holdSignals makes signals wait in the kernel for the new program, as far as possible. undo restores the old state; call it on
+// the same thread.
 func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -116,15 +116,15 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 // alwaysUnblocked lists the signals that the Go runtime always unblocks.
 var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
-// sigaction has room for the kernel's struct sigaction.
+// sigaction is large enough for the kernel's struct sigaction.
 type sigaction [8]uintptr
 
 func exchangeAction(s syscall.Signal, set, old *sigaction) {
-	// 8 is the size of the kernel's signal set.
+	// 8 is the size of the kernel's signal set in bytes.
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
-// makeMemory creates the memory file and writes the envelope without its last part.
+// makeMemory creates the memory file and writes the envelope except for its last part, which sealMemory adds.
 func (p *Program) makeMemory() (*os.File, error) {
 	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -158,23 +158,23 @@ func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	return nil
 }
 
-// monotonic reads the clock that both programs share.
+// monotonic reads CLOCK_MONOTONIC, which goes on across the execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail: every kernel has this clock
 	return now.Nano()
 }
 
-// Taken is the state from the previous generation.
+// Taken is the state that the previous generation has handed over.
 type Taken struct {
 	State   json.RawMessage
-	Signals []syscall.Signal // signals that were delivered and not handled
-	Deaf    time.Duration    // the time until now in which HUP, INT, QUIT and TERM were lost
-	Halted  *Halted          // nil if no process was stopped for the change
+	Signals []syscall.Signal // signals that the old program got and did not handle
+	Deaf    time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
+	Halted  *Halted          // nil if no process was stopped for the re-execution
 	Stood   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
 }
 
-// Threads returns the limits of threads and processors for this program, 0 for no limit. taken may be nil.
+// Threads returns how many threads this program may create and how many processors it may use, 0 for no limit. taken may be nil.
 func (taken *Taken) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -182,11 +182,12 @@ func (taken *Taken) Threads() (threads, processors int) {
 	return taken.Halted.Threads, taken.Halted.Processors
 }
 
-// ErrNone is the error of Take in a process without a previous generation.
+// ErrNone is the error of Take if there is no previous generation.
 var ErrNone = errors.New("nothing was handed over")
 
-// Take returns the state from the previous generation, once. Without such a state the error is ErrNone. With any other error, the
-// result may still name stopped processes. Take also removes Var, so that no child gets it.
+// Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
+// still name stopped processes, which must be continued. Take works once: it removes Var from the environment, so that no child
+// gets it.
 func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
@@ -197,7 +198,7 @@ func Take() (out *Taken, err error) {
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // another program has set the variable, or an init outside of this one
+		return nil, ErrNone // another program has set the variable, for example an init outside of this one
 	}
 	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
@@ -224,7 +225,7 @@ func Take() (out *Taken, err error) {
 	return out, nil
 }
 
-// isMemory reports whether a descriptor is a sealed memory file.
+// isMemory reports whether a descriptor is a memory file sealed by sealMemory.
 func isMemory(fd int) bool {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err == nil && !strings.HasPrefix(name, "/memfd:hinit-handover") {

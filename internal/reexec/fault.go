@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// ExitFault is the container's exit code when hinit can't continue after a fault of its own (EX_SOFTWARE of sysexits(3)).
+	// ExitFault is the container's exit code when hinit can't continue after its own panic (EX_SOFTWARE of sysexits(3)).
 	ExitFault = 70
 	// faultWindow is the time after a fault in which a second fault ends the container.
 	faultWindow = time.Minute
-	// reportTime limits the time to write the report of a fault to the console and the disk.
+	// reportTime limits how long hinit waits until the report of a fault is written to the console and the disk.
 	reportTime = time.Second
 )
 
-// Panicked handles a panic in any goroutine except the supervisor's. The goroutine with the panic calls it. Panicked re-executes
-// hinit, which starts the goroutine again.
+// Panicked handles a panic in any goroutine except the supervisor's. The goroutine that panicked calls it. Panicked re-executes
+// hinit, which starts the goroutine again in the new program. If that is impossible, it shuts down the container.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.broken.CompareAndSwap(false, true) {
-		return // another fault is in progress
+		return // another fault is already being handled
 	}
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
@@ -41,8 +41,8 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	g.host.End(ExitFault, "hinit has a fault")
 }
 
-// SupervisorPanicked handles a panic of the supervisor, in its goroutine. When SupervisorPanicked returns, the supervisor has
-// ended for good.
+// SupervisorPanicked handles a panic of the supervisor's loop, in the loop's goroutine. It re-executes hinit. It returns only if
+// that is impossible; the loop has then ended for good.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
@@ -54,7 +54,8 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// awaitRoom repeats try while the only error is a lack of room for the new program's threads.
+// awaitRoom calls try again, for at most roomTime, while it fails only because there are too few free PIDs for the new program's
+// threads.
 func awaitRoom(try func() error) error {
 	for end := time.Now().Add(roomTime); ; <-time.After(roomTime / 20) {
 		if err := try(); !errors.Is(err, errNoRoom) || time.Now().After(end) {
@@ -70,7 +71,7 @@ func (g *Generation) giveUp(err error) {
 	g.failed.Store(true)
 }
 
-// countFault counts a fault. It returns an error if hinit must not re-execute itself any more.
+// countFault counts a fault. It returns an error if hinit must not re-execute itself after it.
 func (g *Generation) countFault() error {
 	now := time.Now()
 	for _, at := range g.faults {
@@ -85,14 +86,14 @@ func (g *Generation) countFault() error {
 	return nil
 }
 
-// writeReport writes the report of a fault to standard error and to a file. It waits at most reportTime.
+// writeReport writes the report of a fault to standard error and to a file. It waits for at most reportTime.
 func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
-	go func() { // without guard, because a panic here could be reported nowhere
+	go func() { // without package guard, because a panic here could not be reported
 		_, _ = os.Stderr.Write(b.Bytes()) // errors don't matter: hinit has no other place for the report
 		written <- struct{}{}
 	}()

@@ -17,30 +17,31 @@ import (
 	"hinit/internal/version"
 )
 
-// Format is the version of the encoded state. It changes when a later program could misunderstand the state. New keys don't
-// change Format.
+// Format is the version of the encoded state. It changes when another version of hinit could misunderstand the state. A new key
+// alone does not change it.
 const Format = 2
 
 // Self is the path of this process's program. It works even after the file was replaced or removed.
 const Self = "/proc/self/exe"
 
-// Host is the container, whose state passes from one generation to the next.
+// Host is the container that is handed over from one generation to the next.
 type Host interface {
-	// Claim locks the configuration of the container against changes until release. An error says why no re-execution is possible
-	// now.
+	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution is
+	// possible now.
 	Claim() (release func(), err error)
-	// Rest waits for operations that must not be interrupted, and prevents new ones until wake, which is never nil. After a fault
-	// Rest does as much as it can, and returns no error.
+	// Rest waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil. After a
+	// fault, Rest does as much as it can, and returns no error.
 	Rest(fault bool) (wake func(), err error)
-	// Yield calls f in the supervisor's goroutine, between two events. An error says that the supervisor has ended.
+	// Yield calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
 	Yield(f func()) error
-	// HandOver returns a pointer to the state for the next generation. The state includes past. It does not change until thaw,
-	// which is never nil. The generation calls HandOver in Yield, or the supervisor calls it after its fault.
+	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until the
+	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in Yield, or after a panic of the
+	// supervisor. fault says that a panic is the cause.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
-	// TakeLate returns the signals that were delivered and not handled; PutBack queues them again.
+	// TakeLate removes and returns the signals that were delivered and not handled; PutBack queues them again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
-	// LastEvents returns the last events, for the report of a fault.
+	// LastEvents returns the last events of the supervisor's history as text, for the report of a fault.
 	LastEvents() string
 	// Keep stores the report of a fault in a file that people can find.
 	Keep(name string, report []byte) (path string, err error)
@@ -50,48 +51,50 @@ type Host interface {
 	End(code int, reason string)
 }
 
-// Past describes this generation and the earlier ones to the next generation.
+// Past tells the next generation about this generation and the earlier ones.
 type Past struct {
 	Format int
 	Number int
-	Exe    string      // file of the container's program
+	Exe    string      // path of the container's program
 	Comm   string      // name of the process
-	Cause  string      // why it is replaced, for people
+	Cause  string      // why the program is replaced, for people
 	Faults []time.Time // times of faults within the last minute that caused a re-execution
 }
 
-// Generation is one program of this process, between two re-executions. Its methods may be called from any goroutine.
+// Generation is one program of this process: from its execution to the next re-execution. Its methods may be called from any
+// goroutine.
 type Generation struct {
 	Number  int
 	Version string // version of this program
-	Exe     string // file of the container's program
-	ID      string // identity of that file at the beginning of this generation, see [FileID]
+	Exe     string // path of the container's program
+	ID      string // identity of that file at the start of this generation, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  []time.Time // only the goroutine that handles a fault uses faults
+	faults  []time.Time // used only by the goroutine that handles a fault
 
-	settled atomic.Bool // the boot is over, so there is a state to pass on
+	settled atomic.Bool // the boot is over, so that there is a state to hand over
 	busy    atomic.Bool // a requested re-execution is in progress
-	broken  atomic.Bool // a fault is in progress
-	failed  atomic.Bool // the container ends because of faults
+	broken  atomic.Bool // a fault is being handled
+	failed  atomic.Bool // the container is shutting down because of a fault
 
 	mu      sync.Mutex
 	refused string
 }
 
-// First returns the first generation of a container. signals are the signals that the host handles.
+// First returns the first generation of a container. signals are the signals that host handles.
 func First(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(Self) // without /proc no re-execution is possible anyway
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
-// Follows makes g the successor of the generation that past describes.
+// Follows makes g the successor of the generation that handed over past.
 func (g *Generation) Follows(past Past) {
 	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
 	g.Settle()
 }
 
-// Understand decodes the state in taken into the value that state points to. It also restores the name of the process.
+// Understand decodes the state in taken into the value that state points to. past must be the part of that value that describes
+// the old generation. Understand fails if the old generation used another format. It also restores the name of the process.
 func Understand(taken *Taken, state any, past *Past) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
@@ -99,11 +102,11 @@ func Understand(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // without this the process has the name of the executed link
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // otherwise it has the name of the executed link
 	return nil
 }
 
-// GoesOn returns the line of the log after a re-execution: its cause, and for how long the signals waited.
+// GoesOn returns the line for the log after a re-execution: its cause, and how long signals were lost.
 func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
 	if taken.Halted != nil {
@@ -112,10 +115,10 @@ func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	return text
 }
 
-// Settle records that the boot is over.
+// Settle records that the boot is over, so that a re-execution is possible.
 func (g *Generation) Settle() { g.settled.Store(true) }
 
-// Failed reports whether the container ends because of faults.
+// Failed reports whether the container shuts down because of a fault.
 func (g *Generation) Failed() bool { return g.failed.Load() }
 
 // Refusal returns why the last requested re-execution failed, "" if none has failed.
@@ -131,8 +134,9 @@ func (g *Generation) refuse(reason string) {
 	g.refused = reason
 }
 
-// Ask checks whether this process can become binary ("" means its own file), and starts the re-execution. It returns the number
-// of this generation and doesn't wait: either the next generation begins, or Refusal returns an error.
+// Ask checks whether this process can execute binary ("" means its own file), and starts the re-execution in a goroutine. It
+// returns the number of this generation. It doesn't wait for the result: either the next generation begins, or Refusal returns
+// why not.
 func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
 	if binary == "" {
 		binary = g.Exe
@@ -166,8 +170,8 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, and the state is the same as before. over says that
-// the container has ended meanwhile.
+// replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows says that the
+// program can continue stopped processes. over says that the container has ended meanwhile.
 func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Rest(fault)
 	defer wake()
@@ -180,7 +184,7 @@ func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over
 	return false, err
 }
 
-// becomeProgram does the part of replace that runs in the supervisor's goroutine. It returns only after a failure.
+// becomeProgram does the part of replaceProgram that runs in the supervisor's goroutine. It returns only after a failure.
 func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}

@@ -20,39 +20,40 @@ import (
 )
 
 // HaltVar is the environment variable that tells the new program that the old one has stopped all other processes, see [Halted].
-// Package entry reads its first number before the Go runtime begins.
+// Package entry reads the first number in it before the Go runtime begins.
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plentyOfNumbers is a number of free process numbers that is always enough: no fork bomb uses so many while a program
-	// starts. With fewer free numbers, hinit stops all other processes.
+	// plentyOfNumbers is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
+	// free, hinit stops all other processes.
 	plentyOfNumbers = 1024
-	// outsideNumbers is the number of process numbers that may be used from outside of the container, as by docker exec, while
-	// all other processes are stopped.
+	// outsideNumbers is how many PIDs may be taken from outside of the container, for instance by docker exec, while all other
+	// processes are stopped.
 	outsideNumbers = 3
-	// spareThreads is the number of further threads that must be possible if the limit of the control group can't be read.
+	// spareThreads is how many additional threads it must be possible to create if the PID limit of the control group can't be read.
 	spareThreads = 64
-	// mostBefore limits how many stopped processes the variable lists. A number takes up to ten digits and a blank.
+	// mostBefore limits how many stopped processes the variable lists. A PID takes up to ten digits and a blank.
 	mostBefore = 10_000
-	// haltTime limits the time to stop the other processes. The supervisor waits meanwhile.
+	// haltTime limits the time to stop the other processes. The supervisor's loop waits meanwhile.
 	haltTime = 10 * time.Second
-	// roomTime limits the wait of a re-execution after a fault for free process numbers.
+	// roomTime limits how long a re-execution after a fault waits for free PIDs.
 	roomTime = 10 * time.Second
 )
 
-// errNoRoom is the cause in errors about too few free process numbers for the new program's threads.
+// errNoRoom is wrapped by errors about too few free PIDs for the new program's threads.
 var errNoRoom = errors.New("the new program might not get its threads")
 
-// Halted tells the new program that the old program has stopped every other process.
+// Halted tells the new program that the old program has stopped every other process, because few PIDs were free. The new program
+// continues them when it has its threads.
 type Halted struct {
-	Threads    int   // threads that the new program needs in addition to the first; a few more process numbers are free
+	Threads    int   // how many threads the new program needs besides its first; so many PIDs, and a few more, are free
 	Processors int   // GOMAXPROCS of the old program
 	since      int64 // when the processes were stopped, by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were stopped already before this time
+	before     []int // processes that were stopped already before that, and stay stopped
 }
 
 func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB for a variable. Processes beyond this limit continue like the others.
+	// execve(2) accepts at most 128 KiB for a variable. Processes beyond mostBefore are continued like the others.
 	before := h.before[:min(len(h.before), mostBefore)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
@@ -73,7 +74,8 @@ func parseHalted(text string) *Halted {
 	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume continues every process, and returns how long the processes were stopped. Call Resume when this program has its threads.
+// Resume continues the processes, and returns how long they were stopped. Call it when this program has created its threads. h
+// may be nil.
 func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
@@ -82,16 +84,16 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// makeRoom makes sure that the new program gets its threads. execve(2) frees the numbers of this program's threads. If other
-// processes take these numbers, the Go runtime of the new program ends the process. So if few numbers are free, makeRoom stops
-// all other processes; otherwise halted is nil. knows says that the new program will continue them.
+// makeRoom makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If other
+// processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, makeRoom stops all other
+// processes, and halted says so; otherwise halted is nil. knows says that the new program will continue them.
 func makeRoom(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can't stop other processes, so the present number of free process numbers must be enough.
+	// A subreaper can't stop other processes, so the PIDs that are free now must be enough.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfNumbers || os.Getpid() != 1) && roomFor(threads+spareThreads) {
 		return nil, nil
 	}
@@ -116,15 +118,15 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	return nil, err
 }
 
-// roomFor reports whether this process can create a number of threads now.
+// roomFor reports whether this process can create the given number of additional threads now.
 func roomFor(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return entry.HasRoomFor(threads)
 }
 
-// knowsHalt reports whether a program can continue stopped processes: then its file contains the name of the variable. knowsHalt
-// blocks on the disk.
+// knowsHalt reports whether a program can continue stopped processes. It can if its file contains the name of the variable.
+// knowsHalt blocks on the disk.
 func knowsHalt(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -140,6 +142,6 @@ func knowsHalt(path string) bool {
 		if err != nil && !errors.Is(err, io.EOF) || len(window) < len(HaltVar) {
 			return false
 		}
-		_, _ = b.Discard(len(window) - len(HaltVar) + 1) // can't fail: they are in the buffer
+		_, _ = b.Discard(len(window) - len(HaltVar) + 1) // can't fail: the bytes are in the buffer
 	}
 }

@@ -14,18 +14,18 @@ import (
 // Gateway says how to register the gateway of a profile.
 type Gateway struct {
 	Profile profiles.Profile
-	Start   bool      // start it
-	Down    bool      // its slot has a down file
+	Start   bool      // whether to start it
+	Down    bool      // whether its slot gets a down file, which keeps it down when the container starts
 	Used    time.Time // last use of the profile; zero if unknown
-	Now     bool      // wait for the slot before answer returns
+	Now     bool      // answer returns only when the slot exists
 
-	// Slotted says that a client has made the slot, which exports these variables.
+	// Slotted says that a client has made the slot. Exports are the variables that its run script exports.
 	Slotted bool
 	Exports map[string]string
 }
 
-// Gateway registers the gateway of a profile, at the boot and later. A known gateway keeps its desired state, unless Start is
-// set. The caller must call answer, which waits for the supervisor.
+// Gateway registers the gateway of a profile. A gateway that is already registered keeps its desired state, unless Start is set.
+// The caller must call answer, which waits for the supervisor.
 func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.isKnown(name)
@@ -36,7 +36,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 		r.slots[name] = slot{true, g.Exports}
 	}
 	r.mu.Unlock()
-	if !g.Slotted { // first, so that a client that sees the service in the status also finds the slot
+	if !g.Slotted { // made first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
@@ -60,7 +60,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	}
 }
 
-// gateway registers the gateway of a profile with the variables that its slot exports.
+// gateway registers the gateway of a profile, including the variables that its slot exports.
 func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
@@ -69,7 +69,7 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have replaced the slot meanwhile: then register once more with the new variables.
+		// A client may have replaced the slot meanwhile. Then register once more with the new variables.
 		for now := r.Exports(name); err == nil && !maps.Equal(now, exports); now = r.Exports(name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
@@ -98,10 +98,11 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology sets the topology that was found when the profiles were read. Gateways get it at their next start.
+// ReadTopology sets the topology (which gateway serves which profiles) that was found on the volume. Gateways get it at their
+// next start.
 func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
-// SetTopology sets a topology that an operator has chosen. Every gateway gets it at its next start.
+// SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.Turn.Lock()
 	defer r.Turn.Unlock()
@@ -121,10 +122,10 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 }
 
-// Beside returns what SetBeside has set.
+// Beside returns the value that SetBeside has set for a profile.
 func (r *Registry) Beside(profile string) bool { return r.o.Units.Beside(profile) }
 
-// Restore makes the slot of a service again, after a client has removed it.
+// Restore makes the slot of a service again after a client has removed it. It does nothing if the slot exists.
 func (r *Registry) Restore(ctx context.Context, service string) {
 	if r.currentFollower() == nil || r.HasSlot(service) {
 		return
@@ -151,15 +152,15 @@ func (r *Registry) Restore(ctx context.Context, service string) {
 	}
 }
 
-// AddPresent notes that a profile is on the volume.
+// AddPresent records that a profile is on the volume.
 func (r *Registry) AddPresent(profile string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.present[profile] = true
 }
 
-// Exists reports whether a profile is known to be on the volume. A client can make a slot, and so a gateway, for a missing
-// profile too.
+// Exists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a client can
+// make a slot for any name.
 func (r *Registry) Exists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +179,7 @@ func (r *Registry) Present() (list []profiles.Profile) {
 	return list
 }
 
-// Forget forgets a profile that is gone.
+// Forget drops what is known about a profile that was removed.
 func (r *Registry) Forget(profile string) {
 	r.o.Units.SetBeside(profile, false)
 	r.mu.Lock()
@@ -187,7 +188,7 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// Reset forgets all profiles, because another init serves them now. It keeps the slots of services.
+// Reset drops all profiles, because another init serves them now. It keeps the slots.
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +199,7 @@ func (r *Registry) Reset() {
 // Handover is the state of a Registry that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Present map[string]bool // profiles that exist
-	Marked  map[string]bool // profile → whether its slot has a down file; missing if unknown
+	Marked  map[string]bool // whether a profile's slot has a down file, by profile; no entry if unknown
 	Beside  map[string]bool // profiles whose gateways an operator runs beside the multiplexer
 }
 

@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// confined returns how the kernel confines a process, and how it confines this one.
+// confined returns how the kernel confines the process pid (theirs) and this process (own).
 func confined(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.Confined(os.Getpid()); err == nil {
@@ -22,8 +22,8 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// Isolation returns how a gateway is isolated, and which part of it the kernel confirms. Landlock is set up before the filter of
-// system calls (internal/isolation/confine), so the filter proves both.
+// Isolation returns how a gateway is isolated, and which parts of the isolation the kernel confirms. It is nil if the gateway is
+// not isolated. Landlock is set up before the seccomp filter (internal/isolation/confine), so the filter proves both.
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {
@@ -51,7 +51,7 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 }
 
 // DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client that
-// has ended is denied too, because hinit knows nothing about it.
+// has ended is denied too, because hinit can't tell what it was.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside of this PID namespace
@@ -64,5 +64,5 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Has(uid) // it has no filter: decide by its user
+	return cfg.UIDRange().Has(uid) // it has no seccomp filter of its own: decide by its user
 }

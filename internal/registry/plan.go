@@ -16,12 +16,12 @@ import (
 // Plan is the difference between two configurations: what happens to each gateway and each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
-	services map[string]supervisor.Unit // in the new configuration
+	services map[string]supervisor.Unit // units of the services of hinit.yaml in the new configuration
 
-	before, after map[string]supervisor.Unit // definitions by name, including gateways
+	before, after map[string]supervisor.Unit // units of services and gateways in the old and the new configuration, by name
 }
 
-// Plan compares two configurations. It changes nothing. The error says why a service of the new one can't run.
+// Plan compares the configurations old and cfg. It changes nothing. The error says why a service in cfg can't run.
 func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	services, err := r.o.Units.Services(cfg)
 	if err != nil {
@@ -60,8 +60,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, sorted by name. now is the state of the services: after the plan was carried out if done is true,
-// else before.
+// Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done says that
+// the plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)
@@ -74,7 +74,7 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes what happens to the service v; op is "" for nothing.
+// step describes what happens to the service v. It returns an op of "" if nothing happens.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
@@ -123,7 +123,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// taskRuns says when a task runs that does not start at once.
+// taskRuns says when a task runs that is not started at once.
 func taskRuns(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

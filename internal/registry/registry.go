@@ -21,10 +21,11 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the slot of the container's CMD in the s6 image. It always reports up, and stands for no service.
+// MainHermes is the name of a slot that the s6 image has for the container's CMD. It always reports up, and no service of hinit
+// belongs to it.
 const MainHermes = "main-hermes"
 
-// Loop is the part of [supervisor.Loop] that a Registry uses, and offers to the rooms above.
+// Loop is the part of [supervisor.Loop] that a Registry uses. The Registry embeds it for its callers.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
@@ -50,18 +51,18 @@ type Options struct {
 	Plain         bool                 // a plain supervisor: the path of its configuration doesn't change
 	Serves        func() bool          // reports whether this init supervises the profiles and services
 	Change        func(*config.Config) // makes another configuration the current one
-	Remembers     bool                 // the volume can store when tasks ran
-	WarnNotStored func(error)          // gets errors of storing that
+	Remembers     bool                 // whether starts of scheduled tasks are stored on the volume
+	WarnNotStored func(error)          // called if that fails
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
 type Registry struct {
 	Loop
 
-	// Turn is held by operations that change all services: the boot, a reload, a new topology.
+	// Turn is held by operations that change all services: the boot, a reload, a change of the topology.
 	Turn sync.Mutex
 
-	// Times starts the tasks with a schedule. It is used while Turn is held.
+	// Times starts the tasks that have a schedule. It may be used only while Turn is held.
 	Times *timetable.Table
 
 	o   Options
@@ -70,7 +71,7 @@ type Registry struct {
 	mu       sync.Mutex
 	follower Follower        // nil for none
 	slots    map[string]slot // by name of the service
-	down     map[string]bool // profile → whether its slot has a down file; missing if unknown
+	down     map[string]bool // whether a profile's slot has a down file; no entry if unknown
 	present  map[string]bool // profiles that are on the volume, as far as is known
 }
 
@@ -83,15 +84,16 @@ func New(o Options) *Registry {
 	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
 }
 
-// Register adds a service with its log and its checks. A known service gets a new definition and keeps its desired state.
+// Register registers a service with its log and its checks. If the service is already registered, it gets the new definition and
+// keeps its desired state.
 func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
 	return r.register(ctx, u, want)()
 }
 
-// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call answer. Every
-// service reaches the supervisor through this function.
+// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call answer. All
+// services are registered through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and are started after the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start only after the boot
 		return r.Loop.RegisterSoon(ctx, u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
@@ -102,7 +104,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
-	if !known { // before the start, so that a check sees the first line
+	if !known { // before the start, so that a check sees the first line of output
 		r.o.Health.Check(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, u, want)
@@ -133,7 +135,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved returns why a service directory that hinit didn't make can't have a name, "" if it can.
+// Reserved returns why a service directory that another program makes can't have a name, "" if it can.
 func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
@@ -152,21 +154,21 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	return r.o.Config().InForce(service)
 }
 
-// Identity returns user, environment and directory for a service directory that hinit didn't make: as root, without anything from
-// the agent, or as the agent.
+// Identity returns the user, environment and directory for a service whose directory another program made. With root it runs as
+// root, without anything from the agent; otherwise it runs as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// Room returns an error if there is no room for another service directory that hinit did not make. Such a service needs more
-// descriptors than others.
+// Room returns an error if there is no room for another service whose directory another program made. Such a service needs more
+// file descriptors than others.
 func (r *Registry) Room() error { return tuning.CheckDescriptors() }
 
-// The needs that the boot meets (contract, section 2).
+// The needs are conditions that the boot meets, and that services wait for before they start (contract, section 2).
 const (
 	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or do not answer
 	NeedProfiles = "profiles" // the profiles were read, and the stale files of earlier gateways removed
 )
 
-// needs says which needs are met. It is set before the supervisor is informed.
+// needs says which needs are met. A need is set here before the supervisor is informed.
 type needs struct {
 	boot, profiles atomic.Bool
 	inOrder        atomic.Bool
@@ -179,17 +181,17 @@ func (n *needs) of(need string) *atomic.Bool {
 	return &n.profiles
 }
 
-// Meet starts everything that waits for a need. It fails if the container has ended.
+// Meet marks a need as met, which starts everything that waits for it. It fails if the container has ended.
 func (r *Registry) Meet(ctx context.Context, need string) error {
 	r.met.of(need).Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
-// SetOrderedStart makes gateways wait until all profiles are known, so that recently used profiles start first.
+// SetOrderedStart sets whether gateways wait until all profiles are known, so that recently used profiles start first.
 func (r *Registry) SetOrderedStart(on bool) { r.met.inOrder.Store(on) }
 
-// unmetNeeds returns the needs of a new service. A gateway needs the boot's decision about its profile, a service needs the boot, and
-// a hook needs nothing.
+// unmetNeeds returns the needs that a new service still has to wait for. A gateway waits until the boot has decided about its
+// profile, a service waits for the boot, and a hook waits for nothing.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
 	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for it
@@ -201,7 +203,7 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	return nil
 }
 
-// meetLate tells the supervisor about needs that were met while the service was being registered.
+// meetLate informs the supervisor of needs that were met while the service was being registered.
 func (r *Registry) meetLate(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met.of(need).Load() {

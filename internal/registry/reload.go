@@ -15,9 +15,9 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime is Reload for a waiting client: it returns when ctx ends, and the reload goes on.
+// ReloadInTime is Reload for a client that waits: it returns when ctx ends, while the reload goes on.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	// The configuration may be on a disk that hangs. A started reload is finished in any case, and only one at a time can hang.
+	// The configuration may be on a disk that hangs. A reload that has begun is always finished, and only one at a time can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
@@ -29,7 +29,7 @@ func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out cli
 	return did, err
 }
 
-// ReloadAndSay reloads without a waiting client. It writes the result to the container log.
+// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. It writes the result to the container log.
 func (r *Registry) ReloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -47,8 +47,8 @@ func (r *Registry) ReloadAndSay() {
 }
 
 // Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
-// next start. An invalid or missing file changes nothing, unless how allows a missing one. The reply lists the changes that only
-// a new container can make.
+// next start. If the file is invalid or missing, nothing changes, unless how.Force allows a missing file. The reply also lists
+// changed settings that take effect only in a new container.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
 	none := client.ReloadReply{}
 	if !r.Turn.TryLock() {
@@ -85,7 +85,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.o.Serves() { // this init has no services
+	if !r.o.Serves() { // this init does not serve the volume, so it has no services
 		if !how.DryRun {
 			r.o.Change(cfg)
 		}
@@ -105,13 +105,13 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 	return out, err
 }
 
-// fixedKeys are settings that are read only at the start of the container.
+// fixedKeys are settings that are read only when the container starts. A reload that changes one of them fails.
 var fixedKeys = []string{
 	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig is [config.Load] in a turn, because it reads a file and a disk may hang.
+// LoadConfig is [config.Load] in a turn of internal/blocking, because it reads a file from a disk that may hang.
 func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }

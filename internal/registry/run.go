@@ -16,7 +16,7 @@ import (
 // runLogMode is the mode of a log file that a run creates.
 const runLogMode = 0o644
 
-// StartRun runs a command once, for a client of the control API. It runs only commands that hinit.yaml defines.
+// StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in hinit.yaml.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -54,8 +54,8 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.
 	})
 }
 
-// openRunLog opens the file for a run's output, with the identity of the agent's user, because the agent may put anything in its
-// place. For an empty path it returns nil.
+// openRunLog opens the file for a run's output. It uses the identity of the agent's user, because the agent may have put a link
+// or anything else in its place. If path is "", it returns nil.
 func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 	if path == "" {
 		return nil, nil

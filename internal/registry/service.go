@@ -33,7 +33,8 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	return errors.Join(problems...)
 }
 
-// Lease registers the service that holds the lease of the volume, if there is one. It is called before all others.
+// Lease registers the service that holds the lease of the volume, if there is one. It is called before any other service is
+// registered.
 func (r *Registry) Lease(ctx context.Context, cfg *config.Config) error {
 	s := cfg.Services[config.LeaseName]
 	if !s.Enabled {
@@ -80,7 +81,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
 }
 
-// publishSlot makes the slot of a service of hinit.yaml, and updates the down file of an existing one.
+// publishSlot makes the slot of a service of hinit.yaml, and updates the down file if the slot exists.
 func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
 	if f := r.currentFollower(); f != nil {

@@ -8,7 +8,7 @@ import (
 	"hinit/profiles"
 )
 
-// Follower maintains the s6 service directories (slots) of services.
+// Follower maintains the slots of services, which are their s6 service directories.
 type Follower interface {
 	// Enqueue makes the slot of a service soon, and does not block. Publish makes it and returns when the slot is complete. Both
 	// keep an existing slot.
@@ -22,17 +22,17 @@ type Follower interface {
 	Withdraw(ctx context.Context, name string) error
 }
 
-// Slot is the content of a service's slot: the command and its environment.
+// Slot describes the s6 service directory of a service: the command, its environment and its log.
 type Slot struct {
 	Name string
-	Down bool              // the service does not start with the container
-	Argv []string          //
+	Down bool              // whether the slot has a down file, which keeps the service down when the container starts
+	Argv []string          // the command and its arguments
 	Env  map[string]string // variables that are added to the container's
 	Dir  string            // "" if the command may run in any directory
-	Cred *proc.Cred        // nil for the user who runs the command
+	Cred *proc.Cred        // nil for the user who runs the slot's run script
 
-	Finish bool  // some exit codes keep the service down, see below
-	ParkOn []int //
+	Finish bool  // the slot has a finish script, which keeps the service down after the exit codes in ParkOn
+	ParkOn []int // exit codes, see Finish
 
 	Log         string // directory of the log, "" for none
 	LogSizeMB   int
@@ -41,11 +41,11 @@ type Slot struct {
 
 // slot is the Registry's record of a service's slot.
 type slot struct {
-	made    bool              // it exists, or will soon
+	made    bool              // the slot exists, or will soon
 	exports map[string]string // variables that its run script exports, if a client made it; never changed
 }
 
-// Follow informs a follower of all slots from now on. exports has the existing slots, each with the variables that its run script
+// Follow makes f maintain the slots from now on. exports has the existing slots, each with the variables that its run script
 // exports.
 func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()
@@ -69,13 +69,13 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has a slot, or will have one soon. Without a follower no service has one.
+// HasSlot reports whether a service has a slot, or will have one soon. If there is no follower, no service has one.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
-// Exports returns the variables that the slot of a service exports, nil for none. The map must not be changed.
+// Exports returns the variables that the run script of a service's slot exports, nil for none. The map must not be changed.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the follower create a slot. With now it waits until the slot is complete.
+// makeSlot makes the follower create a slot. If now is set, it waits until the slot is complete.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentFollower()
 	if f == nil {
@@ -91,7 +91,7 @@ func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	}
 }
 
-// SlotGone notes that a client has removed the slot of a service.
+// SlotGone records that a client has removed the slot of a service.
 func (r *Registry) SlotGone(service string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 // Kept is the number of ended runs that a Book remembers.
 const Kept = 1000
 
-// maxLive limits the living runs, because each is a service of the supervisor.
+// maxLive is the largest number of runs at the same time, because each is a service of the supervisor.
 const maxLive = 256
 
 // unknownRun returns the error about an unknown id.
@@ -48,11 +48,11 @@ type Loop interface {
 	Ended() <-chan struct{}
 }
 
-// Order is a run to start.
+// Order describes a run to start.
 type Order struct {
 	Tag, Template, Profile string
 	Spec                   proc.Spec
-	Output                 *os.File // standard output and error; the Book closes it. nil is /dev/null
+	Output                 *os.File // standard output and error; the Book closes it. nil means /dev/null
 	Log                    string   // path of Output, for people
 	Limit                  time.Duration
 	Grace                  time.Duration
@@ -62,7 +62,7 @@ type Order struct {
 type Book struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // distinguishes the runs of this container from runs of other containers
+	instance string // random; makes the IDs of runs differ from IDs in other containers
 	next     uint64
 	seq      uint64
 	live     map[string]*entry // by ID
@@ -71,14 +71,14 @@ type Book struct {
 	changed  chan struct{}
 }
 
-// entry is a run with the fields that only the book uses.
+// entry is a run, with fields that only the book uses.
 type entry struct {
 	client.Run
 
 	limit   time.Duration
 	timer   *time.Timer
 	output  *os.File
-	starts  chan struct{} // closed when the process runs or has failed to start
+	starts  chan struct{} // closed when the process is running or has failed to start
 	started bool
 	err     error
 }
@@ -90,7 +90,7 @@ func NewBook() *Book {
 	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach connects the book to its loop and follows the loop's events. Call it once, before the first run.
+// Attach connects the book to its supervisor loop, and starts to follow the loop's events. Call it once, before the first run.
 func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
@@ -107,7 +107,7 @@ const namePrefix = "run/"
 // Owns reports whether the name of a service belongs to a run.
 func Owns(service string) bool { return strings.HasPrefix(service, namePrefix) }
 
-// CheckTag returns why a tag is invalid, or "".
+// CheckTag returns why a tag is invalid, "" if it is valid.
 func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
@@ -122,8 +122,8 @@ func CheckTag(tag string) string {
 	return ""
 }
 
-// Start starts a run. It returns when the process runs, or has failed to start; then the reason is in Run.End. If the book knows
-// the tag, Start returns the run with that tag and starts none.
+// Start starts a run. It returns when the process is running or has failed to start; then Run.End has the reason. If the book
+// already has a run with the tag, Start returns that run and starts none.
 func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
@@ -170,14 +170,15 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	return out, err
 }
 
-// removeService makes the supervisor forget a run if over is true. It waits for the loop, so the caller must not hold b.mu.
+// removeService makes the supervisor forget a run if over is true. The caller must not hold b.mu, because the call waits for the
+// loop.
 func (b *Book) removeService(over bool, service string) {
 	if over {
 		b.loop.Post(supervisor.Remove{Name: service})
 	}
 }
 
-// awaitStart waits until another call of Start has started the run.
+// awaitStart waits until the call of Start that created the run has started it.
 func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	select {
 	case <-e.starts:
@@ -189,7 +190,7 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	return e.Run, e.err
 }
 
-// unitOf returns the supervisor's definition of a run.
+// unitOf returns the supervisor's unit for a run.
 func unitOf(e *entry, o Order) supervisor.Unit {
 	return supervisor.Unit{
 		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
@@ -227,8 +228,8 @@ func (b *Book) startTimer(e *entry) {
 	}
 }
 
-// Stop begins to end a run and returns at once: TERM to its process, then to its descendants, and KILL to all after the grace. It
-// does nothing to an ended run.
+// Stop begins to end a run and returns at once. The run's process gets SIGTERM, then its descendants do, and all of them get
+// SIGKILL after the grace. Stop does nothing to an ended run.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -273,7 +274,7 @@ func (b *Book) find(id string) (client.Run, error) {
 	return client.Run{}, unknownRun(id)
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 stands before all runs.
 func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,7 +298,7 @@ func (b *Book) News() <-chan struct{} {
 	return b.changed
 }
 
-// Unique returns a different text at each call, for use as a tag.
+// Unique returns a different text at each call, which a client can use as a tag.
 func (b *Book) Unique() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +306,7 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// wakeWaiters wakes the callers of News after a run has begun or ended. The caller holds b.mu.
+// wakeWaiters gives a run that has begun or ended the next Seq, and wakes the callers of News. The caller holds b.mu.
 func (b *Book) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
@@ -313,7 +314,7 @@ func (b *Book) wakeWaiters(e *entry) {
 	b.changed = make(chan struct{})
 }
 
-// recordEnds records the ends of runs until the loop ends.
+// recordEnds records the ends of runs, until the supervisor's loop ends.
 func (b *Book) recordEnds() {
 	for {
 		news := b.loop.News()
@@ -327,8 +328,8 @@ func (b *Book) recordEnds() {
 	}
 }
 
-// compareAll compares the runs with the current snapshot of the supervisor. It takes the snapshot under b.mu, because an older
-// snapshot could lack a run that was just started.
+// compareAll compares all live runs with the current snapshot of the supervisor, and records which of them have ended. It takes
+// the snapshot under b.mu, because an older snapshot could lack a run that was just started.
 func (b *Book) compareAll() {
 	var over []string
 	b.mu.Lock()
@@ -352,13 +353,13 @@ func (b *Book) compareAll() {
 	}
 }
 
-// compareRun compares a run with its state in the supervisor, and reports whether the supervisor must forget the run. The caller
-// holds b.mu.
+// compareRun compares a run with its service v in the supervisor, and records the run's process or its end. It reports whether
+// the supervisor should forget the run. The caller holds b.mu.
 func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
-	case v == nil: // the shutdown of the container has dropped the run
+	case v == nil: // the supervisor has dropped the run at the shutdown of the container
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		e.End, over = runEnd(v.LastExit), true
@@ -393,7 +394,7 @@ func (e *entry) shortenTexts() {
 	}
 }
 
-// moveToEnded moves a run to the ended runs, and drops the oldest of these. The caller holds b.mu.
+// moveToEnded moves a run to the ended runs, and drops the oldest ones beyond Kept. The caller holds b.mu.
 func (b *Book) moveToEnded(e *entry) {
 	e.shortenTexts()
 	delete(b.live, e.ID)

@@ -6,7 +6,7 @@ import (
 	"hinit/client"
 )
 
-// Handover is the state that a book passes on when PID 1 executes itself again.
+// Handover is the state of a book that a re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Instance string
 	Next     uint64
@@ -21,7 +21,7 @@ type HandedRun struct {
 	Limit time.Duration
 }
 
-// HandOver returns the state that the new program needs to continue the same runs. It includes runs in the middle of their start.
+// HandOver returns the state that the new program needs to continue the same runs. It includes runs that are just being started.
 func (b *Book) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,7 +35,7 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new book the state of an old one; nil means an empty book. Call it before Attach.
+// TakeOver restores in a new book the state of an old one; nil means an empty book. Call it before Attach.
 func (b *Book) TakeOver(h *Handover) {
 	if h == nil {
 		return

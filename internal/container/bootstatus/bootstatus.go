@@ -1,7 +1,7 @@
-// Package bootstatus holds what status shows about the boot: steps, warnings, the running hook, and services that the boot has
-// not registered yet.
+// Package bootstatus holds what the status of a container shows about its boot. This includes the finished steps, warnings, the
+// running hook, and the services that the boot has not registered yet. It also tells callers when the boot is over.
 //
-// Only status reads it. It owns a goroutine while [Status.ExpectSoon] reads the profiles.
+// It owns a goroutine while [Status.ExpectSoon] reads the profiles.
 package bootstatus
 
 import (
@@ -19,14 +19,14 @@ import (
 	"hinit/supervisor"
 )
 
-// mostWarnings limits the warnings of each of the two sources. Beyond it the oldest warning of the same source is dropped.
+// mostWarnings limits each of the two lists of warnings. A further warning replaces the oldest one of its list.
 const mostWarnings = 50
 
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
 	over  chan struct{} // closed by End
-	found atomic.Int64  // number of profiles that the boot handles; 0 before and after that
-	hooks atomic.Int64  // number of hooks
+	found atomic.Int64  // number of profiles that the boot brings up; 0 before and after it does so
+	hooks atomic.Int64  // number of hooks that the boot will run
 	hook  atomic.Pointer[hook]
 
 	mu       sync.Mutex
@@ -35,7 +35,7 @@ type Status struct {
 	steps    []client.BootStep
 
 	expected []*supervisor.Service
-	looked   chan struct{} // closed when expected includes the profiles; nil while Look is not running
+	looked   chan struct{} // closed when expected includes the profiles; nil until ExpectSoon is called
 }
 
 // hook is a running hook.
@@ -44,13 +44,13 @@ type hook struct {
 	began time.Time
 }
 
-// New returns the status of a boot that begins.
+// New returns the status of a boot that is starting.
 func New() *Status { return &Status{over: make(chan struct{})} }
 
 // Over returns a channel that is closed when the boot is over and all services are known.
 func (s *Status) Over() <-chan struct{} { return s.over }
 
-// End notes that the boot is over. Call it once.
+// End marks the boot as over. Call it once.
 func (s *Status) End() { close(s.over) }
 
 // IsOver reports whether the boot is over.
@@ -63,7 +63,8 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await waits for the end of the boot. If pid is a process of the boot itself, such as a hook, it returns at once.
+// Await blocks until the boot is over. It returns an error at once if the caller's process, pid, belongs to a running hook,
+// because the boot in turn waits for that hook. now returns the current snapshot of the supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
 		return nil
@@ -81,11 +82,11 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 	}
 }
 
-// Remember adds a warning. It returns false if the warning is known.
+// Remember adds a warning that no agent can cause. It returns false if the warning is already in the list.
 func (s *Status) Remember(warning string) bool { return s.remember(&s.warnings, warning) }
 
-// RememberAgents adds a warning that an agent can cause. It never drops a warning of Remember. It returns false if the warning is
-// known.
+// RememberAgents adds a warning that an agent can cause. Such warnings have their own list, so they never displace a warning of
+// Remember. It returns false if the warning is already in the list.
 func (s *Status) RememberAgents(warning string) bool { return s.remember(&s.agents, warning) }
 
 func (s *Status) remember(list *[]string, warning string) bool {
@@ -98,28 +99,28 @@ func (s *Status) remember(list *[]string, warning string) bool {
 	return true
 }
 
-// Warnings returns the warnings: own for those that an agent can't cause, agents for the others.
+// Warnings returns both lists of warnings: own has the warnings that no agent can cause, agents has the others.
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.warnings), slices.Clone(s.agents)
 }
 
-// Add adds finished steps.
+// Add adds finished steps to the status.
 func (s *Status) Add(steps ...client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a step that began before steps that were added earlier.
+// Insert adds a step at index at, because it began before steps that were added earlier.
 func (s *Status) Insert(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = slices.Insert(s.steps, at, step)
 }
 
-// ForgetSteps forgets the steps, because the boot repeats them.
+// ForgetSteps drops all steps, because the boot is about to repeat them.
 func (s *Status) ForgetSteps() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,16 +139,17 @@ func (s *Status) Failed() bool {
 	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
 }
 
-// TakeOver restores the status that an earlier program of PID 1 had, see [Status.Warnings] and [Status.Steps].
+// TakeOver restores the state that the program before a re-execution handed over, and marks the boot as over.
 func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 	s.warnings, s.agents, s.steps = own, agents, steps
 	s.End()
 }
 
-// SetProfiles sets how many profiles the boot handles, 0 when it has handled them.
+// SetProfiles sets how many profiles the boot brings up. The boot calls it with 0 when all of them are done.
 func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
-// Profiles returns how many of the profiles have a gateway; up is that number. It returns nil when the boot has handled all.
+// Profiles returns the progress of bringing up the profiles, nil when the boot is not doing so. up is the number of profiles that
+// already have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.found.Load())
 	if found == 0 {
@@ -163,7 +165,8 @@ func (s *Status) Expect(services []*supervisor.Service) {
 	s.expected = services
 }
 
-// ExpectSoon calls look in a goroutine, because look may block on a disk. It adds the services that look returns to the expected ones.
+// ExpectSoon calls look in a goroutine, because look may wait for a disk, and adds the services that look returns to the expected
+// ones.
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()
@@ -178,11 +181,11 @@ func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the services that the boot will register, as far as is known. With all it waits for a running Look, the end of
-// the boot or the end of ctx.
+// Expected returns the services that the boot will register, as far as they are known. If all is set, it first waits until the
+// function given to ExpectSoon has returned, or the boot or ctx ends.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.looked // nil: Look was not called yet, or the boot has no hooks and is over soon
+	looked := s.looked // nil, which blocks for ever, if the boot has not called ExpectSoon, or has no hooks
 	s.mu.Unlock()
 	if all {
 		select {

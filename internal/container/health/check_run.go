@@ -19,12 +19,12 @@ import (
 const (
 	// checkOutput limits how many bytes of a check's output are read. A check that writes more ends by SIGPIPE.
 	checkOutput = 64 << 10
-	// checkGrace is the time between TERM and KILL for processes that a check leaves behind.
+	// checkGrace is the time between SIGTERM and SIGKILL for processes that a check leaves behind.
 	checkGrace = 100 * time.Millisecond
 )
 
-// runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. When ctx ends it kills all
-// its processes.
+// runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. It returns the exit code and
+// the last line of the output. When ctx ends, all processes of the check are killed.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -33,8 +33,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	// The supervisor may be slow: the pipe must stay open until it has it, and the check must not go on unnoticed, even if ctx
-	// ends.
+	// Wait for the supervisor even if ctx ends. It needs the open pipe, and a check that it starts late must still be ended below.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), checkUnit(name, spec, w), supervisor.WantUp)
 	_ = w.Close() // the process has its own copy
 	if err != nil {
@@ -49,12 +48,12 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // another process may hold the pipe open
+	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a process that the check has left behind may hold the pipe open
 	return code, <-read, nil
 }
 
-// checkUnit returns the supervisor's definition of an exec check. It doesn't wait for the boot, because the service that it
-// checks runs already.
+// checkUnit returns the supervisor's unit for an exec check. The unit doesn't wait for the boot, because the service that it
+// checks is already running.
 func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, Std: [3]*os.File{1: output, 2: output},

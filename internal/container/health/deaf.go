@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// newDeafWatch returns the watch for deaf gateways.
+// newDeafWatch returns the watch that finds deaf gateways, which run and take no messages.
 func (h *Health) newDeafWatch() *probe.DeafWatch {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -38,7 +38,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// watchDeaf applies the settings for deaf gateways of a configuration.
+// watchDeaf gives the watch for deaf gateways the settings in cfg.
 func (h *Health) watchDeaf(cfg *config.Config) {
 	if h.o.Plain { // a plain supervisor has no gateways
 		return
@@ -55,13 +55,13 @@ func (h *Health) watchDeaf(cfg *config.Config) {
 	})
 }
 
-// deafness returns whether a gateway is deaf in its present run, unless a check of the gateway reports it.
+// deafness reports whether a gateway is deaf in its current run. deaf is false if one of the gateway's checks reports it already.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
 	d, deaf = h.deaf.Deafness(v.Name)
 	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
-// deafCheck returns the entry in the list of checks about a deaf gateway, none if the gateway is not deaf.
+// deafCheck returns the entry about a deaf gateway for the list of checks, or no entry if the service is not a deaf gateway.
 func (h *Health) deafCheck(service string) []client.Check {
 	if _, deaf := h.deaf.Deafness(service); !deaf {
 		return nil

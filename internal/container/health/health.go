@@ -1,9 +1,12 @@
-// Package health finds out how services are doing, and acts on it: by checks, memory limits and quotas. When the container lacks
-// memory, it stops the service of the lowest priority (shed.go).
+// Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas. When
+// the container runs out of memory, it stops the service of the lowest priority (shed.go).
 //
-// It combines checks, the messages of services on their sockets, deaf gateways and memory limits. It prepares each service before
-// its start, reports findings to the supervisor, and gives status one view. The rooms below it own their goroutines; this one
-// owns one while it reads the output of a check.
+// It combines the results of checks, the messages of services on their notification sockets, deaf gateways, and memory limits. A
+// gateway is deaf if it runs and takes no messages. The package prepares each service before its start, reports findings to the
+// supervisor, and gives status one view of them.
+//
+// It owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The packages that
+// it uses own theirs.
 package health
 
 import (
@@ -36,16 +39,17 @@ type Options struct {
 	Loop      *supervisor.Loop
 	Store     *profiles.Store
 	Agent     boot.Agent
-	Plain     bool                                // there are no gateways
+	Plain     bool                                // this is a plain supervisor, which has no gateways
 	Log       func(service string) *logrotate.Log // returns the log of a service, nil for none
 	SocketDir func() string                       // returns the directory for sockets of services, "" for none
 	Warn      func(format string, args ...any)    // writes a warning, which status also shows
-	Lease     func(words string)                  // gets what the lease program reports about the lease
+	Lease     func(words string)                  // called with what the lease program reports about the lease
 }
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
-	// MeasureProfiles makes the boot program measure profiles, see [boot.Gateway]. It is set before the first service is registered.
+	// MeasureProfiles runs the boot program to measure profiles. work is one of the Measure constants of package boot. It is set
+	// before the first service is registered.
 	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
 	o Options
@@ -56,10 +60,10 @@ type Health struct {
 	quota  quotaWatch
 	notify *notify.Hub
 
-	lastStranger atomic.Int64 // when a stranger last sent a message, see reportStranger; nanoseconds since 1970
+	lastStranger atomic.Int64 // when reportStranger last reported a message; nanoseconds since 1970
 }
 
-// New returns the Health of a container without services, with the present configuration.
+// New returns the Health of a container without services, with the current configuration.
 func New(o Options) *Health {
 	h := &Health{o: o}
 	h.notify = notify.New(h.handleMessage)
@@ -111,14 +115,14 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Prepare prepares a service for its registration: it adds the socket for its messages, and sets whether checks decide about its
-// readiness.
+// Prepare prepares a service for its registration. It adds the notification socket, and sets whether the result of checks decides
+// when the service is ready.
 func (h *Health) Prepare(u *supervisor.Unit) {
 	h.addNotifySocket(u)
 	u.Checked = probe.Gates(checksOf(h.o.Config(), u))
 }
 
-// Check sets the checks of a service. They begin at its next start, or now if the service is running.
+// Check sets the checks of a service. They begin when it is next started, or now if it is running.
 func (h *Health) Check(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
@@ -140,7 +144,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf returns the file-system identity of a service's user.
+// actorOf returns the identity with which the checks of a service access files: its user's.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -159,13 +163,13 @@ func (h *Health) Note(v *supervisor.Service) string {
 	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.greedy.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
 }
 
-// NoteHeartbeat notes a heartbeat of a profile's gateway.
+// NoteHeartbeat records that a profile's gateway has written its state file, which shows that it is alive.
 func (h *Health) NoteHeartbeat(profile string) { h.deaf.Beat(profile) }
 
-// NoteOutput notes that a service has written lines.
+// NoteOutput tells the watch for deaf gateways that a service has written output.
 func (h *Health) NoteOutput() { h.deaf.Stir() }
 
-// Drop forgets a removed service.
+// Drop ends the checks and closes the socket of a removed service.
 func (h *Health) Drop(service string) {
 	h.checks.Drop(service)
 	h.notify.Drop(service)
@@ -180,8 +184,8 @@ type Handover struct {
 // HandOver returns the state that the next program needs.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver restores the state of the program before re-execution. The logs of the services must be open. It ends running exec
-// checks, because their results would be lost.
+// TakeOver restores the state that the program before a re-execution handed over. The logs of the services must be open. It ends
+// running exec checks, because their results would be lost.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
@@ -192,7 +196,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, u := range services.Units {
 		h.Check(&u.Unit)
 	}
-	h.notify.TakeOver(old.Notify) // last, because messages go to the checks
+	h.notify.TakeOver(old.Notify) // last, because messages from the sockets go to the checks
 	h.deaf.Stir()
 }
 
@@ -229,7 +233,8 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile. It returns an error if the file names a process of another run.
+// stateOfRun reads the state file of a profile. It returns an error if a process of another run than the current one wrote the
+// file.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {

@@ -22,22 +22,23 @@ type memoryLoop interface {
 	Ended() <-chan struct{}
 }
 
-// memoryWatch enforces the memory limits of services: it warns, and restarts a service. It measures only services with a limit,
-// and reports once that a limit is exceeded; after a re-execution once more. It owns a goroutine from the first limit on. Its
-// methods may be called from any goroutine.
+// memoryWatch enforces the memory limits of services: it reports a service that exceeds its limit, or has it restarted. It also
+// ends services when the container runs out of memory, see shed.go. It measures only services that have a limit. It reports an
+// exceeded limit once, and once more after a re-execution. Its goroutine starts with the first limit. Its methods may be called
+// from any goroutine.
 type memoryWatch struct {
 	loop         memoryLoop
-	container    func() proc.ContainerMemory       // measures the container's memory; called in a turn of internal/blocking
-	seen         map[string]activity               // by service, while memory is tight
-	measure      func(mains []int) []proc.Memory   // measures all processes of each main process; called in a turn of internal/blocking
-	lastMessages map[string]string                 // by service and key, the last message, see firstTime
-	memoryBefore atomic.Pointer[map[string]uint64] // by service, its memory before the boot; nil if unknown
+	container    func() proc.ContainerMemory       // returns how much memory the container uses, and its limit
+	seen         map[string]activity               // last measurement, by service; kept only while memory is tight
+	measure      func(mains []int) []proc.Memory   // returns the memory of services, given the PIDs of their main processes
+	lastMessages map[string]string                 // last message, by service and kind of message, see firstTime
+	memoryBefore atomic.Pointer[map[string]uint64] // memory of gateways as recorded before this boot, by service; nil if unknown
 	limits       atomic.Pointer[config.Config]
 	notes        notes
 	started      atomic.Bool
 }
 
-// limit applies the limits of a configuration.
+// limit applies the limits in cfg, and starts the watch if there are any.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.Set() || w.container().Limit > 0
@@ -67,7 +68,7 @@ func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
 	return setup
 }
 
-// notes are remarks on services for the status, by service.
+// notes are remarks for the status, by the name of the service.
 type notes struct {
 	atomic.Pointer[map[string]string]
 }
@@ -101,7 +102,7 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures all services once.
+// measureAll measures the services that have a limit, acts on the results, and replaces the notes.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -158,7 +159,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether text differs from the last message about this key in this run of the service. It remembers text.
+// firstTime reports whether text differs from the last message with this key (the kind of message) in this run of the service. It
+// then remembers text.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text
@@ -166,7 +168,7 @@ func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	return !said
 }
 
-// amount formats a number of bytes for people.
+// amount formats a number of bytes for display.
 func amount(n uint64) string {
 	if n >= 1<<30 {
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

@@ -13,11 +13,11 @@ import (
 	"hinit/supervisor"
 )
 
-// strangerPause is the shortest time between two reports of strangers.
+// strangerPause is the shortest time between two reports of messages from strangers, which are processes outside of the service.
 const strangerPause = time.Minute
 
-// addNotifySocket gives a service the socket for its messages, if its definition asks for one. Without a directory for sockets, the
-// service counts as ready while it runs.
+// addNotifySocket opens a notification socket for a service (sd_notify(3)) if its definition asks for one. If there is no
+// directory for sockets, the service counts as ready while it runs.
 func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
@@ -43,7 +43,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
-	if len(u.Spec.Setup.EnvFiles) > 0 { // the files must not change these variables
+	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these variables
 		keep := slices.Clone(u.Spec.Setup.Keep)
 		for name := range env {
 			keep = append(keep, name)
@@ -53,7 +53,8 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 }
 
-// handleMessage handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
+// handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds out
+// which run of the service the process belongs to.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	run, err := h.o.Loop.Tell(pid, supervisor.Notified{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
@@ -69,8 +70,8 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	}
 }
 
-// reportStranger reports, at most once a strangerPause, a message from a process that belongs to no run of the service. A process
-// that ended too soon to be identified counts too.
+// reportStranger reports a message from a process that belongs to no run of the service, at most once per strangerPause. A
+// process that ended before it could be identified counts as a stranger too.
 func (h *Health) reportStranger(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {

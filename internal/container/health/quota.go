@@ -26,19 +26,20 @@ const (
 	freePeriod = 5 * time.Second
 )
 
-// quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also keeps profiles with users of their own
-// from taking the processors and ports of others. Each of the two tasks has a goroutine from the first such profile on. A third
-// goroutine has the memory of gateways recorded.
+// quotaWatch is the state of up to three goroutines. The first enforces disk quotas of profiles: it warns, and it stops gateways.
+// The second keeps profiles that run as their own users from taking the processors and ports of others. The third records the
+// memory of gateways for the next boot. Each of them starts when it is first needed.
 type quotaWatch struct {
 	begun    atomic.Bool
 	notes    notes
-	free     [2]uint64 // percent, see diskIsLow
+	free     [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
 	shared   atomic.Bool
-	greedy   notes // notes about processors
+	greedy   notes // notes about processors and ports
 	recorded atomic.Bool
 }
 
-// watchQuotas begins to measure with the first configuration that has a quota, or a profile with a user of its own.
+// watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. Each
+// is started once.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.Agent.Priority.Quota.Set()
 	for _, p := range cfg.Profiles.Own {
@@ -77,8 +78,8 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 	})
 }
 
-// diskIsLow reports whether the data volume or the file system for temporary files is full, or has less space or fewer inodes
-// than at the last call.
+// diskIsLow reports whether a file system is full, or has a smaller percentage of free space or inodes than at the last call. It
+// looks at the data volume and at the file system for temporary files.
 func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
@@ -94,21 +95,23 @@ func (h *Health) diskIsLow() (low bool) {
 // manySockets is the number of open sockets above which hinit searches for their owners.
 const manySockets = 4000
 
-// crowded reports whether the container may lack processors or ports.
+// crowded reports whether so many processors or ports are in use that profiles may lack them.
 func crowded() bool {
 	var demand procstat.Demand
 	blocking.Run(blocking.Short, func() { demand = procstat.ReadDemand() })
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
 }
 
-// measure makes the boot program measure gateways, within quotaPeriod.
+// measure runs the boot program to measure the gateways in list. work is one of the Measure constants of package boot. It gives
+// up after quotaPeriod.
 func (h *Health) measure(list []boot.Gateway, work string) ([]boot.Measurement, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
 	defer cancel()
 	return h.MeasureProfiles(ctx, list, work)
 }
 
-// gatewaysWhere describes gateways of named profiles for the boot program. wanted chooses them.
+// gatewaysWhere returns descriptions, for the boot program, of the gateways for which wanted returns true. It leaves out the
+// gateway of the default profile.
 func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
 	for _, v := range h.o.Loop.Snapshot().Services {
@@ -123,8 +126,9 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 	return all
 }
 
-// checkQuotas measures once: the disk usage of profiles, or with share their processors and ports. The boot program measures and
-// decides. checkQuotas replaces the notes in last. It reports whether there are notes, or the program failed.
+// checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
+// ports. The program also decides which gateways to stop or restart. checkQuotas passes that on to the supervisor and replaces
+// the notes in last. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
@@ -161,8 +165,9 @@ func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 // container that fills its memory at the boot has a record for the next one.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// Admit holds back gateways for whose recorded memory there is no room, if the container has a limit. Call it after they are
-// registered and before they start. It waits for the boot program. It then starts [Health.RecordMemory].
+// Admit holds back gateways whose memory would not fit into the container's limit, judged by their memory as recorded before this
+// boot. Without a limit it does nothing. Call it after the gateways are registered and before they start. It waits for the boot
+// program, and then calls [Health.RecordMemory].
 func (h *Health) Admit(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
@@ -187,8 +192,8 @@ func (h *Health) Admit(ctx context.Context) {
 	h.RecordMemory()
 }
 
-// RecordMemory starts the recording of the memory of gateways for the next boot, if the container has a limit. Another call does
-// nothing. Without a running gateway nothing is recorded: another init may serve the volume.
+// RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call does
+// nothing. While no gateway runs, nothing is recorded, because another init may be serving the volume.
 func (h *Health) RecordMemory() {
 	if h.memory.container().Limit == 0 || !h.quota.recorded.CompareAndSwap(false, true) {
 		return

@@ -19,30 +19,31 @@ const (
 	refuseAt      = 90   // from here on, starts are refused in any case
 	stalledShedAt = 90   // from here on, a service is ended if processes stall
 	shedAt        = 95   // from here on, a service is ended in any case
-	stallPercent  = 10.0 // processes count as stalling from this percentage of the time on
+	stallPercent  = 10.0 // processes count as stalling if they wait for memory for this percentage of the time
 )
 
 // pressurePeriod is how often the container's memory is measured while it is tight.
 const pressurePeriod = time.Second
 
-// pressure is the input of decide: the container's memory, and the services that may be ended or made to wait.
+// pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
+// wait.
 type pressure struct {
 	container proc.ContainerMemory
 	full      bool // starts are being refused
 	services  []candidate
 }
 
-// candidate is a service that may be ended or made to wait for memory.
+// candidate is a service that may be ended, or that may be made to wait, to save memory.
 type candidate struct {
 	name     string
 	priority int           // services with a higher one are ended later
 	idle     time.Duration // time since it last used the processor
-	bytes    uint64        // its memory; if it is not running, when last measured
+	bytes    uint64        // its memory, or its memory when last measured if it is not running
 	up, held bool
 	ending   bool
 }
 
-// decision is the result of decide.
+// decision is the result of decide: what to end and what to start.
 type decision struct {
 	full        bool
 	shed, admit string // the service to end, and the one to start; "" for none
@@ -92,17 +93,18 @@ func victim(services []candidate) string {
 	return slices.MinFunc(worth, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes)) }).name
 }
 
-// ranks maps the priorities of services that may be ended or made to wait to numbers.
+// ranks maps priorities to numbers. A service with another priority is never ended or made to wait.
 var ranks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, config.PriorityHigh: 2}
 
-// activity is the last measurement of a service while memory was tight.
+// activity is the last measurement of a service. It is kept while memory is tight.
 type activity struct {
 	cpu   uint64
-	since time.Time // since when it has used no processor time
+	since time.Time // when it last used processor time
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory, and acts. It reports whether memory is tight.
+// shedOrAdmit measures the container's memory. It then ends a service, or starts one that waits for memory. It reports whether
+// memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })

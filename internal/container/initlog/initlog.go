@@ -1,7 +1,7 @@
 // Package initlog writes the messages of PID 1 itself: as a line in the container log, or as a warning that status also shows.
 //
-// It promises that no caller waits for a reader of the console, and that a warning is written once. Its one goroutine writes the
-// termination message of a pod.
+// No caller waits for a reader of the console, and each warning is written only once. The package's one goroutine writes the
+// termination message of a Kubernetes pod.
 package initlog
 
 import (
@@ -28,13 +28,13 @@ type Logger struct {
 	last     *TerminationLog
 }
 
-// New returns a Logger. console returns a writer that takes one line and must not block. remember returns false for a known
-// warning. last gets every line.
+// New returns a Logger. console returns a writer that takes one line and must not block. remember stores a warning for status,
+// and returns false if it is already known. last gets every line.
 func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
 	return &Logger{console, remember, last}
 }
 
-// WithMemory returns a copy of the Logger with another function remember.
+// WithMemory returns a copy of the Logger that stores its warnings with another function remember.
 func (l *Logger) WithMemory(remember func(warning string) bool) *Logger {
 	return &Logger{l.console, remember, l.last}
 }
@@ -45,7 +45,7 @@ func (l *Logger) Line(text string) {
 	l.last.Add(text)
 }
 
-// Note adds a line to the termination message only.
+// Note adds a line to the termination message without writing it to the log.
 func (l *Logger) Note(text string) { l.last.Add(text) }
 
 // End writes the termination message of a container that ends with a code.
@@ -54,24 +54,25 @@ func (l *Logger) End(code int) { l.last.End(code) }
 // Say writes a message of hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
-// Warn writes a warning that concerns the operator as long as the container runs. Status shows it too.
+// Warn writes a warning that stays relevant to the operator while the container runs. Status shows it too. A known warning is not
+// written again.
 func (l *Logger) Warn(format string, args ...any) {
 	if message := fmt.Sprintf(format, args...); l.Remember(message) {
 		l.Say("warning: %s", message)
 	}
 }
 
-// Remember adds a warning to status only. It returns false if the warning is known.
+// Remember shows a warning in the status without writing it to the log. It returns false if the warning is known.
 func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
 	terminationLog = "/dev/termination-log"
-	// mostWords is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes.
+	// mostWords is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes, the last ones.
 	mostWords, mostLast = 4096, 16
-	// rewriteEvery limits how outdated the file may be.
+	// rewriteEvery is the shortest time between two writes of the file.
 	rewriteEvery = time.Second
-	// killed is the first line until the container ends in the regular way.
+	// killed is the first line of the message until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
@@ -153,7 +154,7 @@ func Refuse(code int, err error) int {
 	return code
 }
 
-// Stderr writes an error to stderr, with the prefix of hinit before each line.
+// Stderr writes an error to stderr, each line with the prefix "[hinit]".
 func Stderr(err error) {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))

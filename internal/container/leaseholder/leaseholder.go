@@ -1,8 +1,8 @@
-// Package leaseholder decides whether this init supervises the profiles and services of its data volume: it may only while it
-// holds the lock of the volume.
+// Package leaseholder decides whether this init supervises the profiles and services of its data volume. It may do so only while
+// it holds the lock of the volume.
 //
-// It promises that no profile or service of the volume is started without the lock. When the lock is lost, all of them are killed
-// before this init asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
+// No profile or service of the volume is started without the lock. When the lock is lost, all of them are killed before this init
+// asks for the lock again. The package owns a goroutine that waits for the lock, or for its loss.
 package leaseholder
 
 import (
@@ -27,9 +27,10 @@ import (
 )
 
 const (
-	// standbyVariable set to 0 makes an init end if another init holds the lock. Otherwise it waits.
+	// standbyVariable is an environment variable. If it is 0 and another init holds the lock, this init ends. Otherwise it waits for
+	// the lock.
 	standbyVariable = "HINIT_STANDBY"
-	// retryPause is how long an init that has lost the lock waits between two tries after an error.
+	// retryPause is how long an init that has lost the lock waits before it tries again after an error.
 	retryPause = time.Second
 	// volumePatience is how long the boot waits for the volume before it starts the CMD.
 	volumePatience = 15 * time.Second
@@ -45,22 +46,22 @@ type Host struct {
 	Route  func() *boot.Route
 	// Fatal ends the container.
 	Fatal func(reason string)
-	// Withdraw removes the slot of a service.
+	// Withdraw removes the service's directory (its slot) from the scan directory of s6.
 	Withdraw func(ctx context.Context, service string) error
-	// Reset forgets the profiles, because another init may serve them now.
+	// Reset discards what is known about the profiles, because another init may serve them now.
 	Reset func()
-	// Doubt gets warnings that an agent can cause, for instance about a file system without locks.
+	// Doubt is called with warnings that an agent can cause, for instance about a file system without locks.
 	Doubt func(line string)
 	// TakeOver prepares the volume, if that was not done yet, and starts its profiles and services. It is called when the lock is
 	// acquired after the boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)
 }
 
-// Boot is the boot during which Claim is called.
+// Boot is the boot that calls Claim.
 type Boot interface {
 	// Ready blocks until processes may be started.
 	Ready()
-	// StartCmdEarly starts the CMD while the volume does not answer.
+	// StartCmdEarly starts the CMD before the boot is done, because the volume does not respond.
 	StartCmdEarly()
 }
 
@@ -76,29 +77,29 @@ type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // gets the messages of the lease program; nil without one
-	grantor   string             // name for people of whatever grants the lock
+	onMessage func(words string) // called with each message of the lease program; nil if there is no such program
+	grantor   string             // what grants the lock, for messages: the volume or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
 	state     atomic.Pointer[state]
 }
 
-// state is the state of the lock, as status shows it.
+// state is the state of the lock, which status shows.
 type state struct {
 	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // reason, for people; "" while another process holds the lock
-	holder func() lease.Holder // names that process; nil otherwise
+	holder func() lease.Holder // returns the other process that holds the lock; nil if none does
 }
 
 // Handover is the state of the lock at re-execution.
 type Handover struct {
-	Lease *lease.Handover // nil if the program had no lock of this kind
-	Alone bool            // it served the volume
+	Lease *lease.Handover // nil if the old program had no lock of this kind
+	Alone bool            // the old program served the volume
 }
 
 // New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
-// of hinit.yaml (the lease program) holds the lease; its messages must be passed to Told.
+// of hinit.yaml, the lease program, holds the lease. The messages of that service must then be passed to LeaseMessage.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
 		return newLease(host, loop, lease.NewVolume(home, agent, host.Doubt), steps)
@@ -129,9 +130,10 @@ func (t *Lease) setState(name, detail string) {
 // Serves reports whether this init supervises the profiles and services.
 func (t *Lease) Serves() bool { return t.serves.Load() }
 
-// Serve begins to serve the volume, after the lock was acquired. It returns false if the lock is already lost again.
+// Serve records that this init serves the volume, after it has acquired the lock. It returns false if the lock is already lost
+// again.
 func (t *Lease) Serve(serving context.Context) bool {
-	t.serves.Store(true) // stored before the check: the goroutine that sees a loss stores false after it
+	t.serves.Store(true) // stored before the check, because the goroutine that notices a loss stores false
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
@@ -161,7 +163,7 @@ func (t *Lease) Check() error {
 	}
 }
 
-// setUnknown notes that it is not known yet who holds the lock.
+// setUnknown sets the state to waiting, because it is not known yet who holds the lock.
 func (t *Lease) setUnknown() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
@@ -182,14 +184,14 @@ func standby() bool {
 // errHeld means that another process has the lock, and that this init must not wait for it.
 var errHeld = errors.New("another process has the lock")
 
-// acquireResult is the result of Acquire. lost gets the reason when the lock is lost.
+// acquireResult is the result of acquire. lost receives the reason when the lock is lost.
 type acquireResult struct {
 	lost <-chan error
 	err  error
 }
 
-// acquire asks for the lock in a goroutine. busy gets a value if another process has the lock. Then acquire waits for it, or without wait
-// gives up with errHeld.
+// acquire asks for the lock in a goroutine, which sends the result to got. If another process has the lock, busy receives a
+// value. The goroutine then keeps waiting for the lock or, if wait is false, gives up with errHeld.
 func (t *Lease) acquire(ctx context.Context, wait bool) (got <-chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
@@ -210,9 +212,11 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got <-chan acquireResul
 }
 
 // Claim decides during the boot whether this init supervises the profiles and services. While another process has the lock, this
-// init runs only its CMD, and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has prepared the
-// volume, so a failure is final. serving ends when the lock is lost, after all its services have been killed. It is ctx if the
-// lock can't be lost. If ok is false the boot must stop.
+// init runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has already prepared
+// the volume, so that a failure is final.
+//
+// The context serving ends when the lock is lost, after all its services have been killed. If the lock can't be lost, serving is
+// ctx. If ok is false, the boot must stop.
 func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
 	if !t.host.Route().HasProfiles() { // there is no volume, or the container with the gateways shares its volume with this one
@@ -247,7 +251,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 			return ctx, true
 		case <-busy:
 			if !standby() {
-				continue // ask gives up and answers at once
+				continue // acquire gives up, and got receives errHeld at once
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
@@ -292,19 +296,19 @@ func (t *Lease) fence(ctx context.Context, end context.CancelCauseFunc, why erro
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // once more, for services that were just being registered
+	t.evict("the lock of the volume is lost") // once more, because services may have been registered meanwhile
 	t.host.Reset()
 	got, _ := t.acquire(ctx, standby())
 	t.regain(ctx, got)
 }
 
-// regain waits for the lock that acquire asks for. With the lock it takes over; after an error it asks again.
+// regain waits for the result of acquire in got. With the lock it takes over; after an error it asks again.
 func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got
 		switch {
 		case a.err == nil:
-			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
+			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // watch the lock first, so that a loss during the take-over is noticed
 			return
 		case ctx.Err() != nil:
 			return
@@ -320,8 +324,9 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	}
 }
 
-// Resume continues with the handed-over lock after re-execution. If the old program had another kind of lock, it hands over none.
-// Resume then acquires the lock, or kills the services that need it.
+// Resume goes on with the lock that the previous program handed over at a re-execution. If that program used another kind of
+// lock, it handed over none. Then Resume acquires the lock or, if another process has it, has the services that need it killed.
+// The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx
@@ -362,7 +367,8 @@ func (t *Lease) evict(reason string) {
 	}
 }
 
-// leased reports whether a service may run only with the lock. The CMD and services of the scan directory may run without.
+// leased reports whether a service may run only while this init has the lock. The CMD and the services of the s6 scan directory
+// always may run.
 func (t *Lease) leased(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || name == config.LeaseName {
 		return kind == supervisor.KindGateway

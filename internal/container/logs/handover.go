@@ -13,7 +13,7 @@ import (
 // Handover is the state of the logs and of the runs at re-execution.
 type Handover struct {
 	Logs *logrotate.Handover
-	Runs *runs.Handover // nil from a program without runs
+	Runs *runs.Handover // nil if the old program did not know runs
 }
 
 // HandOver returns the state that the next program needs. The logs must be frozen.
@@ -23,7 +23,7 @@ func (l *Logs) HandOver() (old Handover, err error) {
 	return old, err
 }
 
-// TakeOver makes new logs continue the old ones. services are the known services.
+// TakeOver makes the new logs continue the old ones. services are the services that the supervisor knows.
 func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	if err := l.Set.TakeOver(old.Logs); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	return nil
 }
 
-// Keep writes a report into the directory of the logs, as the agent's user, and returns its path.
+// Keep stores the report of a fault in the directory of the logs, as the agent's user, and returns its path.
 func (l *Logs) Keep(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(l.o.Config().Home, "logs")
 	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.In(blocking.Volume))

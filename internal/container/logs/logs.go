@@ -1,8 +1,8 @@
 // Package logs connects the supervisor with the logs. It opens the log of each service with its limits, finds it by the service's
 // name, and masks the profile's secrets on the console.
 //
-// It promises that giving a service its log touches no disk, and that the log of a service that comes back is not dropped. It
-// owns a goroutine while [Logs.MaskSecrets] waits for a disk.
+// Opening a service's log touches no disk. The log of a service that is registered again is not dropped. The package owns a
+// goroutine while [Logs.MaskSecrets] waits for a disk.
 package logs
 
 import (
@@ -32,7 +32,7 @@ type Options struct {
 	// Secrets returns the secrets in a profile's .env, and whether it left some out. It may wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
 	Pack    gzipped.Packer                   // compresses archives
-	Wrote   func()                           // called after each write of a service; it must not block
+	Wrote   func()                           // called after a service has written; it must not block
 	Say     func(format string, args ...any) // writes a line to the container log
 	Warn    func(format string, args ...any) // writes a warning once, and shows it in status
 }
@@ -41,16 +41,16 @@ type Options struct {
 type Logs struct {
 	*logrotate.Set
 
-	Runs *runs.Book // commands of clients, which write to their own files
+	Runs *runs.Book // commands that clients run once; each writes to its own file
 	o    Options
-	logs sync.Map // service → *logrotate.Log
+	logs sync.Map // logs by service: string → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and the rule that no held log is dropped; never held across disk operations
-	held   map[string]int // services that are being registered, and may be unknown to the supervisor
-	masked map[string]int // service → bytes of its secrets that are kept
+	mu     sync.Mutex     // guards held and masked, and keeps Hold and Drop apart; never held across disk operations
+	held   map[string]int // number of registrations in progress, by service; the supervisor may not know these services yet
+	masked map[string]int // bytes of secrets that are kept in memory for masking, by service
 }
 
-// New makes the logs of a container with the present configuration.
+// New makes the logs of a container with the current configuration.
 func New(o Options) *Logs {
 	cfg := o.Config()
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
@@ -68,7 +68,7 @@ func New(o Options) *Logs {
 	return l
 }
 
-// logLimits converts limits of the configuration, in which 0 archives means none.
+// logLimits converts limits of the configuration for package logrotate. 0 archives, which means none, becomes -1.
 func logLimits(l config.LogLimits) logrotate.Limits {
 	const mb = 1_000_000
 	limits := logrotate.Limits{
@@ -81,7 +81,7 @@ func logLimits(l config.LogLimits) logrotate.Limits {
 	return limits
 }
 
-// Open makes the log of a service, with the limits in the configuration. For an existing log it only changes the limits.
+// Open opens the log of a service, with the limits in the configuration. If the log is already open, it only changes the limits.
 func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	cfg := l.o.Config()
 	limits := cfg.LogLimitsOf(profile)
@@ -107,7 +107,8 @@ func (l *Logs) Hold(name string) (release func()) {
 	}
 }
 
-// Drop ends the log of a removed service, unless the service has come back or is being registered.
+// Drop ends the log of a removed service, unless the service is being registered again or known reports that the supervisor knows
+// it.
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,7 @@ func (l *Logs) Drop(name string, known func(string) bool) {
 	}
 }
 
-// Sweep ends the logs of all removed services.
+// Sweep calls Drop for every service that has a log.
 func (l *Logs) Sweep(known func(string) bool) {
 	l.logs.Range(func(name, _ any) bool {
 		service, _ := name.(string)
@@ -189,7 +190,8 @@ func (l *Logs) Output(service string) *client.Output {
 	}
 }
 
-// ReadSecrets sets which values of the profile's .env the console masks, if masking is on. It reads the file.
+// ReadSecrets reads the profile's .env and sets which of its values the console masks. It does nothing if masking is off. It
+// blocks on the disk.
 func (l *Logs) ReadSecrets(service, profile string) {
 	if !l.o.Config().Logs.Mask {
 		return
@@ -211,7 +213,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 // mostMasked limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
 const mostMasked = 2 << 20
 
-// bounded returns the first values of a service that fit into the limit. all reports whether these are all.
+// bounded returns the first of a service's secrets that fit into mostMasked. all reports whether all of them fit.
 func (l *Logs) bounded(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +236,7 @@ func (l *Logs) bounded(service string, values []string) (kept []string, all bool
 // starts.
 const secretsPatience = time.Second
 
-// MaskSecrets makes the console mask the secrets of a gateway that may start next. It waits for the disk, at most
+// MaskSecrets makes the console mask the secrets of a gateway that may start next. It waits for the disk, but not longer than
 // secretsPatience.
 func (l *Logs) MaskSecrets(service, profile string) {
 	read := make(chan struct{})

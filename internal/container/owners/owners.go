@@ -1,8 +1,8 @@
-// Package owners gives the agent's files back to the agent's user in the background. It repairs all files once at the boot, and the
-// files of a profile when that appears or is started.
+// Package owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during
+// the boot, and the files of a profile when the profile appears or is started.
 //
-// The boot program does the repair. Requests during a repair are combined into one. [Repairer.All] and [Repairer.Run] use the
-// goroutine of the caller, which calls one after the other, so that only one repair runs at a time.
+// The boot program, a process of its own, does the repair. Requests during a repair are combined into one. The caller runs
+// [Repairer.All] and then [Repairer.Run] in one goroutine, so that only one repair runs at a time.
 package owners
 
 import (
@@ -20,37 +20,39 @@ import (
 	"hinit/supervisor"
 )
 
-// Repairer repairs owners. Its methods may be called from any goroutine.
+// Repairer repairs the owners of files. Its methods may be called from any goroutine.
 type Repairer struct {
 	*initlog.Logger
 
-	remark func(text string) // adds a text to the history
+	remark func(text string) // adds a text to the supervisor's history
 	work   RunJob
 	move   func(ctx context.Context, profile string)
 	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles to repair
-	status *client.Repair  // of the repair of all files
+	status *client.Repair  // progress of the repair of all files
 }
 
 // RunJob runs a repair, and calls take with each message about it.
 type RunJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer without work. move corrects the owner of a home, and blocks until that is done.
+// New returns a Repairer without work. remark adds a text to the supervisor's history, and work runs a repair. move corrects the
+// owner of a profile's home, and blocks until that is done.
 func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx context.Context, profile string)) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// All repairs the owners of all files and returns when that is done or ctx has ended. The job names the user. All does nothing if
-// hinit can't change owners and the image planted no files.
+// All repairs the owners of all files and returns when that is done or ctx has ended. job names the agent's user. All does
+// nothing if hinit can't change owners, unless the boot has filled the data directory from the image (job.Planted).
 func (r *Repairer) All(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.Planted {
 		r.repair(ctx, job, nil)
 	}
 }
 
-// Run repairs the owners of the profiles of [Repairer.Adopt] until ctx ends. It returns at once if hinit can't change owners.
+// Run repairs the owners in the profiles that Adopt was called with, until ctx ends. It returns at once if hinit can't change
+// owners.
 func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
@@ -59,7 +61,7 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // an earlier repair may have included all requests
+			if len(only) > 0 { // an earlier repair may already have included these profiles
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -86,8 +88,8 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt gives a profile that another user has made to the agent. It gives the files that a gateway needs at once; a repair gives
-// the others soon. It blocks on the disk.
+// Adopt makes the agent's user the owner of a profile that another user has created. Before it returns, it changes the files that
+// a gateway needs; Run repairs the others soon after. It blocks on the disk.
 func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
@@ -115,7 +117,7 @@ func (r *Repairer) Status() *client.Repair {
 	return &now
 }
 
-// TakeOver sets the progress that the program before re-execution has reached.
+// TakeOver sets the progress of the repair of all files, also from the program before a re-execution.
 func (r *Repairer) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

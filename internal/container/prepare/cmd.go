@@ -23,16 +23,15 @@ func (s *Stage) StartCmd(ctx context.Context) {
 	if !s.Route().HasCommand() {
 		return
 	}
-	// The CMD writes to the console itself, so hinit's lines must be written first. A stuck console does not delay the CMD for
-	// long.
+	// The CMD writes to the console itself, so write hinit's pending lines first. A stuck console delays the CMD only for syncTime.
 	patience, done := context.WithTimeout(ctx, syncTime)
 	_ = s.Logs.Sync(patience)
 	done()
 	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), Controls(os.Stdin)), "the CMD")
 }
 
-// StartStandIn starts the process that stands for a CMD "gateway run". If the image has no sleep, the process is hinit itself
-// (exe).
+// StartStandIn starts the process that stands in for a CMD "gateway run": hinit supervises that gateway as a service. The process
+// is "sleep infinity", or hinit itself (exe) if the image has no sleep.
 func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 	if s.Route().DashboardOnly {
 		return

@@ -1,8 +1,8 @@
 // Package prepare makes the container ready for its first service: the data volume, the agent's hooks, the user's scripts. It
 // also predicts which services the boot will register.
 //
-// It promises that a hook runs as a task of the supervisor, because nothing else may start a process. Its methods run in the
-// goroutine of the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
+// A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
+// of the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
 package prepare
 
 import (
@@ -51,7 +51,7 @@ type Stage struct {
 	Full     atomic.Bool // the repair of owners must examine all files
 	Planted  atomic.Bool // the data directory was empty, and was filled from the image
 
-	repairs func() error // Err of the context of the last repair of owners, nil before the first one
+	repairs func() error // Err method of the context of the last RepairOwners, nil before the first one
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an
@@ -83,7 +83,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*program.Program, error)
 	if wanted {
-		started = r.start() // it starts while the volume is prepared
+		started = r.start() // starts in the background while the volume is prepared
 	}
 	var more []boot.Phase
 	if r.job.Options.Tenants.On {
@@ -117,7 +117,7 @@ func seededByImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.St
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.On { // tenants are on only if the store can read their homes
+	if tenants.On { // tenants, profiles with their own users, are on only if the store can read their homes
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
@@ -168,8 +168,8 @@ func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	return p
 }
 
-// NotifyOuterInit reports the end of the boot to the program that started this container, if that has asked for messages. It does not
-// block.
+// NotifyOuterInit sends READY=1 to the program that started this container, if that program has asked for such messages
+// (sd_notify(3)). It does not block.
 func (s *Stage) NotifyOuterInit() {
 	if s.Registry.Snapshot().Stopping {
 		return
@@ -184,7 +184,7 @@ func (s *Stage) NotifyOuterInit() {
 // reasonExpected is the reason in the status of an expected service.
 const reasonExpected = "the boot has not come to it yet"
 
-// ExpectServices adds the services of the configuration to the expected ones.
+// ExpectServices makes the status show the services of the configuration, until the boot registers them.
 func (s *Stage) ExpectServices(cfg *config.Config) {
 	var list []*supervisor.Service
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -208,8 +208,8 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 	}
 }
 
-// expectProfiles reads the profiles while the hooks run. It blocks on the disk. Later changes by a hook are seen by the boot
-// itself.
+// expectProfiles makes the status show the gateways of the profiles, until the boot registers them. It reads the profiles in a
+// goroutine while the hooks run. If a hook changes profiles later, only the boot itself notices.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectSoon(func() []*supervisor.Service {
 		found, _, err := s.Store.List() // the boot reports the warnings

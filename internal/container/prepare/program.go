@@ -17,7 +17,7 @@ import (
 	"hinit/supervisor"
 )
 
-// preparation is one preparation. Only the goroutine of the boot uses it, except for hooks.
+// preparation is the state of one call of [Stage.Run]. Only the goroutine of the boot uses it, except for hooks.
 type preparation struct {
 	*Stage
 
@@ -60,7 +60,8 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	})
 }
 
-// tenants makes the boot program give homes to the profiles' own users. It is a phase of [boot.Prepare].
+// tenants makes the boot program change the owner of each profile's home to the profile's own user. It is a phase of
+// [boot.Prepare].
 func (r *preparation) tenants(ctx context.Context, s *boot.Step) error {
 	r.move(ctx, r.job, s.Tell)
 	return nil
@@ -73,7 +74,7 @@ func (s *Stage) Move(ctx context.Context, profile string) {
 	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
 }
 
-// moveTime limits a move. The boot program itself stops after 5 s, unless the disk hangs.
+// moveTime limits how long Move may take. The boot program itself stops after 5 s, unless the disk hangs.
 const moveTime = 7 * time.Second
 
 func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
@@ -160,18 +161,18 @@ func (r *preparation) report(report *boot.Report) error {
 	r.Planted.Store(report.Planted)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
-	ends, ending := report.Failed("plant", "browser") // boot steps can do the work of plant, and an agent works without a browser
+	ends, ending := report.Failed("plant", "browser") // boot steps can do plant's work, and agents work without a browser
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.Phase("wait", func() error { // waits for work that began in the background
+	r.Phase("wait", func() error { // waits for work that runs in the background, such as opening the control socket
 		r.ready()
 		return nil
 	})
-	if report.Full { // the agent's user is another one than before: a command would find nothing that it may write
+	if report.Full { // the agent's user has changed, so a command could not write to its files yet
 		r.Phase("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
@@ -182,7 +183,7 @@ func (r *preparation) report(report *boot.Report) error {
 		})
 	}
 	if hook := r.Units.SaveRules(r.cfg); hook != nil {
-		r.Phase(hook.Name, func() error { // without it the gateways start a little later
+		r.Phase(hook.Name, func() error { // if it fails, the gateways start a little later
 			_, err := r.runHook(*hook)
 			r.Status.HooksEnd()
 			return err
@@ -205,7 +206,7 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // not about a program of hinit, see SaveRules
+	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // not hinit's own, see SaveRules
 		r.Warn("%s", doubt)
 	}
 	name := u.Name
@@ -219,11 +220,11 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all its processes have ended
 		return 0, context.Cause(ctx)
 	}
-	r.Logs.Drain(name) // write its output before later lines
+	r.Logs.Drain(name) // so that its output comes before later lines
 	return code, err
 }
 
-// Repair makes the boot program repair owners. It is a function for package owners ([owners.Work]).
+// Repair makes the boot program repair owners. It is an [owners.RunJob].
 func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	return s.runJob(ctx, "hinit/repair", job, take)
 }
@@ -231,8 +232,8 @@ func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message
 // ownersTime is how long the boot waits until all files belong to the agent's new user.
 const ownersTime = 5 * time.Second
 
-// RepairOwners repairs owners in the background until ctx ends: first of all files if all is set. The channel is closed when these are
-// repaired. A call while a repair runs does nothing.
+// RepairOwners repairs owners in the background until ctx ends. If all is set, it first repairs all files. The returned channel
+// is closed when that is done. A call while an earlier one still repairs does nothing, and its channel is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairs != nil && s.repairs() == nil {
@@ -261,7 +262,7 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles, by one of the Measure constants of package boot.
+// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work
@@ -277,7 +278,7 @@ func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
 	return s.runJob(ctx, "hinit/examine", job, take)
 }
 
-// runJob starts a boot program for a job without answers, and waits for its end.
+// runJob starts a boot program for a job that needs no answers, calls take with each message, and waits for the program's end.
 func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := program.Start(ctx, s.Registry, name, job)
 	if err != nil {

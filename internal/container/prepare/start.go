@@ -14,7 +14,7 @@ import (
 	"hinit/internal/registry"
 )
 
-// The exit codes of an init that can't begin. They are the same as on the command line (docs/reference/exit-codes.md).
+// Exit codes of an init that can't begin. The command line uses the same ones (docs/reference/exit-codes.md).
 const (
 	ExitFailed = 1
 	exitUsage  = 2
@@ -58,8 +58,8 @@ func (old Handover) TakeOver(args []string) (start Start, err error) {
 	return Start{cfg, agent, args, old.Route}, nil
 }
 
-// Container returns the Start for the init of a container. path returns the PATH for programs of the agent, given the agent's
-// home. If the init can't begin, Container reports the reason and returns ok false with the exit code.
+// Container returns the Start for the init of a container. path returns the PATH for the agent's programs, given the agent's
+// home. If the init can't begin, Container reports the reason, and returns an exit code and ok false.
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -85,7 +85,8 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	})}, 0, true
 }
 
-// Plain is Container for an init that only supervises the services of a file; "" means the usual places.
+// Plain returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses
+// $HINIT_CONFIG, else hinit.yaml in the working directory, else [config.DefaultPath].
 func Plain(file string) (start Start, code int, ok bool) {
 	file, err := plainFile(file)
 	if err != nil {
@@ -101,11 +102,11 @@ func Plain(file string) (start Start, code int, ok bool) {
 	return Start{Config: cfg, Agent: boot.Caller(), Route: boot.Route{Plain: true}}, 0, true
 }
 
-// hereConfig is the file that hinit run reads if none is named.
+// hereConfig is the file in the working directory that "hinit run" reads if none is named.
 const hereConfig = "hinit.yaml"
 
-// plainFile returns the path of the configuration of a plain supervisor. The path is absolute if a reload would otherwise search
-// elsewhere.
+// plainFile returns the path of the configuration of a plain supervisor. The path is absolute, so that a reload finds the same
+// file.
 func plainFile(named string) (file string, err error) {
 	switch {
 	case named != "":

@@ -1,7 +1,8 @@
-// Package program starts the boot program and receives its messages, see [boot.Job].
+// Package program starts the boot program, a helper process that works on the data volume, and receives its messages, see
+// [boot.Job].
 //
-// It promises that the program has ended when [Program.Receive] returns. It owns a goroutine for each program, which waits for that
-// end.
+// When [Program.Receive] returns, the program has reported its end, or is being ended. The package owns a goroutine for each
+// program, which waits for its end.
 package program
 
 import (
@@ -23,7 +24,7 @@ import (
 	"hinit/supervisor"
 )
 
-// grace is the time between TERM and KILL at the end of the container.
+// grace is the time between SIGTERM and SIGKILL at the end of the container.
 const grace = 100 * time.Millisecond
 
 // Loop is the part of a [supervisor.Loop] that this package uses.
@@ -44,8 +45,8 @@ type Program struct {
 	output *os.File
 }
 
-// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the beginning of
-// its name in the supervisor. The end of that name is random, because the supervisor forgets a program only a moment after its
+// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the beginning of the
+// unit's name in the supervisor. The end of that name is random, because the supervisor forgets a program only a moment after its
 // end. The caller must call [Program.Receive].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
@@ -62,7 +63,7 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 		return nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), stdin.Close(), output.Close())
 	}
 	p.input, p.output = input, output
-	// The supervisor may be slow: the files must stay open until it has them, even if ctx ends.
+	// Wait for the supervisor even if ctx ends, because it needs the open files.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: grace},
@@ -88,8 +89,8 @@ func (p *Program) write(document any) {
 	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: Receive reports a program that has ended
 }
 
-// Receive calls take with each message. It blocks until the program says that it is done, or fails. The program is ended when take
-// returns an error, or when ctx ends; then the error is the cause of ctx.
+// Receive calls take with each message of the program. It blocks until the program reports that it is done or has failed. If take
+// returns an error or ctx ends, Receive ends the program and returns that error or the cause of ctx.
 func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {

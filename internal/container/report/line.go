@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Line returns the line for the container log about a record, "" if the record is not worth one.
+// Line returns the line for the container log about a record of the history, "" if the record is not important enough.
 func Line(r supervisor.Record) string {
 	if r.By != nil {
 		r.Reason += ", by " + show.By(r.By)
@@ -20,8 +20,8 @@ func Line(r supervisor.Record) string {
 	case r.Service == "":
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
-		return "" // the boot reports it
-	case runs.Owns(r.Service): // there are many, and the client is informed anyway
+		return "" // hooks are reported by the boot
+	case runs.Owns(r.Service): // one-shot runs: there are many, and the client is informed anyway
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}
@@ -57,7 +57,7 @@ func Line(r supervisor.Record) string {
 	return ""
 }
 
-// lastEvents is how many events the report of a fault has.
+// lastEvents is how many events the report of a fault includes.
 const lastEvents = 50
 
 // LastEvents returns the last events as text, for the report of a fault.

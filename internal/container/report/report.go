@@ -1,8 +1,7 @@
 // Package report follows the history of the supervisor. It writes the important records to the container log, and passes every
-// record to the other rooms of PID 1.
+// record to the other parts of PID 1.
 //
-// It promises that each record is reported once, even across a re-execution, in the goroutine that calls [Reporter.Run]. line.go
-// has the texts.
+// Each record is reported once, even across a re-execution, in the goroutine that calls [Reporter.Run]. The texts are in line.go.
 package report
 
 import (
@@ -20,14 +19,14 @@ type Options struct {
 	Loop     *supervisor.Loop
 	Say      func(format string, args ...any) // writes a line to the container log
 	Observe  func(supervisor.Record)
-	Lost     func() // called when records were lost before the next one
+	Lost     func() // called when the history has dropped records before they were reported
 	Stopping func() // called when the container is stopping, perhaps several times
 }
 
-// Reporter reports the records of the history.
+// Reporter reports the records of the supervisor's history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1; holds a token after a call of Use
+	used chan struct{} // capacity 1; holds a token after a call of NoteWork
 
 	mu       sync.Mutex // held during a report and during a re-execution
 	reported uint64     // Seq of the last reported record
@@ -68,7 +67,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-news:
 		case <-r.used:
 			stir()
-		case <-quiet.C: // a quiet time has passed since the boot, the last event or the last request
+		case <-quiet.C: // nothing has happened for ReleaseAfter: no boot, event or request
 			memory.Release()
 			if !rested {
 				rested = true
@@ -84,7 +83,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// NoteWork notes work that causes no event, so that its memory is returned to the kernel too.
+// NoteWork tells the Reporter about work that causes no event, such as a client's request. The memory that it used is then
+// returned to the kernel too.
 func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }

@@ -1,7 +1,8 @@
-// Package signals translates signals to PID 1: they ask it to stop or to reload, or are forwarded to the container's CMD.
+// Package signals translates the signals that PID 1 receives: they ask it to stop or to reload, or are forwarded to the
+// container's CMD.
 //
-// It promises that no signal ends PID 1 or stays ignored in its children, and that none is lost in a re-execution. Its only
-// goroutine runs [Signals.TellFaults].
+// No signal ends PID 1 or stays ignored in its children, and none is lost in a re-execution. The package starts a goroutine only
+// for a reload.
 package signals
 
 import (
@@ -24,25 +25,27 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterrupt is how soon after a Ctrl-C a second one stops the container. The first one goes to the CMD.
+// secondInterrupt is the time after a Ctrl-C in which a second one stops the container. The first one is only forwarded to the
+// CMD.
 const secondInterrupt = 3 * time.Second
 
-// Signals are the signals that PID 1 gets.
+// Signals receives and translates the signals to PID 1.
 type Signals struct {
 	Children chan os.Signal // SIGCHLD
-	Orders   chan os.Signal // signals with a meaning, see Event
+	Orders   chan os.Signal // signals that hinit acts on, see Event
 
-	faults    <-chan os.Signal // gets a signal after one was ignored, see [proc.IgnoreSentFaults]
+	faults    <-chan os.Signal // wakes TellFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
 	interrupt time.Time // time of the last Ctrl-C that was forwarded
 }
 
-// fatalSignals are signals without a meaning that would end or stop PID 1.
+// fatalSignals are signals that hinit does not act on, but that would end or stop PID 1 by default.
 var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
-// Listen handles every signal with a meaning, and the signals that would end this process. It handles them and doesn't ignore
-// them, because exec resets only handled signals to their defaults.
+// Listen installs a handler for every signal that hinit acts on, and for the signals that would end this process. It does not
+// ignore any of them, because exec resets only handled signals to their defaults. An ignored signal would stay ignored in the
+// children.
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
@@ -51,8 +54,8 @@ func Listen() *Signals {
 	return s
 }
 
-// Define sets the meaning of signals: cmd reports whether the container has a CMD, tty whether standard input is the controlling
-// terminal. SIGHUP calls reload in a new goroutine. Call it before the supervisor's loop runs.
+// Define sets what the signals do. cmd says whether the container has a CMD, and tty whether standard input is the controlling
+// terminal. SIGHUP may call reload, in a new goroutine. Call Define before the supervisor's loop runs.
 func (s *Signals) Define(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
 // Event translates a signal to an event of the supervisor, nil for none. The supervisor's loop calls it.
@@ -89,7 +92,7 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 // Interrupt returns when the last Ctrl-C was forwarded to the CMD. Like SetInterrupt it is called in the supervisor's loop.
 func (s *Signals) Interrupt() time.Time { return s.interrupt }
 
-// SetInterrupt restores that time after re-execution.
+// SetInterrupt restores the time that Interrupt returned before a re-execution.
 func (s *Signals) SetInterrupt(at time.Time) { s.interrupt = at }
 
 // Handled returns the signals that have a handler, except SIGCHLD.
@@ -102,7 +105,8 @@ func Handled() (all []syscall.Signal) {
 	return all
 }
 
-// TakeLate returns the signals that have come and were not handled, and removes them.
+// TakeLate removes and returns the signals that were delivered to this process and not handled yet, so that a re-execution does
+// not lose them.
 func (s *Signals) TakeLate() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
 	signal.Notify(idle, early.Meaningful()...)
@@ -119,12 +123,12 @@ func (s *Signals) TakeLate() (late []syscall.Signal) {
 	}
 }
 
-// PutBack queues signals again that [Signals.TakeLate] returned.
+// PutBack queues the signals that [Signals.TakeLate] returned again, after a failed re-execution or in the next program.
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {
 		case s.Orders <- sig:
-		default: // the queue is full of later signals
+		default: // the queue is already full of later signals
 		}
 	}
 }
@@ -132,7 +136,7 @@ func (s *Signals) PutBack(late []syscall.Signal) {
 // tellPause is the shortest time between two reports of ignored signals.
 const tellPause = 10 * time.Second
 
-// TellFaults reports signals for faults that another process sent and PID 1 ignored. It returns when ctx ends.
+// TellFaults reports fault signals, such as SIGSEGV, that another process sent and PID 1 ignored. It returns when ctx ends.
 func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
@@ -150,7 +154,7 @@ func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 	}
 }
 
-// faultsText describes the signals since the last report, and updates told.
+// faultsText describes the signals since the last report. told counts the signals that were reported, and is updated.
 func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {

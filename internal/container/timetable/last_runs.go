@@ -11,13 +11,14 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scheduleFile stores the last start of tasks that make up for missed times. It belongs to the agent, who may delete it.
+// scheduleFile stores when tasks were last started, for the tasks that make up for missed times. It belongs to the agent, who may
+// delete it.
 const (
 	scheduleFile = ".hinit-schedule.json"
 	maxSchedule  = 1 << 20
 )
 
-// LastRuns is a [Memory] in a file of the data directory, with the identity of Actor.
+// LastRuns is a [Memory] in a file of the data directory. It accesses the file with the identity of Actor.
 type LastRuns struct {
 	Home  string
 	Actor *fsutil.Actor

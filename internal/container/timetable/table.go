@@ -1,8 +1,10 @@
 // Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// It computes the times and tells the supervisor, which decides whether a task starts. It promises to report each time at most
-// once. If the schedule says so, it makes up for missed times by one single start. While there is a schedule it owns a goroutine,
-// and another one while it stores when tasks ran. Only the second waits for a disk, and the first before it begins.
+// It computes the times and tells the supervisor, which decides whether a task starts. Each time is reported at most once. If a
+// schedule asks for it, one single start makes up for all missed times.
+//
+// While there is a schedule, the package owns a goroutine that waits for the next time. It waits for a disk only before its first
+// task. Another goroutine stores when tasks ran.
 package timetable
 
 import (
@@ -50,8 +52,8 @@ type Table struct {
 	saving atomic.Bool
 }
 
-// New returns an empty table. With a nil memory, all times are forgotten at the end of the container. warn gets errors of the
-// memory.
+// New returns an empty table. If memory is nil, the times of past starts are forgotten when the container ends. warn is called
+// with errors of memory.
 func New(loop Loop, memory Memory, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
@@ -74,7 +76,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change takes the schedules of a new configuration. Without an earlier Serve it does nothing.
+// Change replaces the schedules by those in cfg, after a reload. Without an earlier Serve it does nothing.
 func (t *Table) Change(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:
@@ -99,7 +101,7 @@ func schedulesOf(cfg *config.Config) map[string]config.Schedule {
 	return entries
 }
 
-// row is the schedule of one task, and its next time.
+// row is the schedule of one task, with the time of its next start.
 type row struct {
 	config.Schedule
 
@@ -107,7 +109,7 @@ type row struct {
 	at   time.Time
 }
 
-// server is the goroutine of a table.
+// server is the state of a table's goroutine.
 type server struct {
 	*Table
 
@@ -138,7 +140,7 @@ func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// load reads when tasks ran, if a schedule makes up for missed times.
+// load reads from memory when tasks last ran, if a schedule makes up for missed times.
 func (s *server) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
@@ -156,7 +158,7 @@ func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 // clock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
 func clock() time.Time { return time.Now().Round(0) }
 
-// replace replaces the schedules.
+// replace makes entries the current schedules, and tells the supervisor the next time of each task.
 func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 	now := clock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -184,8 +186,8 @@ func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first time of a new row. After re-execution it is the time that the supervisor knows. If the schedule has missed
-// a time and makes up for it, it is now.
+// setFirstTime sets the first time of a new row. After a re-execution it is the time that the supervisor already knows. If the
+// schedule makes up for missed times and has missed one, it is now.
 func (s *server) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
@@ -203,7 +205,7 @@ func (s *server) setFirstTime(name string, r *row, now time.Time, resumed bool) 
 	}
 }
 
-// nextTime returns the first time of a row after now, with its jitter.
+// nextTime returns the first time of a row after now, plus a random delay of at most its jitter.
 func (s *server) nextTime(r *row, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
@@ -248,12 +250,12 @@ func (s *server) startTask(name string, r *row, now time.Time) {
 	}
 }
 
-// send sends an event to the supervisor. An error, which means that the supervisor has ended, is ignored.
+// send sends an event to the supervisor. It ignores the error, which means that the supervisor has ended.
 func (s *server) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *server) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
-// save stores when tasks ran. While an earlier save waits for the disk, it leaves that to a later call.
+// save stores when tasks ran. While an earlier save still waits for the disk, it does nothing, and a later call does it.
 func (s *server) save() {
 	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return

@@ -13,14 +13,15 @@ import (
 	"hinit/internal/tuning"
 )
 
-// groups is the container's divided control group, or the reason why it could not be divided.
+// groups holds the container's control group after hinit has prepared it for child groups, or the reason why that failed.
 type groups struct {
 	cgroups *proc.Cgroups // nil for none
 	why     error
 }
 
-// Divide divides the container's control group, once, if a service of the configuration needs its own group. It returns the error
-// only the first time. Units that are made later use their groups. Only one goroutine at a time may call it.
+// Divide prepares the container's control group for child groups, if a service of the configuration needs its own group. It does
+// so once, and returns an error only the first time. Units that are made later use child groups. Only one goroutine at a time may
+// call it.
 func (m *Maker) Divide(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {
@@ -38,7 +39,7 @@ func (m *Maker) Divide(cfg *config.Config) (why error) {
 	return g.why
 }
 
-// cgroupsOrNil returns the container's divided control group, nil if it is not divided.
+// cgroupsOrNil returns the container's control group for child groups, nil if Divide has not prepared it.
 func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	if g := m.groups.Load(); g != nil {
 		return g.cgroups
@@ -46,9 +47,9 @@ func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	return nil
 }
 
-// limitByCgroup limits a service by its own control group. Without groups there are substitutes. internal/container/health
-// measures the memory, and a weight becomes a nice value. A limit of processes becomes a limit of the profile's own user, if it
-// has one; that limit counts on the whole machine.
+// limitByCgroup limits a service by its own control group. If there are no groups, other means replace them:
+// internal/container/health measures the memory, and a CPU weight becomes a nice value. A limit of processes becomes a limit of
+// the profile's own user, if it has one (ownUser). That limit counts all processes of the user on the machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -66,8 +67,8 @@ func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, s
 	}
 }
 
-// niceOf converts a weight to the nice value with the same share of the processor. It is at least 0, because a lower value needs
-// a privilege. Each step reduces the share by about a fifth.
+// niceOf converts a CPU weight to the nice value with the same share of the processor. It is at least 0, because a lower value
+// needs a privilege. Each step reduces the share by about a fifth.
 func niceOf(weight int) (nice int) {
 	const most = 19
 	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
@@ -76,8 +77,8 @@ func niceOf(weight int) (nice int) {
 	return nice
 }
 
-// EnforcedBy returns, in a word of the API, what enforces a control group's limit on a process of a service. pid 0 stands for the
-// next process.
+// EnforcedBy returns what enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of the API. pid
+// is the service's process; 0 stands for the process that is started next. ownUser says that the profile has its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.cgroupsOrNil()
 	in := g.Has(controller)
@@ -100,11 +101,11 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	return client.LimitedByNothing
 }
 
-// RemoveCgroup removes the control group of a forgotten service. It does not block.
+// RemoveCgroup removes the control group of a service that the supervisor has forgotten. It does not block.
 func (m *Maker) RemoveCgroup(service string) {
 	if g := m.cgroupsOrNil(); g != nil {
 		guard.Go("removing a control group", func() {
-			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty one costs little
+			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty group that stays costs little
 		})
 	}
 }

@@ -27,7 +27,8 @@ var isolator = sync.OnceValue(func() string {
 	return filepath.Join(filepath.Dir(self), isolation.Program)
 })
 
-// isolate makes a process of a profile start by hinit-isolate, which then executes the command, if the profile is isolated.
+// isolate changes spec to start hinit-isolate, which confines itself and then executes the original command. It does nothing if
+// the profile is not isolated.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {
 	own := cfg.IsolationOf(p.Name)
 	if !own.On() {
@@ -61,13 +62,14 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		plan = append(plan, "refused="+refused)
 	}
 	spec.Argv = isolation.Argv(isolator(), plan, spec.Argv)
-	spec.Setup.NoLinks = true // needed because the files of variables are read before the process is confined
+	spec.Setup.NoLinks = true // needed because the environment files are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
-// hidden returns the words about files and directories that no isolated profile may use, unless it has a share in them.
+// hidden returns the arguments for hinit-isolate that hide files and directories from every isolated profile, unless hinit.yaml
+// shares them with it.
 func (m *Maker) hidden(cfg *config.Config) (words []string) {
 	hide := append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
@@ -80,12 +82,13 @@ func (m *Maker) hidden(cfg *config.Config) (words []string) {
 	return words
 }
 
-// rulesWord names the file in which root saves the isolation rules that all profiles share.
+// rulesWord returns the argument for hinit-isolate that begins with key and names a file. Root saves the isolation rules that all
+// profiles share in that file.
 func rulesWord(key string, cfg *config.Config) string {
 	return key + filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation")
 }
 
-// SaveRules returns the step of the boot that saves this file, nil if no profile is isolated or hinit is not root.
+// SaveRules returns the boot step that saves the file of rulesWord, nil if no profile is isolated or hinit is not root.
 func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.Isolates() {
 		return nil
@@ -93,7 +96,8 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
-// tenant returns the own user of a profile, which is the owner of its home. It returns the reason if the profile has none.
+// tenant returns the user of a profile that runs as its own user: the owner of its home. If the profile has no such user, it
+// returns the agent's user and the reason.
 func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

@@ -23,7 +23,7 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 
 // rootEnv returns the environment of programs that run as root: the container's, without variables that name a directory of the
 // agent. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated. own
-// are further variables from hinit.yaml. HOME is the home of root, unless own names a directory outside of the volume.
+// are further variables from hinit.yaml. HOME is root's home, unless own sets it to a directory outside of the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -45,7 +45,8 @@ func (m *Maker) pointsToAgent(value string) bool {
 	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
 
-// agentPlaces returns the directories that count as the agent's, whoever owns them: the data volume and its homes.
+// agentPlaces returns the directories that count as the agent's, no matter who owns them: the data volume and the agent's home
+// directories.
 func (m *Maker) agentPlaces() []string {
 	places := []string{m.dataHome}
 	for _, home := range []string{m.Home(), m.agent.User.Home} {
@@ -88,8 +89,8 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath removes the directories that the agent can write to from a PATH: a root script that calls "apt-get" must not get
-// the agent's.
+// trustedPath returns a PATH without the directories that the agent can write to. Otherwise a root script that calls "apt-get"
+// could run the agent's.
 func (m *Maker) trustedPath(path string) string {
 	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)

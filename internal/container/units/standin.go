@@ -11,11 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// StandInName is argv[0] of the process that stands for a CMD "gateway run". It may be hinit itself.
+// StandInName is argv[0] of the process that stands in for a CMD "gateway run". It may be hinit itself.
 const StandInName = "sleep"
 
-// StandInUnit returns the unit of the process that stands for a CMD "gateway run" (contract, section 3.1). The process is "sleep
-// infinity", which tools for the image search for. path is a program that sleeps, or hinit.
+// StandInUnit returns the unit of the process that stands in for a CMD "gateway run", because the gateway runs as a supervised
+// service (contract, section 3.1). The process is "sleep infinity", which tools for the image search for. path is a program that
+// sleeps, or hinit.
 func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindStandIn,

@@ -1,8 +1,8 @@
 // Package units makes the supervisor's units: program, environment, user and policy of each gateway, service, hook, and of the
 // CMD.
 //
-// It promises that a program that runs as root gets no variable, directory or PATH entry that the agent can write to. It owns a
-// goroutine while it removes a control group. Its accesses to a disk take a turn of internal/blocking.
+// A program that runs as root gets no variable, directory or PATH entry that the agent can write to. The package owns a goroutine
+// while it removes a control group. Before it accesses a disk, it takes a turn of internal/blocking.
 package units
 
 import (
@@ -32,14 +32,14 @@ import (
 const (
 	// CmdName is the name of the container's CMD as a service. Profiles and configured services can't have it.
 	CmdName = "cmd"
-	// HookPrefix begins the names of the boot's hooks as services.
+	// HookPrefix begins the names that the boot's hooks have as services.
 	HookPrefix = "hook-"
 )
 
 const (
-	// cmdRetry is the delay before the CMD is started again, if the kernel lacked memory or process numbers for it.
+	// cmdRetry is the delay before the CMD is started again if the kernel lacked memory or PIDs for it.
 	cmdRetry = time.Second
-	// hookGrace is the time between TERM and KILL of a hook that takes too long.
+	// hookGrace is the time between SIGTERM and SIGKILL for a hook that takes too long.
 	hookGrace = 2 * time.Second
 )
 
@@ -51,7 +51,7 @@ type Maker struct {
 
 	env      atomic.Pointer[[]string] // the container's environment
 	home     atomic.Pointer[string]
-	beside   sync.Map                          // profiles whose gateways run beside the multiplexer
+	beside   sync.Map                          // profiles with their own gateway although the multiplexer serves them, see SetBeside
 	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
 	groups   atomic.Pointer[groups]            // nil until a service needs a group
 	venv     atomic.Pointer[venv]              // virtual environment of the agent's program, as last found
@@ -74,23 +74,24 @@ func (m *Maker) Env() []string { return *m.env.Load() }
 // SetEnv replaces the container's environment. The boot adds variables that way.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home returns the HOME of all programs that run as the agent, "" for the configured one.
+// Home returns the HOME of all programs that run as the agent, "" if it is the configured one.
 func (m *Maker) Home() string { return *m.home.Load() }
 
-// SetHome sets Home. The boot calls it before it starts anything.
+// SetHome sets the HOME that Home returns. The boot calls it before it starts anything.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology sets the topology that gateways are told, if an operator has chosen one.
+// SetTopology sets the topology, which says which gateway serves which profiles, if an operator has chosen one. Gateways get it
+// in their environment.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
-// Topology returns what SetTopology has set, nil for nothing.
+// Topology returns the topology of the last SetTopology, nil if there was none.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
 // Handover is the state of a Maker that re-execution hands over, so that gateways start with the same environment.
 type Handover struct {
 	Env   []string
 	Home  string
-	Asked *profiles.Topology // see SetTopology; nil if an older program handed over
+	Asked *profiles.Topology // nil if an older program handed over; see SetTopology
 }
 
 // HandOver returns the state that the next program needs.
@@ -105,8 +106,8 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// SetBeside sets whether a profile may have a gateway of its own although the default profile's gateway serves the profile. The
-// agent refuses such a gateway without a variable, which hinit then sets.
+// SetBeside sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent refuses
+// to start such a gateway without the option --force, which hinit then adds.
 func (m *Maker) SetBeside(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)
@@ -115,7 +116,7 @@ func (m *Maker) SetBeside(profile string, on bool) {
 	}
 }
 
-// Beside returns what SetBeside has set.
+// Beside returns the value that SetBeside has set for a profile.
 func (m *Maker) Beside(profile string) bool {
 	_, on := m.beside.Load(profile)
 	return on
@@ -142,8 +143,8 @@ func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }
 
-// Gateway returns the unit of a profile's gateway (contract, section 4). exports are variables that its slot exports. Variables
-// from hinit.yaml or hinit override them.
+// Gateway returns the unit of a profile's gateway (contract, section 4). exports are the variables that the run script of its s6
+// service directory exports. Variables from hinit.yaml or hinit override them.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
 	command := cfg.Agent.Gateway
@@ -180,8 +181,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// reuseEnv returns the environment of the last gateway if it is equal, as it mostly is. Hundreds of copies would take a tenth of
-// the heap.
+// reuseEnv returns the environment of the last gateway if it equals env, as it mostly does. Hundreds of copies would take a tenth
+// of the heap.
 func (m *Maker) reuseEnv(env []string) []string {
 	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
 		return *last
@@ -190,7 +191,7 @@ func (m *Maker) reuseEnv(env []string) []string {
 	return env
 }
 
-// GatewayVars returns the variables of a profile's gateway in addition to the container's, if it starts in dir.
+// GatewayVars returns the variables that a profile's gateway gets in addition to the container's, if it starts in dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
 	return mergeVars(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
@@ -205,19 +206,19 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 		env = mergeVars(env, t.Vars())
 	}
 	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).On() && !own {
-		env["HOME"] = p.Home // the configured HOME has the homes of other profiles
+		env["HOME"] = p.Home // the configured HOME contains the homes of other profiles
 		return env
 	}
 	return m.withHome(env)
 }
 
-// placeholders returns the values of the placeholders for a profile.
+// placeholders returns the values of the placeholders that hinit.yaml may use in settings of a profile.
 func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText begins the line of a dashboard that refuses to bind an address without a login. Only since 0.18 its exit code tells
-// that too.
+// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. Its exit code
+// tells that only since version 0.18.
 const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service in hinit.yaml, or the unit of the dashboard.
@@ -266,7 +267,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	return u, nil
 }
 
-// ServiceVars returns the variables of a service of hinit.yaml in addition to the container's.
+// ServiceVars returns the variables that a service of hinit.yaml gets in addition to the container's.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.runsAsRoot(cred) {
 		return mergeVars(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
@@ -313,7 +314,7 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 }
 
 // Cmd returns the unit of the container's CMD, which runs in the directory the container was started in. tty says that standard
-// input is a terminal, which becomes the CMD's.
+// input is a terminal, which becomes the CMD's controlling terminal.
 func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
 	pwd := dir
@@ -348,7 +349,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
-		// A script of the user may start a process that goes on after it.
+		// A user's script may start a process that is meant to outlive it.
 		Policy: supervisor.Policy{Task: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
@@ -377,7 +378,8 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	return spec
 }
 
-// ForeignSpec returns user and environment for a service directory that hinit did not make: as root or as the agent.
+// ForeignSpec returns the user and the environment of a service whose directory hinit did not make. It runs as root if root is
+// set, else as the agent.
 func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
@@ -390,7 +392,7 @@ func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome replaces the configured HOME by the home that the boot found, if it found one.
+// withHome replaces the HOME in env by the home that the boot found, if it found one.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {
@@ -412,7 +414,7 @@ func mergeVars(a, b map[string]string) map[string]string {
 }
 
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
-	bad := func(codes []int) []int { // codes of success neither park nor restart the service
+	bad := func(codes []int) []int { // exit codes that count as success neither park nor restart the service
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
 	return supervisor.Policy{

@@ -1,7 +1,7 @@
 // Package volumecheck examines the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
 //
-// The boot program does the work. The package promises an answer in time that names what hangs. A volume that hangs holds up one
-// process and one goroutine, however many clients ask. The package owns the goroutine during an examination.
+// The boot program does the work. An examination ends within eight seconds, and names the check that hangs. A volume that hangs
+// holds up one process and one goroutine, however many clients ask. The package owns the goroutine during an examination.
 package volumecheck
 
 import (
@@ -33,8 +33,8 @@ func New(work func(ctx context.Context, take func(boot.Message)) error) *Examine
 	return &Examiner{work: work}
 }
 
-// Examine examines the volume, or joins the current examination. It returns when ctx ends, or after eight seconds, with the
-// findings and with what does not answer.
+// Examine examines the volume, or joins the current examination. It returns when that is done, when ctx ends, or after eight
+// seconds. The findings then include the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 	"hinit/client"
 )
 
-// Look describes the appearance of a status.
+// Look says how a status is displayed.
 type Look struct {
-	Named   bool // the user has named the services: show whole names and errors
-	Width   int  // columns of the terminal, taken as at least 40; 0 for no limit
+	Named   bool // the user has named services: show whole names and errors
+	Width   int  // columns of the terminal, at least 40; 0 for no limit
 	Colour  bool
 	Verbose bool // show the duration and the steps of the boot
 }
@@ -75,7 +75,7 @@ func Status(st client.Status, look Look) []byte {
 	return w.Bytes()
 }
 
-// lastCell describes the last exit. It leaves out an error that the note already has.
+// lastCell describes the last exit. It leaves out an error message that is already in the note.
 func lastCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
@@ -91,7 +91,8 @@ type page struct {
 // writeLine writes a line, wrapped at the terminal's width.
 func (w *page) writeLine(text string) { w.writeWrapped("", text) }
 
-// writeWrapped writes a line after an indent. It indents continuation lines by two more.
+// writeWrapped writes a line, wrapped at the terminal's width. Each line begins with indent, continuation lines with two more
+// blanks.
 func (w *page) writeWrapped(indent, text string) {
 	room := w.look.Width - len(indent)
 	if w.look.Width == 0 || columns(text) <= room {
@@ -186,8 +187,8 @@ const (
 // gap is the space between two columns.
 const gap = 2
 
-// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. For services that the user has named, it
-// moves the last exit and the note to below, the lines under each row.
+// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
+// it moves the last exit and the note out of the table. below then has the lines to print under each row.
 func (w *page) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
@@ -222,7 +223,7 @@ func (w *page) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-// shrinkColumn cuts the cells of a column until the rows fit, but not below the width least.
+// shrinkColumn cuts the cells of a column until the rows fit into width, but never to less than least columns.
 func shrinkColumn(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {
@@ -266,7 +267,7 @@ func total(rows []row) int {
 	return most
 }
 
-// writeRows writes the rows, without padding at the end of a line.
+// writeRows writes the rows, each followed by its lines in below. Lines have no padding at the end.
 func (w *page) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
@@ -294,7 +295,7 @@ func (w *page) writeRows(rows []row, grades []Grade, below [][]string) {
 	}
 }
 
-// colours are the colours of the grades: green works, yellow is changing, red needs attention.
+// colours has the escape sequence for each grade: green works, yellow is changing, red needs attention.
 var colours = [...]string{Well: "\x1b[32m", Off: "", Changing: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
 func stateWord(s *client.Service, v Verdict) string {
@@ -304,7 +305,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note says what happens next to a service, or why nothing does, and what is wrong with it. It is not escaped.
+// Note says what happens next to a service or why nothing does, and what is wrong with it. It is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := transition(s, now)
 	if strings.Contains(s.Problem, next) {

@@ -13,7 +13,7 @@ const (
 	nameWidth = 40
 	// phraseWidth is the largest width of a cell with words, unless it ends its line.
 	phraseWidth = 120
-	// mostMarks limits the combining marks of a letter. Languages need two.
+	// mostMarks is the largest number of combining marks on a letter. Languages need two.
 	mostMarks = 2
 	// blanks are letters and symbols that are invisible.
 	blanks = "\u115f\u1160\u2800\u3164\uffa0"
@@ -49,10 +49,10 @@ func plainText(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// escape writes an escaped line.
+// escape writes text to b, escaped as Line describes.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := mostMarks // so that a mark at the beginning is escaped: it would join the text before it
+	marks := mostMarks // a mark at the beginning is escaped, because it would join the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
@@ -75,7 +75,7 @@ func escape(b *strings.Builder, text string) {
 	}
 }
 
-// columns returns the width of an escaped text on a terminal.
+// columns returns the width of an escaped text on a terminal, in columns.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {

@@ -33,10 +33,11 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up, and has not reported readiness yet
 )
 
-// Verdict says how well a service is. status, top, the page, metrics and healthcheck use the same verdict.
+// Verdict says how well a service is. The commands status, top, metrics and healthcheck and the web page all use the same
+// verdict.
 type Verdict struct {
 	Grade    Grade
-	Word     string   // addition to the state, such as "deaf", or ""
+	Word     string   // addition to the state, such as "deaf"; may be ""
 	Problems []string // kinds of its problems, the worst one first
 }
 

@@ -42,7 +42,7 @@ func Duration(d time.Duration) string {
 // Seconds is Duration for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
-// By describes the giver of an order: "uid 0 (hinit, exec)".
+// By describes who gave an order, for instance "uid 0 (hinit, exec)".
 func By(by *client.By) string {
 	if by.Program == "" {
 		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
@@ -68,7 +68,7 @@ func Thousands(n int) string {
 }
 
 // Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first figure is the sum of the
-// figures before "meanwhile", without steps that are marked "beside it".
+// figures before "meanwhile", without those marked "beside it". Steps marked so ran at the same time as the step before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
@@ -113,8 +113,8 @@ func stepText(s client.BootStep, ms int) string {
 	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
-// BootSeconds returns the duration of a boot. Among steps that ran at the same time, the longest counts. Steps that began before the
-// first one ran beside the whole boot and do not count.
+// BootSeconds returns the duration of a boot. Of steps that ran at the same time, only the longest counts. Steps that began
+// before the first one ran beside the whole boot and do not count.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
@@ -138,7 +138,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is like [LastExit], but now is the present time. It is not escaped.
+// LastExitAt is like [LastExit] at the time now. Its result is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -200,7 +200,7 @@ func Ended(s client.Service) string {
 	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
 }
 
-// Accepted returns the message of commands with --no-wait.
+// Accepted returns the message of a command with --no-wait, which does not wait for the service to be ready.
 func Accepted(s client.Service) string {
 	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting

@@ -7,13 +7,14 @@ import (
 	"unsafe"
 )
 
-// State of the thread before the runtime. A g of zeros has the lowest possible stack limit, so every stack check passes.
+// The state of the thread before the runtime starts. g0 stands in for the runtime's g. With its zeros, the stack limit is the
+// lowest possible one, so every stack check passes.
 var (
 	g0     [64]uintptr
 	thread [2]uintptr // amd64 reads g from here
 )
 
-// These are used by the assembly only.
+// Only the assembly uses g0 and thread.
 var _, _ = &g0, &thread
 
 // Words is a list of C strings that ends at a null pointer or after n words.
@@ -22,8 +23,8 @@ type Words struct {
 	N     int
 }
 
-// Begun returns the command line and the environment from the stack of a new process: argc, argv, a null pointer, the environment, a
-// null pointer.
+// Begun returns the command line and the environment from the stack of a new process. The stack has argc, argv, a null pointer,
+// the environment, and another null pointer.
 func Begun(stack *uintptr) (argv, env Words) {
 	argc := int(*stack)
 	return Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
@@ -46,7 +47,7 @@ func (w Words) At(i int) string {
 	return unsafe.String(p, n)
 }
 
-// Get returns a variable of an environment, "" for none.
+// Get returns the value of a variable, "" if the environment does not have it.
 func (w Words) Get(name string) string {
 	for i := range w.N {
 		v := w.At(i)
@@ -82,7 +83,7 @@ func Syscall6(nr, a, b, c, d, e uintptr) int {
 	return int(r)
 }
 
-// Pointer returns the address of a word.
+// Pointer returns the address of the word at index i.
 func (w Words) Pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
 }
@@ -111,7 +112,8 @@ func (t *Text) Num(n int) *Text {
 // String returns the text. It is valid until the text changes.
 func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
 
-// Number parses a number. rest is the text after the colon that follows it. A negative number is returned in two's complement.
+// Number parses the number at the beginning of text. rest is the text after the colon that follows the number. A negative number
+// is returned in two's complement.
 func Number(text string) (n uint32, rest string) {
 	if text != "" && text[0] == '-' {
 		n, rest = Number(text[1:])

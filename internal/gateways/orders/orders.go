@@ -1,10 +1,10 @@
 // Package orders carries out the orders of operators to gateways, even if the client stops waiting.
 //
-// Each profile has a queue, whose orders are carried out one after the other while the volume answers. If it does not, the newest
-// order replaces orders that have waited for a second and that the supervisor has not received. So the newest order decides, on
-// the disk and in the supervisor.
+// Each profile has a queue. While the volume answers, its orders are carried out one after the other. If the volume does not
+// answer, the newest order replaces older ones. It replaces an order that has waited for a second and has not reached the
+// supervisor. So the newest order decides, on the disk and in the supervisor.
 //
-// It owns a goroutine for each profile that has orders, and another one while an order waits for a sync.
+// The package owns a goroutine for each profile that has orders, and another one while an order is written through to the disk.
 package orders
 
 import (
@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// stopPatience is how long a stop waits for its record before it is carried out without one. A start always waits for its
-	// record, because starting a process in a directory that hangs would block the supervisor. It is also how long an order waits
-	// for its turn before a newer one replaces it.
+	// stopPatience is how long a stop waits until it is recorded on the volume; after that it is carried out without a record. A
+	// start always waits for its record, because starting a process in a directory that hangs would block the supervisor. It is also
+	// how long an order waits for its turn before a newer one replaces it.
 	stopPatience = time.Second
-	// maxWaiting limits the orders of a profile that wait for their turn.
+	// maxWaiting is the largest number of orders of a profile that wait for their turn.
 	maxWaiting = 16
 )
 
-// Backend carries out the parts of an order.
+// Backend carries out the parts of an order. The Manager of package gateways implements it.
 type Backend interface {
 	// Record writes an order to the volume. After an error the order is not carried out. sync makes the record survive a crash of
 	// the machine. Both wait for the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes, for people, what
-	// followed at once. It does not wait for the disk.
+	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes the immediate result
+	// for users. Act does not wait for the disk.
 	Act(o *Order) (effect string, err error)
-	// Retry is called for an order that was carried out but could not be recorded. It does not block.
+	// Retry is called for an order that was carried out but could not be recorded, to record it later. It does not block.
 	Retry(o *Order)
 }
 
@@ -55,22 +55,22 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 type queue struct {
 	current *Order
 	waiting []*Order      // oldest first
-	turn    chan struct{} // a lock (capacity 1) for passing an order to the supervisor
+	turn    chan struct{} // capacity 1; holds a token while an order is passed to the supervisor
 }
 
-// Order is an order of an operator to one gateway.
+// Order is an order of an operator to one gateway, such as to stop it.
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By    // the operator, nil if unknown; root if root has given the same order too
+	By               *client.By    // the operator, nil if unknown; root if root has also given this order
 	since            time.Time     // when it was submitted
 	done             chan struct{} // closed when it is done
 
 	// The mutex of Queues guards the fields below.
-	actBy      time.Time // when it is carried out even without a record; zero for never
-	recorded   bool      // it is on the volume, or will be tried again until it is
-	acting     bool      // it is being passed to the supervisor, or was
-	acted      bool      // it was passed to the supervisor; failed and effect are the result
+	actBy      time.Time // when it is carried out even if it is not recorded; zero for never
+	recorded   bool      // it is on the volume, or hinit will retry until it is
+	acting     bool      // it is being, or was, passed to the supervisor
+	acted      bool      // the supervisor has received it; failed and effect are the result
 	failed     error
 	effect     string
 	replaced   bool   // a newer order has replaced this one
@@ -89,9 +89,9 @@ func (o *Order) Want() string {
 	return profiles.Running
 }
 
-// Submit queues an order and does not block. If the newest order asks for the same and has not reached the supervisor, it returns
-// the newest one. patience is how long the client waits, 0 for no limit: a stop is carried out before that. by is the client who
-// gives the order.
+// Submit queues an order and does not block. If the newest order has the same verb and has not reached the supervisor, Submit
+// returns that order. patience is how long the client waits, 0 for no limit; a stop is carried out before that time is over. by
+// is the client who gives the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {
@@ -135,7 +135,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// actInTime sets a timer that passes an order to the supervisor without its record, if the order is the newest by then.
+// actInTime sets a timer for a stop. If the order is still the newest when the timer fires, it is passed to the supervisor
+// without being recorded.
 func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.actBy.IsZero() {
 		time.AfterFunc(time.Until(o.actBy), guard.Func("carrying out an order", func() { s.handOver(q, o, true) }))
@@ -154,7 +155,7 @@ func (q *queue) givesWay() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
-// replace ends an order because of a newer one. The caller holds the mutex.
+// replace ends an order because a newer one takes its place. The caller holds the mutex.
 func replace(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -165,7 +166,7 @@ func replace(o, newer *Order) {
 	close(o.done)
 }
 
-// next makes the next order the current one. Without one it removes the queue and returns false.
+// next makes the next waiting order the current one. If there is none, it removes the queue and returns false.
 func (s *Queues) next(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +196,7 @@ func (s *Queues) carryOut(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	synced := make(chan error, 1) // meanwhile the order is carried out; the result waits for both
+	synced := make(chan error, 1) // the order is carried out meanwhile; its result waits for both
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.handOver(q, o, false)
 	unrecorded := <-synced
@@ -209,7 +210,8 @@ func (s *Queues) carryOut(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded notes that the current order is recorded. It returns true if a newer order has replaced it, which is recorded next.
+// setRecorded notes that the current order is recorded. It returns true if a newer order has replaced it; then the newer one is
+// carried out next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +222,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// handOver passes an order to the supervisor, once. overtakes says that the order has waited long enough: then it goes before
-// older orders, but only if it is the newest.
+// handOver passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long enough: it
+// goes before older orders, but only if it is the newest.
 func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -283,7 +285,7 @@ func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	}
 }
 
-// progress says how far an unfinished order has come.
+// progress describes for the client how far an unfinished order has come.
 func (s *Queues) progress(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,14 +311,14 @@ func (s *Queues) Idle() bool {
 	return len(s.queues) == 0
 }
 
-// Unfinished is an order that re-execution hands over to the next program of PID 1.
+// Unfinished is an unfinished order that a re-execution hands over to the next program of PID 1.
 type Unfinished struct {
 	Verb             client.Verb
 	Service, Profile string
 	By               *client.By
 }
 
-// Unfinished lists the newest order of each profile, if it is not recorded or not carried out.
+// Unfinished lists the newest order of each profile that is not yet both recorded and carried out.
 func (s *Queues) Unfinished() (list []Unfinished) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
