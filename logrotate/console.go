@@ -12,39 +12,41 @@ import (
 )
 
 const (
-	// consoleLimit limits the queued bytes of a console. Above this limit, a service may add lines only while it has less than
-	// consoleLittle queued.
+	// consoleLimit is how many bytes may be queued for a console. Above this limit, a service may add lines only while it has
+	// less than consoleLittle queued.
 	consoleLimit = 1 << 20
-	// consoleShare limits the queued bytes of one source. Above this limit its service waits, because more bytes would delay the
-	// lines of other services.
+	// consoleShare is how many bytes one source may have queued. A source with more has to wait, because a longer queue would
+	// delay the lines of other services.
 	consoleShare = 128 << 10
-	// consoleLittle is the number of bytes that a source may always queue, so that a quiet service never waits for others.
+	// consoleLittle is how many bytes a source may have queued even when the queue is full, so that a quiet service never waits
+	// for others.
 	consoleLittle = 4 << 10
-	// stalledShare limits the queued bytes of one source while the reader has stalled. The console drops further lines.
+	// stalledShare is how many bytes one source may have queued while the reader has stalled. Further lines of this source are
+	// dropped.
 	stalledShare = consoleLimit / 4 * 3
-	// consoleBlock is the size of a full buffer. A buffer may exceed this size by one batch.
+	// consoleBlock is the size at which a buffer counts as full. A buffer may exceed it by one batch of lines.
 	consoleBlock = 64 << 10
-	// noticeBelow is the amount of queued bytes below which the console writes notices. This delay makes one notice about many
-	// lines, instead of many notices about single lines.
+	// The console writes notices about dropped lines when fewer than noticeBelow bytes are queued. This delay collects many
+	// dropped lines into one notice.
 	noticeBelow = consoleLimit / 2
 )
 
-// source is the output of one service, or of the init itself, to one console. The locks console.mu and masking guard its fields,
-// except for the names, lost and secrets.
+// source is the output of one service, or of the init itself, to one console. Its fields are guarded by console.mu, and the
+// masker by masking. The names, lost and secrets don't change.
 type source struct {
 	name, profile, file string
-	lost                *atomic.Uint64 // counter of dropped lines; may be nil
+	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics; may be nil
 
 	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil for none
-	masking sync.Mutex                      // separate from console.mu, because the search for secrets takes time
+	masking sync.Mutex                      // not console.mu, because the search for secrets takes time
 	masker  redact.Masker
 
 	waiting int   // queued bytes
-	dropped int64 // number of lines for the next notice; later lines wait until the notice is written
-	urgent  bool  // Tail waits for the last lines of the run, so the pump must not wait
+	dropped int64 // number of dropped lines that the next notice reports; later lines wait until it is written
+	urgent  bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
 }
 
-// block is a buffer of complete lines. shares has the number of its bytes by source.
+// block is a buffer of complete lines. shares says which source its bytes come from, in their order.
 type block struct {
 	data   []byte
 	shares []share
@@ -55,15 +57,15 @@ type share struct {
 	bytes  int
 }
 
-// console writes the lines of all services to one of the container's streams. Pumps put complete lines into blocks, and one
-// goroutine writes the blocks. A pump with more lines than its share waits, and so does its service, as long as the reader makes
-// progress.
+// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
+// blocks, and one goroutine writes the blocks. A pump whose source has used up its share waits while the reader makes progress,
+// and so its service waits too.
 type console struct {
 	stream string
 	mode   ConsoleMode
 	mask   bool
 	warn   func(service, message string)
-	blocks sync.Pool // *block, empty; unused while the console is quiet
+	blocks sync.Pool // spare *block values, empty
 	output
 	reader progress
 
@@ -72,13 +74,13 @@ type console struct {
 	queue        []*block
 	writingBlock *block    // the block that is being written
 	waiting      int       // bytes in queue and writingBlock
-	pumps        []*waiter // waiting pumps, in the order of arrival
-	hurried      bool      // all pumps must stop, so none may wait
-	missing      []*source // sources with dropped lines that no notice has reported yet
+	pumps        []*waiter // pumps that wait for room, in the order of arrival
+	hurried      bool      // pumps must not wait, because they are about to stop
+	missing      []*source // sources whose dropped lines were not yet reported in a notice
 	dead         bool      // the reader is gone
 	closing      bool
-	synced       []chan struct{} // channels to close when nothing is queued
-	stamp        []byte          // time for JSON, computed once for each batch
+	synced       []chan struct{} // channels of whenWritten, to close when nothing is queued
+	stamp        []byte          // current time for JSON lines, formatted once for each batch
 
 	done chan struct{}
 }
@@ -90,7 +92,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
 	c.attempt = c.writeAll // stored here, so that a write allocates nothing
 	if f != nil {
-		// The console writes by system calls on the descriptor. f.Write would end the process by SIGPIPE if descriptor 1 or 2 has lost its
+		// Write with system calls on the descriptor. f.Write would end the process with SIGPIPE if descriptor 1 or 2 has lost its
 		// reader (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
@@ -104,7 +106,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// maskSecrets masks the secrets in chunk. The caller holds the lock masking.
+// maskSecrets returns chunk with its secrets masked. The caller holds src.masking.
 func (src *source) maskSecrets(chunk []byte) []byte {
 	var set *redact.Secrets
 	if src.secrets != nil {
@@ -113,8 +115,8 @@ func (src *source) maskSecrets(chunk []byte) []byte {
 	return src.masker.Hide(chunk, set)
 }
 
-// enqueue formats the lines of chunk by mode, and queues as many as fit. It doesn't block. It returns the other lines, for
-// addOrWait. If these lines can't wait (must is true, or the reader has stalled), it drops and counts them.
+// enqueue formats the lines of chunk for mode, and queues as many as fit. It doesn't block. It returns the rest, which the caller
+// passes to addOrWait. If the rest can't wait, because must is true or the reader has stalled, enqueue drops and counts it.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
@@ -126,7 +128,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	return c.addLines(src, chunk, mode, must)
 }
 
-// addLines continues enqueue after the masking. The caller holds mu.
+// addLines does the work of enqueue after secrets are masked. The caller holds mu.
 func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil
@@ -157,13 +159,13 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// roomFor returns the number of bytes that src may queue now. The caller holds mu.
+// roomFor returns how many more bytes src may queue now. must says that src can't wait. The caller holds mu.
 func (c *console) roomFor(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.urgent:
-		return 2*consoleLimit - c.waiting // this suffices for all bytes in a pipe
+		return 2*consoleLimit - c.waiting // enough for everything that is in a pipe
 	case c.waiting < consoleLimit:
 		return consoleShare - src.waiting
 	}
@@ -187,7 +189,7 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted does the same as addRaw for all modes but Raw.
+// addFormatted does the same as addRaw in the other modes, which change the lines. The caller holds mu.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
@@ -206,10 +208,10 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// mayAddLong reports whether src may queue one line of any length. The caller holds mu.
+// mayAddLong reports whether src may queue one line even if it is longer than its room. The caller holds mu.
 func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
-// lastBlock returns the block to append to. The caller holds mu.
+// lastBlock returns the block to which the next lines are appended. The caller holds mu.
 func (c *console) lastBlock() *block {
 	if n := len(c.queue); n > 0 && len(c.queue[n-1].data) < consoleBlock {
 		return c.queue[n-1]
@@ -219,7 +221,7 @@ func (c *console) lastBlock() *block {
 	return b
 }
 
-// addBytes credits size bytes of block b to source src. The caller holds mu.
+// addBytes records that size bytes at the end of block b come from src. The caller holds mu.
 func (c *console) addBytes(b *block, src *source, size int) {
 	if last := len(b.shares) - 1; last >= 0 && b.shares[last].source == src {
 		b.shares[last].bytes += size
@@ -227,17 +229,17 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.record() // from now on the reader must make progress
+		c.reader.record() // the time without progress starts now
 	}
 	src.waiting += size
 	c.waiting += size
 }
 
-// setStamp updates the time for JSON. The caller holds mu.
+// setStamp sets the time for JSON lines to now. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that
-// are queued after the call.
+// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued after
+// the call delay this too.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +249,7 @@ func (c *console) whenWritten() <-chan struct{} {
 	return done
 }
 
-// closeSynced closes the channels that sync returned, if nothing is queued or the reader is gone. The caller holds mu.
+// closeSynced closes the channels of whenWritten if nothing is queued or the reader is gone. The caller holds mu.
 func (c *console) closeSynced() {
 	if !c.dead && c.waiting > 0 {
 		return
@@ -258,7 +260,7 @@ func (c *console) closeSynced() {
 	c.synced = nil
 }
 
-// nextBlock blocks until a block is ready to write. It returns nil after the console is closed.
+// nextBlock waits for a block to write and returns it. It returns nil when the console is closed, or when its reader is gone.
 func (c *console) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,8 +285,8 @@ func (c *console) nextBlock() *block {
 	}
 }
 
-// addNotices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source.
-// The caller holds mu.
+// addNotices queues a notice for each source with dropped lines. The notice comes after all earlier lines of the source and
+// before its next lines. The caller holds mu.
 func (c *console) addNotices() {
 	for i, src := range c.missing {
 		where := "they are in no file"
@@ -294,7 +296,7 @@ func (c *console) addNotices() {
 		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.dropped, src.name, where)
 		mode := c.mode
 		if mode != JSON {
-			mode = Raw // the text of the notice names the service
+			mode = Raw // the notice itself names the service
 		}
 		c.setStamp()
 		b := c.lastBlock()

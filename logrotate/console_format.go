@@ -2,7 +2,7 @@ package logrotate
 
 import "unicode/utf8"
 
-// format appends a line in the form of mode, and a newline. The given line has no newline.
+// format appends the line line of the source src to dst, in the format mode, with a newline at the end. line itself has none.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:
@@ -41,7 +41,7 @@ func appendJSON[T string | []byte](dst []byte, s T) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		case c >= utf8.RuneSelf:
 			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			dst = utf8.AppendRune(dst, r) // invalid UTF-8: r is U+FFFD
+			dst = utf8.AppendRune(dst, r) // for invalid UTF-8, r is U+FFFD
 			i += size
 			continue
 		default:

@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// stalled reports whether the reader has read nothing for the time stall. The caller holds mu.
+// stalled reports whether the console's reader has read nothing for so long that pumps no longer wait for it. The caller holds
+// mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }
 
 // progress records when the reader of a console last read something.
 type progress struct {
-	stall time.Duration // time without progress after which the reader counts as stalled; negative: pumps never wait for it
+	stall time.Duration // after this time without progress the reader counts as stalled; negative: pumps never wait
 	born  time.Time
-	moved atomic.Int64 // when the reader last read something, or data for it arrived in an empty queue; as time since born
+	moved atomic.Int64 // when the reader last read something, or data was queued while the queue was empty; nanoseconds since born
 }
 
-// idle returns the time since the reader's last progress.
+// idle returns how long ago the reader last made progress.
 func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
 
-// record records progress of the reader.
+// record records that the reader has made progress now.
 func (r *progress) record() { r.moved.Store(int64(time.Since(r.born))) }
 
-// waiter is a pump that waits for room on the console.
+// waiter is a pump that waits until the console has room for its lines.
 type waiter struct {
 	source *source
 	woken  chan struct{}
 }
 
-// addOrWait adds the lines that enqueue returned, and waits for room if necessary. If the reader reads nothing for the time
-// stall, it drops and counts the remaining lines.
+// addOrWait queues rest, the lines for which enqueue had no room, and waits for room if necessary. If the reader makes no
+// progress for the time stall, addOrWait drops and counts the remaining lines.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
@@ -56,9 +57,9 @@ func (c *console) addOrWait(src *source, rest []byte) {
 	}
 }
 
-// wakePumps wakes the pumps that now have room, or that must not wait. The caller holds mu.
+// wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := consoleShare / 2 // wake a pump only if it has much room
+	need := consoleShare / 2 // wake a pump only if there is much room for it
 	if c.waiting >= consoleLimit {
 		need = consoleLittle
 	}
@@ -75,7 +76,7 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setHurry(true) wakes all waiting pumps, and prevents further waits until setHurry(false).
+// setHurry with true wakes all waiting pumps and keeps every pump from waiting, until setHurry is called with false.
 func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +84,7 @@ func (c *console) setHurry(hurry bool) {
 	c.wakePumps()
 }
 
-// setUrgent(src, true) wakes the pumps of one source, and prevents their further waits until setUrgent(src, false).
+// setUrgent with true wakes the waiting pumps of one source and keeps them from waiting, until setUrgent is called with false.
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
+// output is the file to which a console writes. Except for raw, only the goroutine that writes uses the fields.
 type output struct {
 	raw     syscall.RawConn // the file
 	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
@@ -24,7 +24,7 @@ type output struct {
 	faulty  bool // the last write failed
 }
 
-// run is the goroutine that writes the blocks.
+// run writes the blocks, in a goroutine of its own, until the console is closed or its reader is gone.
 func (c *console) run() {
 	defer close(c.done)
 	defer guard.Catch("writing the container's " + c.stream)
@@ -39,7 +39,7 @@ func (c *console) run() {
 	}
 }
 
-// releaseBlock frees the room of block b in the queue.
+// releaseBlock makes room in the queue after block b was written.
 func (c *console) releaseBlock(b *block) {
 	c.mu.Lock()
 	c.writingBlock = nil
@@ -55,7 +55,7 @@ func (c *console) releaseBlock(b *block) {
 	c.blocks.Put(b)
 }
 
-// detectKind finds the kind of file behind the console.
+// detectKind finds out what kind of file the console writes to.
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
 	if unix.Fstat(int(fd), &st) == nil {
@@ -65,12 +65,12 @@ func (c *console) detectKind(fd uintptr) {
 	}
 }
 
-// page is the number of bytes that a write to a pipe takes without blocking, if poll reports the pipe as writable (pipe(7)).
-// Writes to a terminal or socket have the same size.
+// page is how many bytes a write to a pipe takes without blocking, if poll reports the pipe as writable (pipe(7)). Writes to a
+// terminal or socket use the same size.
 const page = 4 << 10
 
-// pieceSize returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must
-// be short, because its return is the only sign of progress by a slow reader.
+// pieceSize returns how many bytes to write next. A blocking write returns only after it has written everything, and its return
+// is the only sign that a slow reader makes progress. So each write must be short.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -87,9 +87,9 @@ func (c *console) pieceSize(fd int) int {
 	return min(n, max(size-held, page))
 }
 
-// writeAll writes c.writing. It handles short writes, signals, and another process that made the shared descriptor non-blocking.
-// It blocks SIGTTOU, because a terminal with TOSTOP refuses a background process (termios(3)), and any process with the terminal
-// can set TOSTOP.
+// writeAll writes c.writing. It handles short writes, signals, and a descriptor that another process has made non-blocking. For a
+// terminal it blocks SIGTTOU, because a terminal with TOSTOP set stops a background process that writes (termios(3)). Any process
+// on the terminal can set TOSTOP.
 func (c *console) writeAll(fd uintptr) {
 	if c.device {
 		runtime.LockOSThread()
@@ -115,7 +115,8 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// handleResult handles the result of a write: a lasting error ends the console; another error is reported once.
+// handleResult handles the result of a write. After a permanent error the console writes nothing more. Any other error is
+// reported once.
 func (c *console) handleResult(err error) {
 	switch {
 	case err == nil:
@@ -138,7 +139,7 @@ func (c *console) handleResult(err error) {
 	}
 }
 
-// close makes the goroutine write the remaining blocks and end, and waits for its end.
+// close makes the writing goroutine write the remaining blocks and end, and waits for that.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

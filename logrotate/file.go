@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// period is the shortest time between two tries after an error of a file, and between two checks of a file's name. It is also
-	// the delay before an archive is compressed, and before suppressed lines are reported.
+	// period is the shortest time between two attempts after an error of a file, and between two checks of a file's name. It is
+	// also the delay before an archive is compressed, and before suppressed lines are reported.
 	period = time.Second
-	// finished is the mode bit that marks a complete file, as with s6-log.
+	// finished is the mode bit of a complete file (execute permission for the owner), as s6-log uses it.
 	finished = 0o100
-	// keepLimit limits the lines that wait in memory while the file can't be written, in bytes.
+	// keepLimit is how many bytes of lines may wait in memory while a file can't be written.
 	keepLimit = 256 << 10
 )
 
-// file writes the log file of one path. All streams of a service share it, and so do a Log and its successor with the same path.
+// file writes the log file at one path. All streams of a service share it, and so do a Log and its successor with the same path.
 // mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
 	set  *Set
 	path string
 	refs int    // number of Logs that use the file; guarded by Set.mu
-	uses uint64 // number of Logs that have ever used the file; guarded by Set.mu
+	uses uint64 // number of Logs that have used the file so far; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
-	unpackable atomic.Bool // the compression has failed, and the warning was given
+	unpackable atomic.Bool // compressing the archives has failed, and the user was warned
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -50,32 +50,32 @@ type file struct {
 	onDisk
 	rotation
 
-	fault error // why the file can't be written; nil without a fault
+	fault error // why the file can't be written, which is called a fault; nil without a fault
 	tried time.Time
-	kept  []byte // formatted lines that wait for the end of the fault
-	lost  int64  // number of lost lines, which came after the lines in kept
+	kept  []byte // formatted lines to write when the fault is over
+	lost  int64  // number of lines lost because kept was full; all of them came after the lines in kept
 	timer *time.Timer
 }
 
 // onDisk describes the open file.
 type onDisk struct {
-	fd       int // descriptor of this package, besides lumberjack's; -1 when the file is closed
+	fd       int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
 	dev, ino uint64
-	size     int64     // length up to the end of the last complete line
-	torn     bool      // the file has part of a line behind size; it is removed before the next write
+	size     int64     // length of the file up to the end of its last complete line
+	torn     bool      // the file has an incomplete line after size, which must be removed before the next write
 	checked  time.Time // when the name was last checked
 }
 
 // rotation holds the archives of the file, and the state of its rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // archives has the content of the directory
+	scanned   bool      // archives was read from the directory
 	rotateErr error     // why the last rotation failed; nil after a success
-	rotateAt  time.Time // no rotation before this time
+	rotateAt  time.Time // after a failed rotation: time of the next attempt
 }
 
-// writeLines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest
-// length.
+// writeLines adds timestamps to the complete lines in chunk and writes them. buf is scratch space with room for at least one line
+// of the greatest length.
 func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +96,7 @@ func (f *file) writeLines(chunk, buf []byte) {
 	f.write(buf, now)
 }
 
-// write writes formatted lines, or keeps them in memory while the file has a fault.
+// write writes formatted lines to the file, or keeps them in memory during a fault.
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keepLines(p)
@@ -107,7 +107,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 	var n int
 	var err error
-	// the caller holds mu, so all calls for a hanging file together use one turn
+	// the caller holds f.mu, so a hanging file takes up only one of the turns
 	blocking.Run(blocking.Logs, func() { n, err = f.writeFormatted(p, now) })
 	if err != nil {
 		f.beginFault(err, now)
@@ -115,7 +115,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// writeFormatted writes formatted lines. done is the number of bytes that are in the file; it includes only whole lines.
+// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes that are in the file; they
+// are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for n := 0; done < len(p) && err == nil; done += n {
 		if n, err = 0, f.prepare(now); err == nil {
@@ -125,8 +126,8 @@ func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	return done, err
 }
 
-// prepare opens the file if necessary. Once a period it checks the file's name, the free space and the age of the archives.
-// Afterwards the file ends with a complete line.
+// prepare makes the file ready for a write: it opens the file if necessary, and removes an incomplete line at the end. Once a
+// period, it also checks the file's name, the free space and the age of the archives.
 func (f *file) prepare(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
@@ -153,7 +154,7 @@ func (f *file) prepare(now time.Time) error {
 	return nil
 }
 
-// cutTornLine removes a torn line at the end of the file.
+// cutTornLine removes an incomplete line from the end of the file.
 func (f *file) cutTornLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
@@ -165,13 +166,13 @@ func (f *file) cutTornLine() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // another process may have emptied the file, and ftruncate must not make it longer
+	f.size = min(f.size, st.Size) // another process may have emptied the file, which ftruncate must not extend
 	f.torn = false
 	return nil
 }
 
-// writeOrRotate writes as much of p as the size limit allows, or rotates the file. It returns the number of bytes that stay in
-// the file.
+// writeOrRotate writes as much of p as the size limit allows, or rotates the file if nothing fits. It returns how many bytes of p
+// are in the file for good.
 func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
@@ -190,8 +191,8 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	}
 	f.size += int64(n)
 
-	// A file that was unlinked before the write is lost, so its last batch goes to the next file. A check before the write would
-	// be too early. The user who removed the file meant to remove the earlier lines.
+	// If the file was unlinked before this write, its content is lost, so write these lines again to the next file. A check
+	// before the write would come too early. Earlier lines are not written again: whoever removed the file meant to remove them.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil
@@ -205,13 +206,14 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// removeTornWrite handles a write of only n bytes of p: it removes the torn line. It returns the same results as writeOrRotate.
+// removeTornWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the end. It
+// returns the same results as writeOrRotate.
 func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // the error has the path of the descriptor
+		err = named.Err // named shows the path below /proc, which means nothing to a user
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -221,19 +223,20 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		f.size += int64(whole)
 		return whole, err
 	}
-	f.size = st.Size - int64(n-whole) // computed from the present size, because another process may have emptied the file to make room
+	// Compute this from the current size, because another process may have emptied the file to make room.
+	f.size = st.Size - int64(n-whole)
 	if st.Nlink == 0 {
 		f.closeFile()
 		f.scanned = false
 		return 0, err
 	}
 	if f.torn {
-		_ = f.cutTornLine() // when this fails, ready tries again before the next write
+		_ = f.cutTornLine() // if this fails, prepare tries again before the next write
 	}
 	return whole, err
 }
 
-// appendBytes appends p to the file. Tests can make it fail.
+// appendBytes appends p to the file. Tests can make it fail through package faultinject.
 func (f *file) appendBytes(p []byte) (int, error) {
 	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
 		return 0, err
@@ -247,15 +250,15 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.torn {
-		_ = f.cutTornLine() // last chance: otherwise adopt ends the torn line with a newline
+		_ = f.cutTornLine() // last chance: otherwise useDescriptor completes the line when it opens the file again
 	}
 	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }
 
-// keepLines stores lines in memory until the fault is over. After the first line without room it only counts all further lines,
-// so there is a single gap.
+// keepLines stores lines in memory until the fault is over. After the first line for which there is no room, it only counts all
+// further lines, so that the log has a single gap.
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -271,7 +274,7 @@ func (f *file) keepLines(p []byte) {
 	f.losses.Add(uint64(n))
 }
 
-// beginFault begins a fault: it reports the error and schedules a retry.
+// beginFault begins a fault because of err: it reports the error and schedules the next attempt.
 func (f *file) beginFault(err error, now time.Time) {
 	f.fault, f.tried = err, now
 	f.recordError(err)
@@ -284,7 +287,7 @@ func (f *file) recordError(err error) {
 	f.lastErr.Store(&text)
 }
 
-// scheduleRetry schedules a retry by a timer, because the service may write no more lines.
+// scheduleRetry schedules the next attempt by a timer, because the service may write no more lines that would cause one.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
 		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
@@ -296,12 +299,13 @@ func (f *file) scheduleRetry() {
 func (f *file) onRetryTimer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and another file may use its writer
+	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and its writer may now belong to another file
 		blocking.Run(blocking.Logs, func() { f.retry(time.Now()) })
 	}
 }
 
-// retry tries to end a fault. It writes the kept lines, and a gap marker if lines were lost.
+// retry tries to end a fault: it writes the kept lines, and a gap marker if lines were lost. If this fails again, it schedules
+// the next attempt.
 func (f *file) retry(now time.Time) {
 	f.tried = now
 	f.checked = time.Time{}
@@ -313,7 +317,7 @@ func (f *file) retry(now time.Time) {
 		prefix := f.stamp.format(now)
 		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, bareReason(f.fault)), now)
 	default:
-		err = f.prepare(now) // nothing to write: check whether the file is writable
+		err = f.prepare(now) // nothing to write, so only check that the file is writable
 	}
 	if err != nil {
 		f.recordError(err)
@@ -329,21 +333,21 @@ func (f *file) retry(now time.Time) {
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %s", f.path, lost))
 }
 
-// clearFault clears a fault and drops the kept lines.
+// clearFault ends the fault and drops the kept lines.
 func (f *file) clearFault() {
 	f.set.room.free(f.kept, keptSpare)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
-// freeKept frees the memory of kept lines, for a file that no Log uses any more.
+// freeKept frees the memory of the kept lines of a file that no Log uses any more.
 func (f *file) freeKept() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clearFault()
 }
 
-// finish closes the file, after a last try to write the kept lines. A later write opens the file again. finish returns why lines
-// could not be written.
+// finish closes the file, after a last attempt to write the kept lines. A later write opens the file again. The error says why
+// the last lines could not be written.
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -365,7 +369,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// markComplete sets or clears the mode bit of a complete file. s6-log appends to a complete file, and renames an incomplete one.
+// markComplete sets the mode bit finished of the file if done is true, or clears it. s6-log appends to a file with this bit, and
+// renames a file without it.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
@@ -375,10 +380,11 @@ func (f *file) markComplete(done bool) {
 	if done && !f.torn {
 		mode |= finished
 	}
-	_ = unix.Fchmod(f.fd, mode) // errors don't matter: only s6-log reads this bit, and a file of another user keeps its mode
+	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user
 }
 
-// bareReason returns err without paths and operations, if err contains a system error.
+// bareReason returns the system error in err, such as "no space left on device", without paths and operations. If err contains no
+// system error, it returns all of err.
 func bareReason(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is the state that a Set passes on when PID 1 executes itself again.
+// Handover is the state that a Set passes to its successor in the next program when PID 1 re-executes itself. The pipes stay
+// open, so no output is lost.
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // for each console: number of lines that the console has not written, by service
+	Unsent [2]map[string]int64 // for stdout and stderr: number of lines that the console has not written, by service
 }
 
 type handedLog struct {
@@ -42,27 +43,27 @@ type handedRun struct {
 type handedStream struct {
 	Index int
 	Pipe  *os.File `reexec:"FD"`
-	Carry []byte   // the beginning of an unfinished line
+	Carry []byte   // the unfinished line that was read so far
 	Cont  bool
 }
 
 type handedFile struct {
 	Path   string
 	Limits Limits
-	Fault  string // error of the file, "" for none; then Kept has the lines that wait
+	Fault  string // error of the file, "" for none; during an error, Kept has the lines to write later
 	Kept   []byte
 	Lost   int64
 	Losses uint64
 }
 
-// freezeCall is the state of one call of Freeze: the parked pumps and the locked files.
+// freezeCall is the state of one call of Freeze: the pumps that have stopped (parked) and the files that are locked.
 type freezeCall struct {
 	parked map[*stream]struct{}
-	all    chan struct{} // closed after every live stream is parked
+	all    chan struct{} // closed when every live stream is parked
 	locked []*file
 }
 
-// closeIfParked closes the channel all if every live stream is parked. The caller holds Set.mu.
+// closeIfParked closes the channel all if every stream is parked. live is the number of live streams. The caller holds Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -70,7 +71,7 @@ func (fr *freezeCall) closeIfParked(live int) {
 	}
 }
 
-// recordParked records that a pump has stopped for Freeze. The pump calls it.
+// recordParked records that the pump of st has stopped for Freeze. The pump calls it.
 func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,16 +80,17 @@ func (s *Set) recordParked(st *stream) {
 		s.pause.closeIfParked(len(s.live))
 		return
 	}
-	st.freezing.Store(false) // the pump stopped only after a call of Thaw
+	st.freezing.Store(false) // Thaw was called before the pump stopped, so start the pump again
 	go st.pump()
 }
 
-// consolePatience limits how long Freeze waits for the console, whose reader may have stalled.
+// consolePatience is how long Freeze waits at most for the console to write its queue, because the console's reader may have
+// stalled.
 const consolePatience = 300 * time.Millisecond
 
-// Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Later output stays in the
-// pipes. Freeze also waits a moment for the console. After Freeze the Set can be handed over; make no new pipes before
-// [Set.Thaw]. An error says that a disk hangs; the Set is frozen even then.
+// Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Output that comes later
+// stays in the pipes. Freeze also waits a moment for the console. After Freeze, call [Set.HandOver]; make no new pipes before
+// [Set.Thaw]. An error means that a disk hangs; the Set is frozen even then.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.pause != nil {
@@ -123,11 +125,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
-	_ = s.Sync(patience) // lines that the console does not write in time are handed over as unsent
+	_ = s.Sync(patience) // lines that the console has not written by then are handed over as unsent
 	return errors.Join(errs...)
 }
 
-// unparkedError returns an error with the names of the services whose pumps did not stop, or nil.
+// unparkedError returns an error with the names of the services whose pumps have not stopped, or nil if all have.
 func (s *Set) unparkedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +140,8 @@ func (s *Set) unparkedError() error {
 	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", names)
 }
 
-// lockWithin tries to lock mu until ctx ends, and reports whether it succeeded. A disk operation that hangs may hold mu for ever.
+// lockWithin tries to lock f.mu until ctx ends, and reports whether it succeeded. It doesn't just wait for the lock, because a
+// disk operation that hangs may hold it forever.
 func (f *file) lockWithin(ctx context.Context) bool {
 	for !f.mu.TryLock() {
 		select {
@@ -150,7 +153,7 @@ func (f *file) lockWithin(ctx context.Context) bool {
 	return true
 }
 
-// Thaw undoes Freeze.
+// Thaw undoes Freeze: it unlocks the files and starts the pumps again. It is called if PID 1 could not execute the new program.
 func (s *Set) Thaw() {
 	s.mu.Lock()
 	fr := s.pause
@@ -171,8 +174,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns the state that the new program needs. Call it between Freeze and Thaw. A pump that Freeze could not stop loses
-// the lines in its memory; a line in the log reports the loss.
+// HandOver returns the state that the new program needs to continue the logs. Call it between Freeze and Thaw. If Freeze could
+// not stop a pump, the lines in its memory are lost, and a line in the log reports this.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +191,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for _, l := range s.logs {
 		runs[l] = nil
 	}
-	for r, list := range streams { // including the runs of dropped logs
+	for r, list := range streams { // also for runs of dropped logs, whose pipes are still read
 		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
@@ -222,8 +225,8 @@ func (r *run) exportTail() []string {
 	return r.tail.lines()
 }
 
-// export describes a stream for the new program. The unfinished line of a pump that is not parked can't be read safely, so the
-// text missing replaces it.
+// export returns the state of the stream for the new program. If the pump is not parked, its unfinished line can't be read
+// safely, so missingText replaces it.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
 	if s.direct >= 0 { // s.file is closed, and a second os.File for this descriptor would close the descriptor later
@@ -239,7 +242,7 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText begins the first line after an unfinished line that was lost.
+// missingText stands for an unfinished line that was lost. It begins the first line that the new program writes for that stream.
 const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
@@ -276,8 +279,8 @@ func (c *console) unsentLines() map[string]int64 {
 	return lines
 }
 
-// TakeOver gives a new Set the state of an old Set: the new Set reads the same pipes, and completes unfinished lines. Call
-// TakeOver before Open.
+// TakeOver continues the logs of the previous program's Set from the state h: it reads the same pipes, and completes unfinished
+// lines. Call TakeOver before Open.
 func (s *Set) TakeOver(h *Handover) error {
 	var start []*stream
 	for _, in := range h.Logs {
@@ -303,7 +306,7 @@ func (s *Set) TakeOver(h *Handover) error {
 	return nil
 }
 
-// resume takes over the runs of a log. It returns their streams; the caller starts the pumps.
+// resume takes over the counters and runs of the log in. It returns their streams; the caller starts the pumps.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
@@ -318,9 +321,9 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // except for the streams handed over below
+		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // reset below for the streams that were handed over
 		for i := range r.streams {
-			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, unless the old program handed it over
+			r.streams[i] = &stream{run: r, index: i, direct: -1} // a stream that has ended, unless it is replaced below
 		}
 		var live []*stream
 		for _, hs := range hr.Streams {
@@ -352,11 +355,11 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
 	s.lines.room.count(in.Carry, carrySpare)
-	s.resize(readSize) // a flood may have enlarged the pipe
+	s.resize(readSize) // undo a flood's enlargement of the pipe
 	return s, nil
 }
 
-// resumeFile restores the error and the kept lines of a file, so that the retries continue.
+// resumeFile restores the error of a file and the lines that wait for it, and schedules the next attempt to write them.
 func (s *Set) resumeFile(in handedFile) {
 	s.mu.Lock()
 	f := s.files[in.Path]
@@ -377,7 +380,8 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// addUnsentNotices writes notices to the console about lines that the old program has not written there.
+// addUnsentNotices makes the console write notices about lines that the previous program read and did not write there. lines has
+// their number by service.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

@@ -2,21 +2,21 @@ package logrotate
 
 import "bytes"
 
-// tailLine limits the bytes of each line that are kept for exit reports.
+// tailLine is how many bytes of each line are kept for [Log.Tail].
 const tailLine = 500
 
-// lastLines is a ring of the last lines of a run. It reuses its buffers.
+// lastLines is a ring buffer of the last lines of a run. It reuses the memory of its slots.
 type lastLines struct {
 	slots [][]byte
 	next  int
 }
 
-// add stores the last lines of chunk, which ends with a newline.
+// add stores the last lines of chunk, which ends with a newline, and drops the oldest ones if there are more than limit.
 func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return
 	}
-	start := len(chunk) - 1 // start of the first line to keep, searched from the end
+	start := len(chunk) - 1 // beginning of the first line to keep; the search runs backward from the end
 	for range limit {
 		start = bytes.LastIndexByte(chunk[:start], '\n')
 		if start < 0 {

@@ -6,25 +6,26 @@ import (
 )
 
 const (
-	// SplitEnd ends every piece but the last of a line that was split because of its length.
+	// SplitEnd is at the end of every piece but the last of a line that was split because of its length.
 	SplitEnd = " [hinit: continued below]"
-	// SplitBegin begins every piece but the first of a line that was split.
+	// SplitBegin is at the beginning of every piece but the first of such a line.
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines divides one stream into complete lines. The unfinished line at the end waits in carry.
+// lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in carry until the rest
+// arrives.
 type lines struct {
-	room  *bufferBudget // counts the memory of carry above carrySpare
+	room  *bufferBudget // shared budget for the part of carry above carrySpare
 	max   int           // longest line that is not split, without its newline
 	carry []byte        // the unfinished line; nil for none
 	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// carrySpare is the capacity that every carry may have. A larger carry is freed after use.
+// carrySpare is the capacity of carry, in bytes, that doesn't count against the budget. A larger carry is freed after use.
 const carrySpare = 4 << 10
 
-// feed reads n new bytes at buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first l.max
-// bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
+// feed takes n new bytes from buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first
+// l.max bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
@@ -47,7 +48,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	return l.split(whole, rest)
 }
 
-// takeUnfinished returns the unfinished line with a newline, or nil. Further input may follow.
+// takeUnfinished returns the unfinished line with a newline added, or nil if there is none. More input may follow.
 func (l *lines) takeUnfinished() []byte {
 	if len(l.carry) == 0 {
 		l.cont = false
@@ -56,13 +57,13 @@ func (l *lines) takeUnfinished() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// growCarry enlarges carry to n bytes if the budget allows it, and reports whether carry now has n bytes.
+// growCarry enlarges the capacity of carry to n bytes if the budget allows it, and reports whether carry has this capacity now.
 func (l *lines) growCarry(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
 	return n <= cap(l.carry)
 }
 
-// keepCarry stores rest as the carry. The caller has checked that rest fits.
+// keepCarry stores rest as the new carry. The caller has made sure that it fits.
 func (l *lines) keepCarry(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carrySpare && len(rest) <= carrySpare {
 		l.room.free(l.carry, carrySpare)
@@ -73,7 +74,7 @@ func (l *lines) keepCarry(rest []byte) {
 	}
 }
 
-// tooLong reports whether a line of whole is longer than max. It doesn't read every newline.
+// tooLong reports whether any line in whole is longer than max. It is fast because it doesn't look at every newline.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -85,8 +86,8 @@ func (l *lines) tooLong(whole []byte) bool {
 	return false
 }
 
-// split is the slow path of feed, for lines that are too long. It copies whole with marks at the splits, and the pieces of rest
-// that don't fit in carry.
+// split is the slow path of feed, for lines that are too long. It returns a copy of whole in which long lines are split into
+// marked pieces. If rest, the unfinished line, is too long for carry, its first pieces are in the result too.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {

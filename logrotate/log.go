@@ -19,11 +19,11 @@ type Log struct {
 	profile string
 	path    string
 	file    *file     // nil: console only
-	sources [2]source // one for each console
+	sources [2]source // one for stdout, one for stderr
 
 	// Guarded by set.mu.
 	current *run
-	streams int // number of pipes of all runs that are still read
+	streams int // number of pipes, of all runs, that are still being read
 	dropped bool
 
 	counters counters
@@ -36,18 +36,19 @@ type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are the counters of a log since its Open. FileLost continues when another log takes over the file.
+// Stats are the counters of a log since it was opened. LinesLost and LastError belong to the file, so they continue when another
+// log uses the same file.
 type Stats struct {
 	Lines uint64 // lines read from the pipes
 	Bytes uint64 // size of these lines, with newlines
-	// lines above the rate limit, which are in no sink; Lines includes them, and a line in the log reports them
+	// lines above the rate limit, which were written to no sink; Lines includes them, and a record in the log gives their number
 	Suppressed     uint64
-	ConsoleDropped uint64 // lines left out on the console, where a notice reports them
-	LinesLost      uint64 // lines missing in the file, where a gap marker reports them
-	LastError      string // current error of the file, "" for none
+	ConsoleDropped uint64 // lines left out on the console, where a notice gives their number
+	LinesLost      uint64 // lines missing in the file, where a gap marker gives their number
+	LastError      string // the file's current error, "" for none
 }
 
-// Stats returns the counters. It reads them one after the other, so they may differ by a few lines.
+// Stats returns the counters. They are read one after the other, so they may not match exactly.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
@@ -64,9 +65,9 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Pipes makes the pipes for stdout and stderr of the service's next run and starts to read them. It returns the writing ends,
-// blocking and close-on-exec. The caller passes them to the process and closes them. The pipes belong to the agent's user, so the
-// process may open /dev/stdout. The pipes of earlier runs are still read.
+// Pipes creates the pipes for stdout and stderr of the service's next run and starts to read them. It returns the write ends,
+// which are blocking and close-on-exec. The caller passes them to the process and then closes them. The pipes belong to the
+// agent's user, so the process may open /dev/stdout. Pipes of earlier runs are read as before.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -93,7 +94,7 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// beginRun makes r the current run. It returns an error if the log is closed.
+// beginRun makes r the current run of the service. It returns an error if the log is closed.
 func (l *Log) beginRun(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -107,9 +108,9 @@ func (l *Log) beginRun(r *run) error {
 
 var errClosed = errors.New("the log is closed")
 
-// Tail requests the last lines of the current run, oldest first, each cut to 500 bytes. An unfinished line counts. A goroutine of
-// this package calls done after it has read the present content of the pipes, or after about 100 ms. done must not block. Without
-// a run done gets no lines.
+// Tail requests the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. A
+// goroutine of this package calls done after it has read what the pipes contain now, or after about 100 ms. done must not block.
+// If there is no run, done is called without lines.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -123,10 +124,10 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newPipe makes the pipe of one stream of r, and also returns the writing end.
+// newPipe creates the pipe for one stream of r. It returns the stream for the read end, and the write end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
-	// os.Pipe makes both ends non-blocking, and the child would inherit that.
+	// Not os.Pipe: it makes both ends non-blocking, and the child would inherit that.
 	err := faultinject.Before(faultinject.Pipe, r.log.name)
 	if err == nil {
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
@@ -142,7 +143,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	}
 	if a := r.log.set.opts.Actor; a.Switches() {
 		id := a.Identity()
-		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // after an error the process only can't open /dev/stdout by name
+		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // an error only means that the process can't open /dev/stdout by name
 	}
 	pipe := os.NewFile(uintptr(read), r.log.name+" "+streamName(index))
 	s, err := newStream(r, index, pipe)
@@ -153,7 +154,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	return s, write, nil
 }
 
-// newStream prepares the reading of a pipe as one stream of r.
+// newStream returns a stream of r that reads from pipe. It does not start the pump.
 func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	raw, err := pipe.SyscallConn()
 	if err != nil {
@@ -164,8 +165,8 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	return s, nil
 }
 
-// Watch registers a function that gets each complete line of the service. The goroutines that read the output call seen. So seen
-// must not block, and must not keep the slice. Nil removes the function.
+// Watch registers a function that is called with the complete lines of the service as they are read. The goroutines that read the
+// output call seen, so seen must not block, and must not keep the slice. Nil removes the function.
 func (l *Log) Watch(seen func(lines []byte)) {
 	if seen == nil {
 		l.watcher.Store(nil)
@@ -174,8 +175,8 @@ func (l *Log) Watch(seen func(lines []byte)) {
 	l.watcher.Store(&seen)
 }
 
-// Hide sets further secrets of the service, besides tokens of known shapes. From now on the console shows [redact.Masked] in
-// their place. Hide ignores texts shorter than eight bytes. Without [Options].Mask it has no effect.
+// Hide replaces the set of known secrets of the service. From now on the console shows [redact.Masked] in place of these texts
+// and of tokens with known shapes. Texts shorter than eight bytes are ignored. Without [Options].Mask, Hide has no effect.
 func (l *Log) Hide(texts []string) {
 	if l.set.opts.Mask {
 		l.secrets.Store(redact.NewSecrets(texts))

@@ -77,7 +77,8 @@ func openDir(dir string) (int, error) {
 	return fd, nil
 }
 
-// openLog opens base for appending, and creates it if it is missing. O_NONBLOCK keeps a FIFO from blocking.
+// openLog opens the file base in the directory dirFD for appending, and creates it if it is missing. O_NONBLOCK keeps the call
+// from waiting if base is a named pipe.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if err := faultinject.Before(faultinject.Open, base); err != nil {
@@ -102,7 +103,8 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, nil
 }
 
-// useDescriptor makes fd the current file. It ends a torn last line with a newline, and opens the writer.
+// useDescriptor makes the open file fd the current log file. It adds a newline if the last line has none, and connects the
+// writer.
 func (f *file) useDescriptor(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -136,7 +138,7 @@ func (f *file) useDescriptor(fd int) error {
 	return nil
 }
 
-// readArchives reads the list of archives from the directory, and prunes them. An unreadable directory counts as empty.
+// readArchives reads the list of archives from the directory, and prunes them. A directory that can't be read counts as empty.
 func (f *file) readArchives() {
 	now := time.Now()
 	if err := f.archives.Read(); err != nil {
@@ -149,7 +151,7 @@ func (f *file) readArchives() {
 	f.pack()
 }
 
-// replaced reports whether the file's name now means another file, or no file. Without an answer the open file is kept.
+// replaced reports whether the file's name now belongs to another file, or to none. If that can't be found out, it returns false.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.nameMoved()
@@ -167,8 +169,8 @@ func (f *file) nameMoved() bool {
 	return st.Dev != f.dev || st.Ino != f.ino
 }
 
-// rotate turns the file into an archive; the next write creates a new file. If the rename fails, the file continues to grow, and
-// a later write tries again.
+// rotate renames the file to an archive; the next write creates a new file. If the rename fails, the file keeps growing, and a
+// later write tries again.
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
@@ -204,7 +206,7 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// pruneNow prunes archives outside of a rotation.
+// pruneNow prunes the archives when no rotation does it.
 func (f *file) pruneNow(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// ConsoleMode is the format of a service's lines on the container's stdout and stderr, with its name in the configuration.
+// ConsoleMode is the format in which a service's lines appear on the container's stdout and stderr. Its values are the names in
+// the configuration.
 type ConsoleMode string
 
 const (
 	// Raw copies lines unchanged.
 	Raw ConsoleMode = "raw"
-	// Prefixed writes the profile before each line: "coder | line".
+	// Prefixed writes the name of the profile before each line: "coder | line".
 	Prefixed ConsoleMode = "prefixed"
 	// JSON writes one object for each line, with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message.
 	// Bytes that aren't UTF-8 become U+FFFD.
@@ -24,10 +25,10 @@ const (
 	Off ConsoleMode = "off"
 )
 
-// Options configure a [Set]. The zero value of each field means its default.
+// Options configures a [Set]. The zero value of each field means its default.
 type Options struct {
-	// MaxSize limits the size of a file in bytes: a rotation comes before a line that would exceed it. A single longer line gets
-	// its own file. Default 1,000,000.
+	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed it. A single line that is
+	// longer gets a file of its own. Default 1,000,000.
 	MaxSize int64
 	// Archives is the number of rotated files that are kept for each service. Default 10; negative keeps none.
 	Archives int
@@ -37,31 +38,32 @@ type Options struct {
 	Tail int
 	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
-	// ConsoleStall is the longest time without progress of the console's reader before lines are left out there. Until then, a
-	// service that writes faster than the reader waits. Default 1 s; negative never waits.
+	// ConsoleStall is how long the console's reader may make no progress before lines are left out there. Until then, a service
+	// that writes faster than the reader has to wait. Default 1 s; if negative, services never wait.
 	ConsoleStall time.Duration
-	// Mask replaces secrets on the console by [redact.Masked], also in the init's own lines. Secrets are tokens of known shapes,
-	// lines of private keys, and the values given to [Log.Hide]. Files keep the text of the service.
+	// Mask replaces secrets on the console with [redact.Masked], also in the init's own lines. Secrets are tokens of known
+	// shapes, lines of private keys, and the values given to [Log.Hide]. Files are written unmasked.
 	Mask bool
 	// Stdout and Stderr are the container's streams. The Set writes to their descriptors. It never closes them or changes their
-	// flags, because other processes share them. A nil stream discards its lines.
+	// flags, because other processes share them. Lines for a nil stream are discarded.
 	Stdout, Stderr *os.File
-	// Actor is the identity for all uses of files. Nil is the identity of the process.
+	// Actor is the identity with which all files are accessed. Nil means the identity of the process.
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// The pumps call Wrote after they have written lines of a service. It must not block. It may be nil.
+	// Wrote is called after lines of a service have been written, by the goroutine that reads its output. It must not block. It
+	// may be nil.
 	Wrote func()
 	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
-	// Open, or "" for the console. Warn must not block. It may call no method of Log and Set, and may use only a writer from
+	// Open, or "" for the console. Warn must not block. It must not call any method of Log or Set; it may write to a writer from
 	// [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
-	period       time.Duration // replaces the constant period; tests set a shorter time
-	tailPatience time.Duration // replaces tailPatience; tests on slow machines set a longer time
-	closeReserve time.Duration // replaces closeReserve; the same tests set a longer time
-	floodWindow  time.Duration // replaces floodWindow; tests that need a flood set a longer time
-	floodPause   time.Duration // replaces floodPause; the same tests set another time
+	period       time.Duration // replaces the constant of this name; tests set a shorter time
+	tailPatience time.Duration // replaces the constant of this name; tests on slow machines set a longer time
+	closeReserve time.Duration // replaces the constant of this name; tests on slow machines set a longer time
+	floodWindow  time.Duration // replaces the constant of this name; tests that need a flood set a longer time
+	floodPause   time.Duration // shortest pause during a flood, if longer than the constant; set by tests
 }
 
 // withDefaults returns o with the defaults for all zero fields.
@@ -92,7 +94,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// orDefault returns n, or the default for 0, or 0 for a negative n.
+// orDefault returns n if it is positive, byDefault for 0, and 0 for a negative n.
 func orDefault(n, byDefault int) int {
 	if n == 0 {
 		return byDefault

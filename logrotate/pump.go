@@ -17,10 +17,10 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience limits how long Tail waits for the output that is in the pipes.
+// tailPatience is how long [Log.Tail] waits at most for output that is still in the pipes.
 const tailPatience = 100 * time.Millisecond
 
-// run is the log of one run of a service. It has the two pipes of the run.
+// run is the log of one run of a service, and has the two pipes of that run.
 type run struct {
 	log     *Log
 	streams [2]*stream
@@ -28,8 +28,8 @@ type run struct {
 
 	mu      sync.Mutex // never held across I/O
 	tail    lastLines
-	open    [2]string // the unfinished line of each stream, at the last call of recordReached
-	reached [2]uint64 // number of the last Tail request whose output each stream has read completely
+	open    [2]string // the unfinished line of each stream when recordReached was last called
+	reached [2]uint64 // for each stream, the number of the last Tail request whose output it has read completely
 	waiting []*tailRequest
 }
 
@@ -40,7 +40,7 @@ type tailRequest struct {
 	timer  *time.Timer
 }
 
-// request adds a request and wakes the pumps.
+// request registers done as a request of Log.Tail, and wakes the pumps so that they read what is in the pipes.
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}
@@ -48,7 +48,7 @@ func (r *run) request(done func([]string)) {
 	r.waiting = append(r.waiting, q)
 	ready := min(r.reached[0], r.reached[1]) >= q.number
 	r.mu.Unlock()
-	if ready { // both pipes are at their end
+	if ready { // both pipes have already been read to their end
 		guard.Go("answering for a log", func() { r.answerRequest(q) })
 		return
 	}
@@ -58,7 +58,8 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached records that a stream has read the content that its pipe had at request n. open is its unfinished line.
+// recordReached records that a stream has read everything that its pipe contained when Tail request n was made. open is the
+// stream's unfinished line. It answers all requests for which both streams have reached this point.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
@@ -75,7 +76,7 @@ func (r *run) recordReached(index int, n uint64, open []byte) {
 	}
 }
 
-// answerRequest answers a request, unless it has an answer already.
+// answerRequest calls the request's function with the last lines of the run, unless that has already happened.
 func (r *run) answerRequest(q *tailRequest) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
@@ -102,27 +103,28 @@ func (r *run) answerRequest(q *tailRequest) {
 	q.done(lines)
 }
 
-// stream is one pipe. Only its pump uses the fields that are neither atomic nor guarded by mu.
+// stream is one pipe of a run. Only its pump, the goroutine that reads it, uses the fields that are neither atomic nor guarded by
+// mu.
 type stream struct {
 	run      *run
 	index    int        // 0 stdout, 1 stderr
 	mu       sync.Mutex // guards file between wake and changes of pace; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
-	ready    func(fd uintptr) bool // the method value s.read, stored here so that a wait allocates nothing
+	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
 	direct   int // descriptor that the pump reads without the poller during a flood, else -1
 	stopping atomic.Bool
 	freezing atomic.Bool // see [Set.Freeze]
 
-	buf   *[]byte // from the pool; only while the buffer holds data
+	buf   *[]byte // from the pool; nil unless the buffer holds data
 	n     int
 	err   error
 	total uint64 // number of bytes read
 
-	seen   uint64 // number of the last request that this stream has answered
-	target uint64 // value of total at which the requests up to goal are answered
+	seen   uint64 // number of the last Tail request that this stream has answered
+	target uint64 // the requests up to number goal are answered when total reaches this value
 	goal   uint64
 }
 
@@ -130,16 +132,17 @@ type stream struct {
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.file.SetReadDeadline(time.Unix(1, 0)) // in a flood the file is closed, and the pump checks after each pause
+	// This has no effect in a flood, when the file is closed and the pump checks after each pause.
+	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop makes the pump end after it has read the present content of the pipe.
+// stop makes the pump end after it has read what the pipe contains now.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
 }
 
-// pump is the goroutine that reads a pipe until its end, or until Freeze.
+// pump reads a pipe in its own goroutine until the end of the pipe, or until [Set.Freeze].
 func (s *stream) pump() {
 	defer guard.Catch("reading the output of " + s.run.log.name)
 	if s.readPipe() {
@@ -150,7 +153,7 @@ func (s *stream) pump() {
 	}
 }
 
-// readPipe reads the pipe. It returns true at the end of the pipe, and false if Freeze asked it to stop.
+// readPipe reads the pipe and delivers its lines. It returns true at the end of the pipe, and false if Freeze asked it to stop.
 func (s *stream) readPipe() bool {
 	last := uint64(math.MaxUint64) // value of total at which to stop
 	for {
@@ -164,7 +167,8 @@ func (s *stream) readPipe() bool {
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// A wake sets its flag before the deadline, and the loop reads the flags after this line. So it misses no flag.
+			// A call that wakes the pump sets a flag before the deadline, and the loop reads the flags after this line. So no
+			// flag is missed.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}
@@ -195,8 +199,8 @@ func (s *stream) readPipe() bool {
 	return true
 }
 
-// read is the callback of raw.Read. The poller calls it at once, and again when the pipe may have data. It holds a buffer from
-// the pool only while it reads.
+// read reads the pipe once. It is the callback of raw.Read: the poller calls it at once, and again when the pipe may have data.
+// It holds a buffer from the pool only while it reads. The result is whether to stop waiting.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
@@ -218,7 +222,8 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn runs an operation on a pipe that never waits. The many pumps share a few turns.
+// inShortTurn runs an operation on a pipe that never waits, in a turn of [blocking.Short]. These few turns limit how many threads
+// the many pumps use at once.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {
@@ -228,15 +233,15 @@ func (s *stream) releaseBuffer() {
 	}
 }
 
-// queuedBytes returns the number of bytes in the pipe.
+// queuedBytes returns how many bytes the pipe contains.
 func (s *stream) queuedBytes() uint64 {
 	n := 0
 	s.withDescriptor(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
 	return uint64(n)
 }
 
-// answerReached answers requests of Tail. asked is the number of requests before the last read; pause says that this read found
-// the pipe empty.
+// answerReached answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of requests
+// before the last read; pause says that this read found the pipe empty.
 func (s *stream) answerReached(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
@@ -255,8 +260,8 @@ func (s *stream) answerReached(asked uint64, pause bool) {
 	s.run.recordReached(s.index, s.seen, s.lines.carry)
 }
 
-// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So a counted line is already
-// written.
+// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So when a line is counted,
+// it is already written.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return

@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// limiter limits the lines that a service writes per second. It measures seconds by the monotonic clock.
+// limiter limits how many lines a service writes per second, by the monotonic clock.
 type limiter struct {
-	rate   atomic.Int64 // 0: no limit
-	active atomic.Bool  // lines were suppressed, and no record has reported them yet
+	rate   atomic.Int64 // lines per second; 0: no limit
+	active atomic.Bool  // lines were suppressed that no record has reported yet
 
-	// A stream with a limit locks its turn while it writes to its sinks, so that a record appears where its lines are missing.
-	// The lock is held during I/O.
+	// A stream that is limited holds its turn lock while it writes to its sinks. So the record about suppressed lines appears at
+	// the place where they are missing. The lock is held during I/O.
 	turns [2]sync.Mutex
 	put   func(stream int, chunk []byte)
-	quiet time.Duration // delay of the record after the last suppressed line, if no other line comes
+	quiet time.Duration // how long after the last suppressed line the record is written if no other line comes
 
 	mu         sync.Mutex  // never held across I/O
-	timer      *time.Timer // fires quiet after a suppressed line; nil before the first one
+	timer      *time.Timer // writes the record when the time quiet is over; nil before the first suppressed line
 	since      time.Time   // start of the current second
 	taken      int64
-	suppressed [2]int64  // lines suppressed so far, by stream; the next record reports them
-	limit      int64     // the exceeded rate
+	suppressed [2]int64  // suppressed lines that the next record must report, by stream
+	limit      int64     // the rate that was exceeded
 	last       time.Time // time of the last suppressed line
 }
 
-// writeAllowed writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the
-// number of suppressed lines of chunk.
+// writeAllowed writes the lines of chunk that the rate allows. Before them it writes the record about lines that were suppressed
+// earlier. It returns how many lines of chunk it has suppressed.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)
@@ -43,7 +43,7 @@ func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
-// writeRecord writes the record about suppressed lines, if any.
+// writeRecord writes the record about a stream's suppressed lines, if there are any.
 func (l *limiter) writeRecord(stream int) {
 	if !l.active.Load() {
 		return
@@ -56,7 +56,7 @@ func (l *limiter) writeRecord(stream int) {
 	l.put(stream, record)
 }
 
-// timerFired is the callback of the timer. The sinks are open, because a stream with suppressed lines is still being read.
+// timerFired is the callback of the timer. The sinks are still open then: a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.quiet - time.Since(l.last)
@@ -72,7 +72,8 @@ func (l *limiter) timerFired() {
 	}
 }
 
-// admit returns the lines of chunk that the rate allows, and the record to write before them, or nil.
+// admit returns taken, the lines of chunk that the rate allows, and the record to write before them, or nil. It counts the other
+// lines as suppressed.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	if rate <= 0 && !l.active.Load() {

@@ -10,49 +10,50 @@ import (
 )
 
 const (
-	// A flood begins after floodReads short reads within floodWindow. Then one read for each write costs more than everything
-	// else in hinit.
+	// A flood begins after floodReads short reads within floodWindow. From then on, reading after each write of the service would
+	// cost more than everything else that hinit does.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is the shortest pause between reads in a flood; the poller can't measure a shorter one. Each pause costs the
-	// wake-up of a thread. So pauses grow to floodPauseMost while most of the pipe stays empty.
+	// floodPause is the shortest pause between two reads during a flood. The poller can't time a shorter pause. Each pause costs
+	// the wake-up of a thread, so pauses get longer, up to floodPauseMost, while the pipe doesn't fill up.
 	floodPause     = time.Millisecond
 	floodPauseMost = 4 * time.Millisecond
-	// floodEnd is the number of bytes that a pause must bring. A pause with fewer bytes ends the flood.
+	// floodEnd is how many bytes must arrive during a pause for the flood to continue.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a pipe in a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
-	// during a pause. After the flood the pipe gets smaller again, because a user has 64 MiB for all pipes (pipe(7),
+	// floodPipe is the size of a pipe during a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
+	// during a pause. After the flood the pipe is made smaller again, because a user has only 64 MiB for all pipes (pipe(7),
 	// pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 
-// pace delays the reads of a pipe in a flood of small writes. Without a flood it delays nothing.
+// pace decides when a pump pauses between reads: during a flood of small writes, so that a single read takes many of them.
+// Otherwise it causes no pause.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read
 	reads int
 	since time.Time
 
-	size   int           // size of the pipe in this flood
-	came   int           // bytes since the last pause
+	size   int           // size of the pipe
+	came   int           // bytes read since the last pause
 	pause  time.Duration // length of the next pause
-	pauses int           // number of pauses of this flood that brought data
-	// number of floods in a row whose pauses brought nothing, because the writer waits for an answer to each line; each of them
-	// doubles the threshold
+	pauses int           // number of pauses during this flood after which there was enough data
+	// number of consecutive floods that ended at their first pause, because the writer waits for an answer to each line; each one
+	// doubles the number of reads that starts a flood
 	doubt uint
 }
 
-// floodDoubt is the limit of doubt.
+// floodDoubt is the largest value of pace.doubt.
 const floodDoubt = 6
 
-// recordRead handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or
-// ended.
+// recordRead takes the result of a read into account: n bytes were read into a buffer of room bytes. changed reports whether a
+// flood has begun or ended.
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
 	p.came += n
 	switch {
-	case n >= room/2: // the pipe may have more data: read on
+	case n >= room/2: // the pipe may have more data, so read again at once
 		return false
 	case p.flood:
 		if rested && n < floodEnd {
@@ -82,7 +83,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	return true
 }
 
-// adaptPause adapts the length of the next pause, so that a pause fills a quarter to half of the pipe.
+// adaptPause sets the length of the next pause, so that a pause fills a quarter to half of the pipe.
 func (p *pace) adaptPause() {
 	switch {
 	case p.came > p.size/2:
@@ -93,10 +94,10 @@ func (p *pace) adaptPause() {
 	p.rest, p.came = true, 0
 }
 
-// changePace enlarges a flooded pipe and removes it from the poller, or undoes both after the flood. While a pipe is in the
-// poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. Only a close
-// removes a file from the poller, so changePace opens the pipe a second time first. If that fails, only the pauses reduce the
-// cost.
+// changePace enlarges the pipe and removes it from the poller when a flood has begun, or undoes both when it has ended. While a
+// pipe is in the poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process.
+// Only closing a file removes it from the poller, so changePace opens the pipe a second time first. If that fails, the pipe stays
+// in the poller, and only the pauses reduce the cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
 		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {
@@ -108,7 +109,7 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-// resize tries to change the size of the pipe, and stores the resulting size. Any size works.
+// resize asks the kernel for a pipe of size bytes and stores the size that the pipe now has. Reading works with any size.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
 	s.withDescriptor(func(fd int) {
@@ -123,7 +124,7 @@ func (s *stream) resize(size int) (done bool) {
 
 func (s *stream) leavePoller() {
 	s.withDescriptor(func(old int) {
-		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened as the agent, because the pipe belongs to the agent
+		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened with the agent's identity, because the pipe belongs to the agent
 			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
 		})
@@ -152,7 +153,7 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// awaitData calls read as soon as the pipe may have data.
+// awaitData waits until the pipe may have data, and calls read. During a flood it calls read at once.
 func (s *stream) awaitData() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)

@@ -10,26 +10,28 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits bound one log. Zero MaxSize and Archives mean the values from [Options]; zero in other fields means no limit.
+// Limits are the limits of one log. Zero MaxSize and Archives mean the values from [Options]; zero in any other field means no
+// limit.
 type Limits struct {
 	// MaxSize and Archives mean the same as in [Options].
 	MaxSize  int64
 	Archives int
-	// MaxAge limits the time since an archive's rotation. The check happens when a line is written.
+	// MaxAge is how long an archive is kept after its rotation. It is checked when lines are written.
 	MaxAge time.Duration
-	// Quota limits the bytes of all files of the log together. The current file counts as MaxSize. The oldest archives are
-	// removed first.
+	// Quota is the largest total size, in bytes, of all files of the log. The current file counts as MaxSize. The oldest archives
+	// are removed first.
 	Quota int64
-	// MinFree is the number of bytes of the file system that must be free for the agent's user, checked once a second. With fewer
-	// free bytes the oldest archives are removed. If no archive is left, nothing is written, which is a fault like a full disk.
+	// MinFree is how many bytes on the file system must stay free for the agent's user; this is checked once a second. If fewer
+	// are free, the oldest archives are removed. If no archive is left, nothing is written, which is handled like a full disk.
 	MinFree int64
 	// Compress compresses archives with gzip, a while after their rotation.
 	Compress bool
-	// Rate limits the lines per second. A line in both sinks reports the number of omitted lines.
+	// Rate is the largest number of lines per second. Lines beyond it are omitted, and a line in both sinks gives their number.
 	Rate int
 }
 
-// Limit sets the limits of l from now on. Logs with the same file share the limits that were set last, except for Rate.
+// Limit sets the limits of l, which apply from now on. If several logs use the same file, they share the limits that were set
+// last, except for Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -39,7 +41,7 @@ func (l *Log) Limit(limits Limits) {
 	}
 }
 
-// within replaces zero fields by the values of o.
+// within returns l with zero MaxSize and Archives replaced by the values of o.
 func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
@@ -48,7 +50,7 @@ func (l Limits) within(o Options) Limits {
 	return l
 }
 
-// prune removes the oldest archives if there are too many, if they are too old, or if they use too much space.
+// prune removes the oldest archives while there are too many, they are too old, or they use too much space.
 func (f *file) prune(now time.Time) error {
 	limits := f.limits.Load()
 	room := int64(-1)
@@ -58,7 +60,7 @@ func (f *file) prune(now time.Time) error {
 	return f.archives.Prune(archive.Limits{Archives: limits.Archives, MaxAge: limits.MaxAge, Room: room}, now)
 }
 
-// pack requests the compression of the archives, if the limits say so.
+// pack requests the compression of the archives, if Limits.Compress is set.
 func (f *file) pack() {
 	if f.limits.Load().Compress && f.set.opts.Pack != nil {
 		f.set.compressor.Request(f)
@@ -71,7 +73,8 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// hinit has not written a larger archive, or package reader could not read it. Its compression would only delay the others.
+	// An archive larger than this was not written by hinit, or package reader could not read it. Compressing it would only delay
+	// the others.
 	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 
@@ -85,7 +88,7 @@ func (f *file) Packed(err error) {
 	}
 }
 
-// checkFree returns an error if the file system has less than MinFree. It removes the oldest archives of this log first.
+// checkFree returns an error if fewer than MinFree bytes are free even after it has removed all archives of this log.
 func (f *file) checkFree() error {
 	least := f.limits.Load().MinFree
 	if least <= 0 {
@@ -93,7 +96,7 @@ func (f *file) checkFree() error {
 	}
 	free, ok := f.freeBytes()
 	if !ok || free >= least {
-		return nil // the free space is unknown, so go on: a full disk causes an error of the write
+		return nil // enough is free, or the free space is unknown; a full disk would make the write fail
 	}
 	err := f.set.opts.Actor.Do(func() error {
 		for !f.archives.Empty() && free < least {
@@ -113,7 +116,7 @@ func (f *file) checkFree() error {
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// freeBytes returns the number of bytes of the file system that are free for the agent's user. ok is false if it is unknown.
+// freeBytes returns how many bytes the file system has free for the agent's user. ok is false if that is unknown.
 func (f *file) freeBytes() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {

@@ -6,21 +6,23 @@ import (
 )
 
 const (
-	// mostRoom limits the memory for unfinished and kept lines of all services, above the free share of each.
+	// mostRoom is how much memory, in bytes, the unfinished lines and kept lines of all services may use together. The first
+	// bytes of each buffer (keptSpare or carrySpare) don't count.
 	mostRoom = 16 << 20
-	// keptSpare is the free share for the kept lines of a file, in bytes. carrySpare is the free share for an unfinished line.
+	// keptSpare is how many bytes of kept lines each file may hold without using the shared budget. Kept lines wait in memory
+	// while their file can't be written. carrySpare is the same for an unfinished line.
 	keptSpare = 16 << 10
 )
 
-// bufferBudget is the memory that services can still share, in bytes. The limit is needed, because a service can leave many lines
-// unfinished, and can make its log unwritable, so that lines are kept.
+// bufferBudget is how much memory, in bytes, services may still share for buffers. It needs a limit, because a service can leave
+// long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in memory.
 type bufferBudget struct{ left atomic.Int64 }
 
-// setSize sets the budget: mostRoom, or a quarter of this process's memory limit if that is less.
+// setSize sets the budget to mostRoom, or to a quarter of this process's memory limit if that is less.
 func (r *bufferBudget) setSize() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
 
-// grow returns b with a capacity of n bytes, or less if the budget is too small. It doubles the capacity, up to limit. The first
-// spare bytes of a buffer don't count.
+// grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
+// possible, up to limit. The first spare bytes of a buffer don't count against the budget.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -41,7 +43,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// count counts a buffer that the old program handed over. free subtracts a buffer that is no longer used.
+// count takes a buffer from the previous program of PID 1 into account. free returns the memory of a buffer that is no longer
+// used.
 func (r *bufferBudget) count(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

@@ -15,15 +15,15 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// readSize is the number of bytes that a pump reads at a time: the default size of a pipe.
+// readSize is how many bytes a pump reads at a time: the default size of a pipe.
 const readSize = 64 << 10
 
-// Set holds the logs of all services and the console that they share. Make one with [New].
+// Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
 	opts     Options
 	consoles [2]*console  // stdout, stderr
-	inputs   sync.Pool    // *[]byte, room for an unfinished line of MaxLine, then for readSize
-	outputs  sync.Pool    // *[]byte, empty, for formatted lines
+	inputs   sync.Pool    // *[]byte with room for an unfinished line (MaxLine), followed by readSize
+	outputs  sync.Pool    // empty *[]byte for formatted lines
 	room     bufferBudget // memory limit for unfinished and kept lines
 
 	mu     sync.Mutex // never held across I/O
@@ -31,15 +31,15 @@ type Set struct {
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
-	unused writers       // writers of files that no log uses any more
-	idle   chan struct{} // closed after a Close, when live is empty
+	unused writers       // writers to reuse, from files that no log uses any more
+	idle   chan struct{} // closed when Close was called and live is empty
 	pause  *freezeCall   // nil while the pumps run
 
-	background sync.WaitGroup // short goroutines
+	background sync.WaitGroup // short-lived goroutines, awaited by flush
 	compressor *gzipped.Compressor
 }
 
-// New makes a Set and starts the console's goroutines. [Set.Close] ends them.
+// New creates a Set and starts the goroutines of the console. [Set.Close] ends them.
 func New(o Options) *Set {
 	o = o.withDefaults()
 	s := &Set{
@@ -54,8 +54,8 @@ func New(o Options) *Set {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
 	}
-	// Twice the size has room for the timestamps of lines of usual length, so each read causes one write. It also holds any
-	// single line.
+	// Twice the size is enough for one read with the timestamps of lines of usual length, so that each read causes one write. It
+	// is also enough for any single line.
 	s.outputs.New = func() any {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
@@ -66,9 +66,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and makes it if it doesn't exist. profile is the name on the console ("" means
-// name). file is the path of the file; "" means console only. If the log exists, Open ignores the other arguments. The first line
-// creates the file. Open doesn't block.
+// Open returns the log of the service called name, and creates it if necessary. profile is the name shown on the console; ""
+// means name. file is the path of the log file, which the first line creates; "" means console only. If the log exists, Open
+// ignores the other arguments. It doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	return l
 }
 
-// useFile returns the sink for the path of l. The caller holds mu.
+// useFile returns the file for the path of l, and counts l as a user of it. The caller holds mu.
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
@@ -109,8 +109,8 @@ func (s *Set) useFile(l *Log) *file {
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// f stays in the map until it is closed, so that a path never has two sinks. During finish a new Log may start to use f, or
-	// use it and release it. Then f may be open again, and the loop repeats.
+	// f stays in the map until it is closed, so that a path never has two files. While finish runs, another Log may start to use
+	// f, and may even release it again. Then f may be open again, so the loop repeats.
 	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
 		uses = f.uses
 		s.mu.Unlock()
@@ -127,8 +127,8 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop forgets the log called name. Its goroutines end when its pipes do, then its file is closed. From now on its [Log.Pipes]
-// fails, and Open of the same name makes a new log. Drop doesn't block, and ignores an unknown name.
+// Drop removes the log called name from the Set. Its pipes are still read to their ends; then its file is closed. From now on its
+// [Log.Pipes] fails, and Open of the same name creates a new log. Drop doesn't block. An unknown name is ignored.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,19 +138,19 @@ func (s *Set) Drop(name string) {
 	}
 	delete(s.logs, name)
 	l.dropped = true
-	if l.streams == 0 && !s.closed { // Close closes all files itself
+	if l.streams == 0 && !s.closed { // otherwise Close closes all files
 		s.retire(l)
 	}
 }
 
-// retire releases the file of l in the background. The caller holds mu, and calls retire once for each Log.
+// retire releases the file of a dropped log in the background. The caller holds mu, and calls retire once for each Log.
 func (s *Set) retire(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
-// addStreams and ended maintain the list of streams that are being read.
+// addStreams adds streams of l to the streams that are being read. The caller holds mu. removeStream removes them.
 func (s *Set) addStreams(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.live[st] = struct{}{}
@@ -174,8 +174,8 @@ func (s *Set) removeStream(st *stream) {
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
-// complete lines; Console adds a missing last newline. Write never blocks or fails: it drops lines without room, and a notice
-// follows. In the modes Prefixed and JSON the lines look like lines of a profile called "hinit".
+// complete lines; a missing last newline is added. Write never blocks or fails: lines for which the queue has no room are dropped
+// and reported by a notice. In the modes Prefixed and JSON, the lines look like lines of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	c := s.consoles[0]
 	if stream == 2 {
@@ -196,12 +196,12 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time for the files and the console, after the wait for pipes.
+// closeReserve is the part of Close's time limit that is kept for writing files and console after the wait for the pipes.
 const closeReserve = 200 * time.Millisecond
 
-// Close waits until every pipe is at its end, and then until files and console are written and closed. Shortly before ctx ends it
-// reads the remaining pipes until they are empty, and closes them; the error names their services. If ctx has no deadline, Close
-// waits for pipes until ctx is done, and then up to 200 ms. On a closed Set only Stats and Tail work.
+// Close waits until every pipe has ended, and then until files and console are written and closed. Shortly before the deadline of
+// ctx, it stops waiting: it reads what the remaining pipes contain and closes them. The error names their services. If ctx has no
+// deadline, Close waits for pipes until ctx is done, and then up to 200 ms. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -245,7 +245,7 @@ func (s *Set) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stop makes every pump end as soon as its pipe is empty.
+// stop makes every pump end as soon as it has emptied its pipe. The error names the services whose pipes had not ended.
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +261,8 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// readingServices returns the names of the services whose pipes are being read, without the streams in but. The caller holds mu.
+// readingServices returns the sorted names of the services whose pipes are being read, ignoring the streams in but. The caller
+// holds mu.
 func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -273,7 +274,7 @@ func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	return slices.Compact(names)
 }
 
-// flush waits for the pumps, writes the remaining data, and closes the sinks.
+// flush waits for the pumps and the background work, writes the remaining data, and closes files and consoles.
 func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()

@@ -8,7 +8,7 @@ import (
 
 const stampLen = archive.StampLen
 
-// stamp makes the timestamps of lines. It formats date and time once per second, and the nanoseconds for each batch.
+// stamp formats the timestamps of lines. It formats date and time once per second, and the nanoseconds for each batch of lines.
 type stamp struct {
 	second int64
 	text   [stampLen]byte

@@ -8,17 +8,17 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// writer is the only user of lumberjack in this package (decision record 6). It writes to an open file. Lumberjack's own rotation
-// never begins, because the agent controls all names in the log's directory.
+// writer wraps lumberjack, which only this type uses (decision record 6). It writes to a file that is already open. Lumberjack's
+// own rotation is never used, because the agent controls all names in the log's directory.
 type writer struct{ logger *lumberjack.Logger }
 
-// neverRotate is a MaxSize for lumberjack, in megabytes, so large that no log reaches it.
+// neverRotate is the MaxSize for lumberjack, in megabytes. No log ever reaches it.
 const neverRotate = 1 << 30
 
-// attach makes the open file fd, whose status is st, the target of writes. It fails without /proc.
+// attach makes w write to the open file fd, whose status is st. It fails without /proc.
 //
-// The link below /proc/self/fd leads to the open file itself, so the agent can't replace it. Without /proc lumberjack would
-// create a file with that name.
+// Lumberjack opens the file by its link in /proc/self/fd, which always leads to the open file, so the agent can't put another
+// file there. Without /proc, lumberjack would create a file at that path.
 func (w writer) attach(fd int, st *unix.Stat_t) error {
 	w.logger.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 	var link unix.Stat_t
@@ -32,13 +32,13 @@ func (w writer) attach(fd int, st *unix.Stat_t) error {
 	return err
 }
 
-// detach closes lumberjack's descriptor. It ignores the error, because no buffered byte can be lost.
+// detach closes lumberjack's descriptor. Its error is ignored, because lumberjack buffers nothing that could be lost.
 func (w writer) detach() { _ = w.logger.Close() }
 
 func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
 
-// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are used again. The
-// caller's lock guards the pool.
+// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are reused. A lock
+// of the caller guards the pool.
 type writers struct{ spare []writer }
 
 func (p *writers) get() writer {

@@ -14,19 +14,20 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// intentFile records the last order of an operator for a gateway, in its profile's home. Only this package writes it.
+// intentFile is the file in a profile's home that records the operator's last order for its gateway. Only this package writes it.
 const intentFile = ".hinit-intent.json"
 
 // recordedIntent is the content of intentFile.
 type recordedIntent struct {
 	Desired string    `json:"desired_state"`
 	At      time.Time `json:"at"`
-	// Kernel is the boot ID of the machine. A record with another boot ID is ignored: the file is not synced, so a crash of the
-	// machine may bring back an older version of it.
+	// Kernel is the machine's boot ID when the record was written. Later boots of the machine ignore the record: the file is not
+	// synced, so a crash of the machine may bring back an older version.
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes an intent to intentFile. The caller holds the lock of the profile.
+// recordIntent writes the order want, given at the time at, to intentFile. If this fails, recordIntent removes the old record, so
+// that it can't contradict the state file. The caller holds the lock of the profile.
 func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
@@ -45,7 +46,7 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 			return nil
 		}
 		if gone := d.Remove(rel); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			return err // the old record stays and contradicts the state file
+			return err // the old record stays and contradicts the state file, so report the error
 		}
 		return nil
 	})
@@ -57,8 +58,8 @@ var kernelBoot = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded restores an intent that another writer has overwritten by accident, and reports whether it did. It changes st,
-// but not the file.
+// restoreRecorded sets the desired state in st to the recorded order, if another writer has overwritten it by accident. It
+// reports whether it did. It does not write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {

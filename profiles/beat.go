@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Beat reports that the gateway of a profile has written its state file. A write by hinit or by the agent's commands is no Beat.
+// Beat reports that the gateway of a profile has written its state file, which shows that it is alive. Writes by hinit or by the
+// agent's commands cause no Beat.
 type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf parses updated_at, the time of the last write by the gateway (contract, section 6). A gateway writes the time as text. A
-// command writes a number, for which beatOf returns zero.
+// beatOf parses value, the updated_at of a state file, which is the time of the last write (contract, section 6). A gateway
+// writes the time as text. A command writes a number; then beatOf returns the zero time.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -21,7 +22,7 @@ func beatOf(value json.RawMessage) time.Time {
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without a fraction of a second. A time without a zone is UTC.
+// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone counts as UTC.
 func isoTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

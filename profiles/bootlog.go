@@ -20,7 +20,8 @@ const (
 	bootLogTime = "2006-01-02T15:04:05-0700" // local time
 )
 
-// appendBootLog adds a line for each decision. First it renames a large log to container-boot.log.1.
+// appendBootLog adds a line for each decision to the boot log. If the log has become too large, it first renames it to
+// container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -40,13 +41,13 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// fields formats the fields that appear both in the boot log and in the container's output.
+// fields formats the part of the decision that appears both in the boot log and in the container's output.
 func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }
 
-// field formats a value from an agent's file for the log. It quotes a value that is empty or long, or has characters that would
-// end the field or the line.
+// field formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long, or
+// that contains characters that would end the field or the line.
 func field(value string) string {
 	const long = 64
 	plain := value != "" && len(value) <= long

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Env returns the variables in the .env of a profile, and none if the file is missing.
+// Env returns the variables in the .env file of a profile. It returns none if the file is missing.
 func (s *Store) Env(profile string) (vars map[string]string, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err = readEnv(d, home)
@@ -18,8 +18,8 @@ func (s *Store) Env(profile string) (vars map[string]string, err error) {
 	return vars, err
 }
 
-// Envs returns the variables of several profiles, like Env, with a single change of identity. A profile whose file can't be read
-// has no entry. An error means that the volume can't be used.
+// Envs works like Env for several profiles, with a single change of identity. The result maps each profile to its variables. A
+// profile whose file can't be read has no entry. An error means that the volume can't be used.
 func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
 	vars = make(map[string]map[string]string, len(profiles))
 	err = s.together(func(d *fsutil.Dir) error {
@@ -46,7 +46,7 @@ func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
 	return vars, err
 }
 
-// parseEnv returns the variables in the .env of a home, in the order of the file.
+// parseEnv returns the variables in the .env file of a home, in the order of the file.
 func parseEnv(d *fsutil.Dir, home string) ([]dotenv.Var, error) {
 	text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
 	if errors.Is(err, fs.ErrNotExist) {

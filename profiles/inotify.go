@@ -14,20 +14,20 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// dirWatches watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use
-// it.
+// dirWatches is a set of inotify watches on directories, which are not recursive. A nil *dirWatches watches nothing. Only one
+// goroutine may use it.
 //
-// The agent can replace a watched path by a link. That does no harm, because a notification only causes a scan, and scans follow
-// no link.
+// The agent can replace a watched path with a symbolic link. That does no harm, because a notification only causes a scan, and
+// scans never follow links.
 type dirWatches struct {
 	notify   *fsnotify.Watcher
-	addWatch func(path string) error // notify.Add; tests replace this function
+	addWatch func(path string) error // notify.Add, except in tests
 	watched  map[string]watched
-	remotes  map[uint64]bool // results of the function remote by device; nil before the first call
+	remotes  map[uint64]bool // results of isRemote by device number; nil before the first call
 }
 
-// isRemote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file
-// system only once.
+// isRemote reports whether path is on a file system that can be changed from outside this kernel: by another machine, a daemon or
+// a hypervisor. inotify doesn't report such changes. dev is the device of the file system, and each device is checked only once.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -40,7 +40,7 @@ func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	return is
 }
 
-// watched identifies a watched directory.
+// watched identifies the directory that a watch is on.
 type watched struct {
 	dev, ino uint64
 	remote   bool
@@ -65,7 +65,7 @@ func (h *dirWatches) changes() <-chan fsnotify.Event {
 	return h.notify.Events
 }
 
-// errors returns a channel of errors. After an error, notifications may be missing.
+// errors returns the channel of inotify errors. After an error, some notifications may have been lost.
 func (h *dirWatches) errors() <-chan error {
 	if h == nil {
 		return nil
@@ -75,18 +75,18 @@ func (h *dirWatches) errors() <-chan error {
 
 func (h *dirWatches) close() {
 	if h != nil {
-		_ = h.notify.Close() // after an error nothing stays open either
+		_ = h.notify.Close() // even after an error nothing stays open
 	}
 }
 
-// add watches the directory at path, unless a watch exists already. complete is false on a file system that other machines can
-// change, because this kernel reports only its own changes.
+// add watches the directory at path, whose metadata is id, unless it is already watched. complete says whether the watch will see
+// all changes. It is false on a file system that other machines can change, because this kernel reports only its own changes.
 func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
 	if ok && old.dev == id.dev && old.ino == id.ino {
 		return !old.remote, nil
 	}
-	// An old directory may still have a watch under this path, which would prevent the new watch.
+	// A different directory may still be watched under this path, which would prevent the new watch.
 	_ = h.notify.Remove(path)
 	delete(h.watched, path)
 	err = faultinject.Before(faultinject.Watch, path)
@@ -101,7 +101,7 @@ func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	return !w.remote, nil
 }
 
-// watches reports whether a directory has a watch under any path.
+// watches reports whether the directory with the identity id is watched under any path.
 func (h *dirWatches) watches(id stamp) bool {
 	if h == nil {
 		return false
@@ -114,7 +114,7 @@ func (h *dirWatches) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether the watch of path is on the directory with the identity id.
+// watchesAt reports whether path is watched, and the watched directory is still the one with the identity id.
 func (h *dirWatches) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
@@ -147,10 +147,12 @@ func (h *dirWatches) retain(keep func(path string) bool) {
 	}
 }
 
-// handleGone handles an event that a watched directory itself was removed or renamed, and reports whether ev is such an event.
+// handleGone reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was
+// removed or renamed, handleGone also removes its watch.
 //
-// For a renamed directory, the event of the parent comes before the event of the directory. Between the two the old watch still
-// exists. A new watch under the new name would be the same kernel object, and the second event would remove it.
+// A rename causes two events: first one from the parent directory, then one from the directory itself. Between the two, the old
+// watch still exists. A new watch under the new name would be the same kernel object, and handling the second event would remove
+// it.
 func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 	path := filepath.Clean(ev.Name)
 	if _, ok := h.watched[path]; !ok {
@@ -163,7 +165,8 @@ func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 	return true
 }
 
-// watchDir watches a directory: the root, profiles/, or the home of a profile. It ignores other files.
+// watchDir watches the directory rel below d, whose absolute path is path: the root, profiles/, or the home of a profile. It does
+// nothing if rel is not a directory.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	if w.hints == nil {
 		return
@@ -173,7 +176,8 @@ func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	}
 }
 
-// watchHomes watches the homes of a listing: first the profiles, then some of the directories without the marker.
+// watchHomes watches the directories of the listing l: first the homes of profiles, then some of the directories without the
+// marker.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	if w.hints == nil {
 		return
@@ -205,8 +209,8 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostUnmarkedWatches limits the watched directories without the marker. In the other directories only the poll finds a new
-// marker, later.
+// mostUnmarkedWatches limits how many directories without the marker are watched. In the others, only the poll finds a new
+// marker, which takes longer.
 const mostUnmarkedWatches = 256
 
 // watchUnmarked watches a directory without the marker. Beyond mostUnmarkedWatches it removes the oldest such watch.
@@ -221,8 +225,9 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 	}
 }
 
-// watchAt watches a directory, and reports whether it succeeded. For a needed directory it may remove the watches of directories
-// without the marker. After the kernel has refused a watch, watchAt tries no other watch in the same scan.
+// watchAt watches the directory at path, whose metadata is id, and reports whether it succeeded. If needed is true and the kernel
+// allows no more watches, it first removes the watches of the directories without the marker. Once the kernel has refused a
+// watch, watchAt adds no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	if w.exhausted && !w.hints.watchesAt(path, id) {
 		return false
@@ -248,7 +253,7 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startNotifications makes an inotify instance unless one exists.
+// startNotifications resets what the last full scan knew about missing watches. It creates an inotify instance unless one exists.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.hintErr = false, false, false, nil
 	if w.hints == nil {
@@ -260,7 +265,7 @@ func (w *Watcher) startNotifications() {
 	}
 }
 
-// canWatchMore reports whether a resource for notifications that was missing at the last full scan is available now.
+// canWatchMore reports whether the last full scan lacked an inotify instance or a watch that can be had now.
 func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.hints == nil:
@@ -283,7 +288,7 @@ func (w *Watcher) warnNotifications() {
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
 }
 
-// inotifyAdvice returns advice for an exhausted limit of inotify(7).
+// inotifyAdvice returns advice for the operator if err means that a limit of inotify(7) is exhausted, else "".
 func inotifyAdvice(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
@@ -294,7 +299,7 @@ func inotifyAdvice(err error) string {
 	return ""
 }
 
-// reportWarnings reports the warnings of a full scan that the previous full scan did not have.
+// reportWarnings reports those warnings of a full scan that the previous full scan did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
@@ -306,7 +311,8 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports an error unless it is the same as the last error for that key. A nil error forgets the last error.
+// warnOnce reports err as a warning unless it is the same as the last error with this key. A nil err means that the problem is
+// gone, so that the same error is reported again if it returns.
 func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	if err == nil {
 		delete(w.warned, key)
@@ -320,7 +326,7 @@ func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	w.o.Notify(Warned{Warning: warning})
 }
 
-// warnVolume calls warnOnce for an error of the whole volume.
+// warnVolume reports an error that concerns the whole volume, through warnOnce.
 func (w *Watcher) warnVolume(err error) {
 	w.warnOnce("volume", Warning{Path: w.store.root}, err)
 }

@@ -12,10 +12,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the size of the largest input file whose content counts.
+// maxInput is the largest size, in bytes, of a config.yaml, .env or marker file whose content is read. A larger file counts as
+// unreadable.
 const maxInput = 4 << 20
 
-// Hash identifies the content of the files that a gateway reads when it starts. "" is unknown.
+// Hash identifies the content of the files that a gateway reads when it starts. The empty Hash means that the content is unknown.
 type Hash string
 
 // InputsHash returns a hash of config.yaml, .env and the marker in the home of a profile. The hash changes when one of these
@@ -30,12 +31,12 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is the delay of a file's timestamp behind the clock, because the kernel uses the time of its last tick. Volumes that
-// store whole seconds may have a longer delay.
+// clockTick is how far a file's timestamp may lag behind the clock: the kernel stamps a file with the time of its last tick.
+// Volumes that store whole seconds may lag further.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether a file that InputsHash reads was written after t, or up to clockTick before t, by the clock
-// of the volume. A file that can't be examined counts as unchanged.
+// InputsChangedSince reports whether one of the files that InputsHash reads has a modification time after t, less clockTick for
+// the coarse file timestamps. Those times come from the volume's clock. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
@@ -51,7 +52,7 @@ func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 
 func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }
 
-// inputStamps returns the stamps of the files that inputsHash reads.
+// inputStamps returns the metadata (see stamp) of each file that inputsHash reads.
 func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 	for i, name := range s.inputs() {
 		stamps[i] = stampAt(d, filepath.Join(home, name))

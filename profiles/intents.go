@@ -10,68 +10,71 @@ import (
 )
 
 const (
-	// raceWindow is the time after a command in which a different desired_state counts as an accident.
+	// raceWindow is how long after a command a different desired_state in the file counts as overwritten by accident.
 	raceWindow = 10 * time.Second
 
-	// clockSlack allows for coarse timestamps and for the clock of a network file system. A file written after a command may seem
-	// older than the command by this time.
+	// clockSlack is how much older than a command a file may seem that was written after it. Timestamps are coarse, and a network
+	// file system has its own clock.
 	clockSlack = 2 * time.Second
 )
 
-// RestoreDelay is the time for which a state file must be missing before Restore writes it again.
+// RestoreDelay is how long a state file must be missing before Restore writes it again.
 const RestoreDelay = 2 * time.Second
 
-// Intents keeps the last order of an operator for each gateway during the life of this process. It restores the order after
-// another writer of gateway_state.json has overwritten it.
+// Intents remembers the operator's last order for each gateway, to run or to stop, while this process lives. If another writer of
+// gateway_state.json overwrites the order by accident, Intents writes it again.
 //
 // The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
-// before a command, and writes the file after the command, overwrites desired_state by accident. The watcher of the file calls
-// Restore with each content:
+// before a command, and writes the file after the command, overwrites desired_state by accident. When the watcher reports a
+// change of the file, the caller passes the new content to Restore. Restore distinguishes these cases:
 //
-//   - The key is missing: Restore restores it.
-//   - The whole file is missing: no such race causes that. The file was removed, most likely with the profile. Restore writes it
-//     again if the profile still exists after two seconds.
-//   - Another value, written within 10 seconds of the command: an accident. Restore writes the order again.
-//   - Another value, written later: a program has written it on purpose. Restore adopts it.
+//   - The key desired_state is missing: Restore writes it again.
+//   - The whole file is missing: a race between writers can't cause that, so the file was removed, most likely with the profile.
+//     Restore writes it again if the profile still exists after two seconds.
+//   - desired_state has another value, written within 10 seconds of the command: this counts as an accident. Restore writes the
+//     order again.
+//   - desired_state has another value, written later: a program has written it on purpose. Restore adopts it as the new order.
 //
 // This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot
 // applies the same rules (see [Store.Reconcile]).
 //
-// Every command must call Begin, or Note if the agent's command line then writes the file itself. Otherwise Restore undoes the
-// command within 10 seconds, because it takes the change for an accident.
+// Every command that changes desired_state must call Begin. If the agent's command line writes the file itself, the command calls
+// Note first. Otherwise Restore may take the change for an accident and undo it.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// May returns why Intents must not write now. Nil allows every write. Set May before the first use. It must not block.
+	// May returns an error while Intents must not write, because another init serves the volume. Nil allows every write. Set May
+	// before the first use. It must not block.
 	May func() error
 
 	store *Store
 
-	mu     sync.Mutex // guards asked; never held during disk operations
+	mu     sync.Mutex // guards orders; never held during disk operations
 	orders map[string]intent
 }
 
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool      // the write of the order to the disk has failed
-	missing time.Time // when Restore first found the file missing
+	pending bool      // the order could not be written to the disk yet
+	missing time.Time // when Restore first found the state file missing
 }
 
-// NewIntents returns Intents without orders, for the profiles of s.
+// NewIntents returns an Intents for the profiles of s. It holds no orders yet.
 func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, orders: make(map[string]intent)}
 }
 
-// Begin records an operator's order for a profile, [Running] or [Stopped], and writes it, so that it survives the end of this
-// process. The function sync makes the order survive a crash of the machine. The caller may act on the order before it calls
-// sync.
+// Begin records want, an operator's order for a profile, which is [Running] or [Stopped]. It also writes the order to the volume,
+// so that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The
+// caller may act on the order before it calls sync.
 //
-// If the write fails although the profile exists (disk full), the order is valid, and the next Restore writes it again.
+// If the write fails although the profile exists (for example, because the disk is full), the order is valid. The next Restore
+// then writes it again.
 //
-// Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile
-// only the last sync is needed. After an error of sync the order is valid. An error of Begin says that the profile or the value
-// is invalid, and that Begin has recorded nothing.
+// Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile,
+// only the last sync is needed. If sync fails, the order stays valid. If Begin returns an error, it has recorded nothing: the
+// profile or want is invalid, or May forbids the write.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -79,8 +82,8 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, soon)
-	// The disk may have delayed the write, and meanwhile a gateway may have read the old file. So the order gets the time at the
-	// end of the write.
+	// If the disk has delayed the write, a gateway may have read the old file meanwhile. So the order counts from the end of the
+	// write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
@@ -103,7 +106,8 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// markPending marks the order of this time as not yet safe on the disk. If a newer order exists, fail does nothing.
+// markPending marks the order that was given to a profile at the time at as not safely on the disk. It does nothing if a newer
+// order exists.
 func (in *Intents) markPending(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -113,7 +117,7 @@ func (in *Intents) markPending(profile string, at time.Time) {
 	}
 }
 
-// write writes an order to the disk: first to hinit's own file, then to the state file.
+// write writes an order to the volume: first to intentFile, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
 	if err := in.may(); err != nil {
 		return err
@@ -124,7 +128,8 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an order that another program writes to the state file. Note blocks on the disk.
+// Note records the order want for a profile without writing it to the state file, because another program writes that file. Note
+// blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
@@ -132,13 +137,13 @@ func (in *Intents) Note(profile, want string) {
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns the last order for a profile in this process. ok is false without an order. Want doesn't block.
+// Want returns the last order for a profile in this process. ok is false if there is none. Want doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
 
-// Pending lists the profiles whose order is not on the disk, because the write has failed. It doesn't block.
+// Pending lists the profiles whose order is not on the disk because writing it failed. It doesn't block.
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -157,14 +162,14 @@ func (in *Intents) may() error {
 	return in.May()
 }
 
-// Clear forgets all orders, because another init now handles the profiles. It doesn't block.
+// Clear forgets all orders. It is called when another init takes over the profiles. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	clear(in.orders)
 }
 
-// Forget forgets the order for a profile that is gone. It doesn't block.
+// Forget forgets the order for a profile that no longer exists. It doesn't block.
 func (in *Intents) Forget(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -176,15 +181,15 @@ type Outcome string
 
 // The outcomes of Restore.
 const (
-	Unchanged Outcome = "unchanged" // the file has the order, or no order exists
+	Unchanged Outcome = "unchanged" // the file agrees with the order, or no order exists
 	Restored  Outcome = "restored"  // Restore has written the order to the file again
 	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // another program has changed the file on purpose: Want returns the new value, or none if the value is unknown
+	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want returns the new value if it is valid
 )
 
-// Restore compares the order for a profile with seen, a state that was just read, and acts by the rules of Intents. Before it
-// writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at the next
-// scan. Restore blocks on the disk, unless order and state agree.
+// Restore compares the order for a profile with seen, the state that the caller has just read, and acts by the rules of Intents.
+// Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at
+// the next scan. Restore blocks on the disk, unless the order and seen agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.matches(seen) {
 		in.recordMissing(profile, time.Time{})
@@ -202,7 +207,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 			return err
 		}
 		var err error
-		st, err = readState(d, home) // an unusable file counts as one without the order
+		st, err = readState(d, home) // an unusable file is treated like one without desired_state
 		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
@@ -225,11 +230,12 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so that raceWindow doesn't start again
+	in.put(profile, i) // i.at stays the time of the command, so that raceWindow isn't extended
 	return Restored, nil
 }
 
-// isJustMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
+// isJustMissing records that the state file is missing, and reports whether it has been missing for less than RestoreDelay. i is
+// the profile's order.
 func (in *Intents) isJustMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -239,7 +245,7 @@ func (in *Intents) isJustMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// recordMissing records the time since which the state file of a profile is missing. missing is zero if the file exists.
+// recordMissing records in a profile's order since when its state file has been missing. missing is zero if the file exists.
 func (in *Intents) recordMissing(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -249,13 +255,13 @@ func (in *Intents) recordMissing(profile string, missing time.Time) {
 	}
 }
 
-// matches reports whether st has the order, and no write is pending.
+// matches reports whether the state st agrees with the order, and the order is on the disk.
 func (i intent) matches(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// writtenAt returns when the file was written. It replaces a time before the command (a copy that kept its time), or in the
-// future, by now.
+// writtenAt returns when the state file was written. written is its modification time, which can't be trusted: it may lie before
+// the order, in a copy that kept its time, or in the future. Then writtenAt returns now.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
@@ -264,12 +270,12 @@ func (i intent) writtenAt(written, now time.Time) time.Time {
 }
 
 func (in *Intents) adopt(profile, desired string, at time.Time) {
-	_ = in.store.recordIntent(profile, desired, at) // the old record must not win at the next boot
+	_ = in.store.recordIntent(profile, desired, at) // otherwise the old record would win at the next boot
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // no command writes such a value: keep it
+	in.Forget(profile) // no command writes such a value, so leave it in the file
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

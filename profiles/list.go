@@ -14,7 +14,7 @@ import (
 // Discover lists the profiles: first the default profile, then in byte order each directory of profiles/ that has the marker. It
 // leaves out, with a warning, directories with the marker that can't be a profile: profiles/default, a reserved or impossible
 // name, a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed.
-// Even then the list has the default profile (contract, sections 4 and 5).
+// Even then the list contains the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.rootProfile()}
 	l, err := s.list(nil)
@@ -27,20 +27,22 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 // listing is the result of reading profiles/. Each list is in byte order, and no longer than the limit.
 type listing struct {
 	marked          []string // profiles
-	unmarked        []string // directories without the marker; with it they would be profiles
-	profilesLeftOut bool     // the limit left out profiles
-	unmarkedLeftOut bool     // the limit left out directories without the marker
+	unmarked        []string // directories that would be profiles if they had the marker
+	profilesLeftOut bool     // some profiles were dropped because of the limit
+	unmarkedLeftOut bool     // some directories without the marker were dropped because of the limit
 	silentDirs      []string // directories that did not answer in time
-	dir             stamp    // stamp of profiles/ before the read; zero if profiles/ is missing
+	dir             stamp    // metadata of profiles/ before it was read; zero if it is missing
 	warnings        []Warning
 	warningsLeftOut bool // some warnings were left out
 }
 
-// preference reports whether to keep a name before others if there are too many names.
+// preference reports whether to keep the directory name before others if there are more directories than the limit. marked says
+// whether the directory has the marker.
 type preference func(d *fsutil.Dir, name string, marked bool) bool
 
-// list reads profiles/. A missing directory counts as empty. If there are too many names, it keeps the names that prefer selects,
-// then the profiles whose gateway ran before. It needs memory only for the names that it keeps.
+// list reads profiles/. A missing directory counts as empty. If there are more names than the limit, it first keeps the names for
+// which prefer returns true. Next come profiles with a state file, because their gateways ran before. It uses memory only for the
+// names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -57,7 +59,8 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listPatiently reads profiles/. If a directory doesn't answer, it starts again without this directory.
+// listPatiently reads profiles/ and waits for each directory only as long as patience. When a directory doesn't answer in time,
+// it starts again without this directory.
 func (s *Store) listPatiently(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -77,7 +80,8 @@ func (s *Store) listPatiently(prefer preference) (listing, error) {
 	}
 }
 
-// listIn examines each name in profiles/ once. d is the root of the volume.
+// listIn examines each name in profiles/ once. d is the root of the volume. It calls at before it touches each directory, see
+// progress.
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -94,7 +98,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= mostStuck // one more stuck call would block everything, so don't use mount points
+	careful := s.stuckCalls() >= mostStuck // one more stuck call would block the whole store, so skip mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
 		path := filepath.Join(s.root, profilesDir, name)
@@ -158,7 +162,7 @@ func isMount(d *fsutil.Dir, name string) bool {
 	return errors.Is(err, fsutil.ErrMount)
 }
 
-// mostWarnings limits the warnings about directories that can't be used.
+// mostWarnings is the largest number of warnings about unusable directories in one listing.
 const mostWarnings = 40
 
 // trimWarnings keeps the first mostWarnings warnings in byte order.
@@ -169,7 +173,8 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds a warning that names were left out. Its text is constant, so the watcher reports it only once.
+// warnRest adds one warning for each kind of entry that was dropped: warnings, profiles and directories without the marker. The
+// texts are constant, so the watcher reports each only once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {
@@ -186,7 +191,7 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError returns the error about more profiles than the limit.
+// limitError returns the error that the directory path has more profiles than the limit most.
 func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
@@ -224,8 +229,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// NameProblem returns why a directory with this name can't be a profile beside the root profile, or nil. It allows more than the 64
-// characters of the command line, because older agents made longer names.
+// NameProblem returns an error if no directory with this name in profiles/ can be a profile. The error says why. Names may be
+// longer than the 64 characters that the command line allows, because older agents made such names.
 func NameProblem(name string) error {
 	switch name {
 	case Default:

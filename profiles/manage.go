@@ -16,11 +16,12 @@ const envFile = ".env"
 // Info describes a profile in a list.
 type Info struct {
 	Profile Profile
-	Active  bool  // the agent's commands use this profile if they get no name
+	Active  bool  // the agent's commands use this profile when no name is given
 	State   State // see [Store.ReadState]
 }
 
-// List describes each profile that [Store.Discover] finds, in the same order. An unreadable state is a warning.
+// List describes each profile that [Store.Discover] finds, in the same order. For a state file that can't be read, it adds a
+// warning and returns the zero State.
 func (s *Store) List() ([]Info, []Warning, error) {
 	found, warnings, err := s.Discover()
 	if err != nil {
@@ -47,9 +48,9 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use if they get no name. It is the content of the file active_profile, or
-// "default" without the file. The profile need not exist (contract, section 4). Active does not follow a symbolic link in place
-// of the file, and returns an error.
+// Active returns the profile that the agent's commands use when no name is given. It is the content of the file active_profile,
+// or "default" without the file. The profile need not exist (contract, section 4). If the file is a symbolic link, Active returns
+// an error and does not follow it.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -74,22 +75,25 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsOdd reports whether an error says that a small text file is a link, a device, or something too large.
+// IsOdd reports whether err says that a small text file can't be used because it is a symbolic link, too large, or no regular
+// file.
 func IsOdd(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Prefixes for names of homes while they are made or removed. No name of a profile has a dot.
+// Prefixes of the temporary directory names under which homes are created or deleted. A profile name has no dot, so it never
+// matches.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"
 )
 
-// Sweep removes the remains of a Create or a Delete that was interrupted before the given time.
+// Sweep removes the temporary directories of a Create or a Delete (see package manage) that was interrupted. It keeps directories
+// that changed at or after the time before, because another process may still use them.
 func (s *Store) Sweep(before time.Time) error {
 	err := s.together(func(d *fsutil.Dir) error {
 		var left []string
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // errors don't matter: the scan of profiles reports them
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}

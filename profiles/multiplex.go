@@ -12,21 +12,22 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Topology says which gateway serves which profiles.
+// Topology describes which gateway serves which profiles: each profile has its own gateway, or the default profile's gateway
+// serves several.
 type Topology struct {
 	// Multiplexed means that the gateway of the default profile serves other profiles too.
 	Multiplexed bool
-	// Set is the mode that an operator has set with `hinit topology`: [PerProfile], [Multiplex], or "". With "" the environment
-	// and the agent's configuration decide.
+	// Set is the mode that an operator has set with `hinit topology`: [PerProfile], [Multiplex], or "". If it is "", the
+	// environment and the agent's configuration decide.
 	Set string
-	// From names the file or the variable with the mode, "" for the built-in default.
+	// From is the name of the file or variable that decided the mode, or "" for the built-in default.
 	From string
 
 	allowed []string
-	limited bool // the gateway serves only the allowed profiles
+	limited bool // the multiplexing gateway serves only the profiles in allowed
 }
 
-// Vars returns the variables that tell a gateway the operator's mode.
+// Vars returns the environment variables that tell a gateway which mode the operator has set.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
@@ -49,13 +50,14 @@ func (t Topology) Serves(profile string) bool {
 	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
 }
 
-// topologyFile records the mode that an operator has set. It belongs to the agent, like the configuration that it overrides.
+// topologyFile records the mode that an operator has set. It belongs to the agent's user, like the configuration that it
+// overrides.
 const topologyFile = ".hinit-topology"
 
-// Topology returns how the default profile's gateway would serve the profiles if it started now. The operator's mode decides,
-// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration. A blank or unknown word is ignored. as replaces
-// the operator's recorded mode; "" keeps that mode. Topology reads the disk. After an error the result ignores the unreadable
-// file.
+// Topology returns how the default profile's gateway would serve the profiles if it started now. The first of these that is set
+// decides: the operator's mode, the variable GATEWAY_MULTIPLEX_PROFILES, the agent's configuration. A blank or unknown value
+// counts as unset. A non-empty as is used in place of the operator's recorded mode. Topology reads the disk. After an error, the
+// result is computed without the file that can't be read.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
@@ -89,7 +91,7 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	return t, err
 }
 
-// SetTopology records the operator's mode: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
+// SetTopology records the mode that the operator wants: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
@@ -117,15 +119,15 @@ type setting struct {
 	items  []string
 }
 
-// hasNoValue reports whether the key has no value.
+// hasNoValue reports whether the key is present but its value is empty, null or ~.
 func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting returns the value of a key in the agent's config.yaml, at top level or beneath "gateway". The top level comes
-// first.
+// agentSetting returns the value of the key wanted in config, the text of the agent's config.yaml. The key can be at the top
+// level or below "gateway"; the top level wins.
 //
-// agentSetting scans lines and is no YAML parser, because PID 1 must boot with any content of the file. It understands block
+// agentSetting scans lines and is not a YAML parser, because PID 1 must boot whatever the file contains. It understands block
 // mappings and lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it
 // doesn't find the key.
 func agentSetting(config, wanted string) setting {
@@ -134,7 +136,7 @@ func agentSetting(config, wanted string) setting {
 		return jsonSetting(config, wanted)
 	}
 	var top, nested setting
-	var open *setting // the value to which "- item" lines may add items; nil for none
+	var open *setting // the value to which following "- item" lines belong; nil for none
 	inGateway, indent := false, 0
 	for line := range strings.Lines(config) {
 		line = strings.TrimRight(line, " \t\r\n")
@@ -221,7 +223,7 @@ func jsonSetting(config, wanted string) setting {
 	return setting{}
 }
 
-// flowSetting returns the value of the key wanted in a flow mapping such as "{a: b, multiplex_profiles: true}".
+// flowSetting returns the setting of the key wanted from value, a flow mapping such as "{a: b, multiplex_profiles: true}".
 func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {
@@ -259,7 +261,7 @@ func unquote(s string) string {
 	return s
 }
 
-// parseSwitch parses a boolean like the agent, ignoring case. known is false for a blank or unknown word.
+// parseSwitch parses a boolean by the agent's rules, ignoring case. known is false if s is blank or an unknown word.
 func parseSwitch(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":
@@ -270,7 +272,7 @@ func parseSwitch(s string) (on, known bool) {
 	return false, false
 }
 
-// isTruthy reports whether a word is 1, true or yes, ignoring case.
+// isTruthy reports whether s is 1, true or yes, ignoring case. Unlike parseSwitch, it doesn't accept "on".
 func isTruthy(s string) bool {
 	on, _ := parseSwitch(s)
 	return on && !strings.EqualFold(strings.TrimSpace(s), "on")

@@ -10,28 +10,28 @@ import (
 // deletes or renames it.
 const Default = "default"
 
-// slotPrefix begins the name of a gateway's service slot.
+// slotPrefix is the prefix of the name of every gateway's slot, the service directory of the gateway.
 const slotPrefix = "gateway-"
 
-// maxServiceName is the room after slotPrefix in a file name.
+// maxServiceName is the longest profile name for which a gateway can have a service slot.
 const maxServiceName = 251
 
 var (
-	// ErrName is the cause in errors about names that no profile can have.
+	// ErrName is wrapped by errors about names that no profile can have.
 	ErrName = errors.New("invalid profile name")
-	// ErrNotExist is the cause in errors about a missing profile.
+	// ErrNotExist is wrapped by errors about a missing profile.
 	ErrNotExist = errors.New("no such profile")
 )
 
 // Normalize returns s in lower case and without white space around it: " Default" becomes "default". It doesn't validate the
-// name. It is pure (contract, section 4).
+// name. It does no I/O (contract, section 4).
 func Normalize(s string) string {
 	return strings.ToLower(strings.TrimSpace(s))
 }
 
-// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. A name has 1 to
+// ValidServiceName checks by the rule of the service layer whether a profile with this name can have a gateway. A name has 1 to
 // 251 characters of a-z, 0-9, "_" and "-", and begins with a letter or a digit. The error wraps [ErrName] and says which rule is
-// broken. The function is pure (contract, section 4).
+// broken. The function does no I/O (contract, section 4).
 func ValidServiceName(name string) error {
 	if name == "" {
 		return nameError(name, "it is empty")
@@ -53,11 +53,11 @@ func ValidServiceName(name string) error {
 	return nil
 }
 
-// SlotName returns the name of the service slot of a profile's gateway: "gateway-" and the profile.
+// SlotName returns the name of the service slot of a profile's gateway: "gateway-" followed by the profile's name.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile is the inverse of [SlotName]: it returns the profile of a gateway's slot. ok is false if slot belongs to no
-// gateway, or names no possible profile.
+// SlotProfile is the inverse of [SlotName]: it returns the profile whose gateway has the service slot slot. ok is false if slot
+// is not the slot of a gateway, or contains a name that no profile can have.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {
@@ -67,7 +67,7 @@ func SlotProfile(slot string) (profile string, ok bool) {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // a name from outside can have any length, so quote only its beginning
+	if len(name) > maxServiceName+1 { // the name comes from outside and can have any length, so quote only its beginning
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)

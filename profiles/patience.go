@@ -10,34 +10,36 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience limits the wait of the store for an answer of a directory. A longer silence probably means a mount whose server is
-// gone.
+// patience is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is probably
+// a mount whose server is gone.
 const patience = time.Second
 
-// patienceSteps divides patience into short waits. A pause of this whole process then shortens at most one of them.
+// patienceSteps is the number of short waits into which patience is divided. If this whole process is paused, the pause uses up
+// at most one of them, and the directory isn't blamed for it.
 const patienceSteps = 10
 
-// mostStuck limits the calls that wait for directories without an answer, because each call holds a thread and a turn. At this
-// number hinit no longer uses mount points below profiles/. Above it, hinit uses no directory.
+// mostStuck limits the calls that wait for directories without an answer, because each call holds a thread and a turn of
+// [blocking.Volume]. When mostStuck calls wait, hinit stops using mount points below profiles/. When more wait, it uses no
+// directory of the volume.
 const mostStuck = 3
 
-// errSilent means that a directory of the volume does not answer.
+// errSilent means that a directory of the volume does not answer within patience.
 var errSilent = errors.New("it does not answer")
 
 // patiently runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
-// errSilent. The goroutine then ends when the disk answers.
+// errSilent. The goroutine then continues until the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
 	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress tells examineEach which directory fn examines next, relative to the root; "" is none. goOn is false after examineEach
-// has given up; then fn must end.
+// progress is how fn tells examineEach which directory it examines next. rel is relative to the root; "" means none. goOn is
+// false after examineEach has given up; then fn must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach works like patiently, for a function that examines many directories: each directory has the full time of patience.
-// A directory that takes longer counts as silent until it answers. The error is an fs.PathError that names the directory. fn may
-// still be running then, so the caller must not use its variables.
+// examineEach works like patiently, for a function that examines many directories: fn may spend up to patience on each directory.
+// A directory that takes longer counts as silent until it answers. The error is then an fs.PathError that names the directory. fn
+// may still be running after examineEach returned this error, so the caller must not use variables that fn changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -65,7 +67,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	for beats, quiet := 0, 0; ; {
 		select {
 		case got, ok := <-done:
-			if !ok { // fn panicked, and the panic was reported
+			if !ok { // fn panicked, which guard.Catch has reported
 				return result, a.silentError()
 			}
 			return got.result, got.err
@@ -85,7 +87,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	}
 }
 
-// attempt is one call of examineEach. The mutex of the store guards its fields.
+// attempt is the state of one call of examineEach. The mutex of the store guards its fields.
 type attempt struct {
 	store     *Store
 	beats     int
@@ -110,14 +112,15 @@ func (a *attempt) beatCount() int {
 	return a.beats
 }
 
-// silentError returns the error about the directory that doesn't answer. It wraps errSilent.
+// silentError returns the error for the directory that fn is examining. It wraps errSilent.
 func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp abandons the attempt unless it has made progress since beats. It reports whether it did.
+// giveUp abandons the attempt unless fn has ended or has made progress since the beat number beats. It reports whether it
+// abandoned the attempt.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -132,7 +135,7 @@ func (a *attempt) giveUp(beats int) bool {
 	return true
 }
 
-// recordEnd records that fn has ended. So the directory answers again.
+// recordEnd records that fn has ended. If the attempt was abandoned, its directory has now answered and is no longer silent.
 func (a *attempt) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -149,7 +152,7 @@ func (s *Store) stuckCalls() int {
 	return s.stuck
 }
 
-// isSilent reports whether a directory has not yet answered its last call.
+// isSilent reports whether a directory did not answer its last call and that call still waits.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

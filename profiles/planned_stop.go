@@ -11,7 +11,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a profile's home for messages between a gateway and the program that stops it (contract, section 6.1).
+// Files in a profile's home through which a gateway and the program that stops or replaces it communicate (contract, section
+// 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -19,9 +20,9 @@ const (
 )
 
 const (
-	// markerTTL is the time for which a marker is valid.
+	// markerTTL is how long a planned-stop or takeover marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker limits the bytes that are read of a marker or a PID file; usual files have a few hundred.
+	// maxMarker is the largest marker or PID file, in bytes, that is read. A usual one has a few hundred.
 	maxMarker = 64 << 10
 )
 
@@ -33,10 +34,10 @@ type plannedStop struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway with a PID that the coming stop signal is planned, so that it exits with code 0 and records
-// "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes the
-// gateway stop. startTime is the start time of the process (see [StartTime]), 0 if unknown. The marker is valid for 60 seconds,
-// and the gateway removes it (contract, section 6.1). The marker isn't synced, because no gateway survives a crash of the
+// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned, so that it exits with code 0 and records
+// "stopped". To do so, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker, so the marker
+// alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The marker is valid
+// for 60 seconds, and the gateway removes it (contract, section 6.1). It isn't synced, because no gateway survives a crash of the
 // machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
@@ -63,8 +64,8 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has left for a gateway, if the gateway ended without reading it. It
-// keeps a marker of another writer, or for another process.
+// ForgetPlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
+// because the gateway may not have read and removed the marker. A marker by another writer, or for another process, is kept.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
@@ -77,7 +78,7 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	})
 }
 
-// takeover is the part of takeoverFile that hinit uses.
+// takeover is the part of takeoverFile that hinit uses. A gateway writes this file when it replaces a running one.
 type takeover struct {
 	TargetPID       int     `json:"target_pid"`
 	TargetStartTime *uint64 `json:"target_start_time"`
@@ -91,11 +92,14 @@ type pidRecord struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. A
-// takeover explains the exit of pid. There are two proofs. Either a takeover marker names pid, is at most 60 seconds old and
-// younger than begun, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time.
-// The second proof is usual, because the target removes its marker before it exits. With missing or invalid data TakeoverOf
-// returns false: a needless restart does less harm than a gateway that stays down.
+// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which was started at begun.
+// A takeover explains why pid exited.
+//
+// One of two proofs suffices. Either a valid takeover marker names pid: it was written after begun and within the last 60
+// seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. The second
+// proof is the usual one, because the replaced gateway removes the marker before it exits.
+//
+// If the data is missing or invalid, TakeoverOf returns false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.inHome(profile, func(d *fsutil.Dir, home string) error {
@@ -108,22 +112,22 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// namesTarget reports whether the marker is valid and names the process pid that began at begun. A PID alone proves nothing,
-// because PIDs repeat after a restart of the container.
+// namesTarget reports whether the takeover marker t is valid and names the process pid, which was started at begun. A PID alone
+// proves nothing, because PIDs repeat after a restart of the container.
 func (s *Store) namesTarget(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
-		return false // a zombie with the same PID, but not the target
+		return false // the process with this PID is not the target
 	}
 	ticks, ok := alive(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// isOtherProcess reports whether the recorded process runs and is not pid. Without a start time the process may be a later one
-// with the same PID, or belong to another container.
+// isOtherProcess reports whether the recorded process is running and is not pid. A record without a start time doesn't count: its
+// PID may since belong to a later process, or to a process of another container.
 func (h pidRecord) isOtherProcess(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime

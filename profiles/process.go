@@ -5,16 +5,16 @@ import (
 	"hinit/internal/procstat"
 )
 
-// StartTime returns when the process pid started, in clock ticks since the machine's boot. PID and start time together identify a
-// process. StartTime works for a zombie too. The error wraps fs.ErrNotExist if no such process exists. StartTime reads only /proc
-// and doesn't block.
+// StartTime returns when the process pid started, in clock ticks since the machine booted. A PID can be reused, but PID and start
+// time together identify a process. StartTime also works for a zombie. The error wraps fs.ErrNotExist if no such process exists.
+// StartTime reads only /proc and doesn't block.
 func StartTime(pid int) (uint64, error) {
 	st, err := processStat(pid)
 	return st.Start, err
 }
 
-// alive reports whether the process pid runs, and when it started. A zombie does not run, except if only its first thread has
-// ended.
+// alive reports whether the process pid is running, and returns its start time. A zombie is not running, unless only its first
+// thread has ended.
 func alive(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false

@@ -45,7 +45,7 @@ const (
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of Reconcile in addition to the volume.
+// BootOptions are the inputs of Reconcile besides the files on the volume.
 type BootOptions struct {
 	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
 	Args []string
@@ -56,11 +56,12 @@ type BootOptions struct {
 	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second one.
 	// Found may be nil.
 	Found func(profiles int)
-	// Reconcile calls Decided for each decision, in order and at once, in a goroutine that does not have the agent's identity.
-	// All calls have returned before the boot log is written. Decided may be nil.
+	// Reconcile calls Decided for each decision, in order and as soon as the decision is final. The calls come from a goroutine
+	// that does not have the agent's identity. All calls have returned before the boot log is written. Decided may be nil.
 	Decided func(Decision)
-	// Log gets the function that writes the boot log. Log must arrange a call of write after the gateways have started, because
-	// the log says so. If Log is nil, Reconcile writes the log at once. It does not call Log if it writes no log.
+	// Reconcile calls Log with write, the function that writes the boot log. Log must arrange that write is called after the
+	// gateways have started, because the boot log says that they have. If Log is nil, Reconcile writes the boot log at once.
+	// Reconcile does not call Log if there is no boot log to write.
 	Log func(write func() error)
 }
 
@@ -70,8 +71,8 @@ type Decision struct {
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
-	Start      bool      // Action is ActionStarted
-	Used       time.Time // time of the last use of the agent, by the times of its files
+	Start      bool      // whether the boot starts the gateway; then Action is ActionStarted
+	Used       time.Time // when the agent was last used, according to the timestamps of its files
 }
 
 // Plan holds the decisions of Reconcile.
@@ -81,7 +82,8 @@ type Plan struct {
 	// Topology says whether the default gateway serves all profiles. Then the boot starts no other gateways.
 	Topology Topology
 	// Silent lists profile directories that did not answer; Unread means that profiles/ itself did not answer. Reconcile decides
-	// nothing about these profiles. Each appears as soon as its directory answers, and then starts if it ran before.
+	// nothing about these profiles. The watcher reports each of them as soon as its directory answers. Its gateway then starts if
+	// it ran before.
 	Silent []string
 	Unread bool
 	// Profiles has a decision for each profile, the default profile first. It is empty only if Skipped.
@@ -91,21 +93,22 @@ type Plan struct {
 	// Warnings are messages for the container's standard error. The boot continues after each of them.
 	Warnings []Warning
 
-	deliver chan<- Decision // passes decisions to Decided; nil while a decision may still change
+	deliver chan<- Decision // channel to the goroutine that calls Decided; nil while a decision may still change
 }
 
-// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also removes
-// files of gateways that no longer run and of interrupted writes, and writes the boot log. No gateway may run during the call,
-// because Reconcile treats every gateway.pid as stale.
+// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also writes
+// the boot log, and removes stale files of earlier gateways and temporary files of interrupted writes. No gateway may run during
+// the call, because Reconcile treats every gateway.pid as stale.
 //
-// By the rules of [Intents], Reconcile restores a desired_state that a gateway overwrote by accident at the end of the last
-// container.
+// If a gateway overwrote a desired_state by accident just before the last container ended, Reconcile restores it by the rules of
+// [Intents].
 //
-// Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. Reconcile blocks on
-// the disk.
+// Reconcile never fails: a file that can't be read or written causes a warning, and Reconcile decides by the other files.
+// Reconcile blocks on the disk.
 //
-// In addition to the contract's list, a foreground CMD keeps the default gateway down in any state, because the CMD is that
-// gateway (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes it a foreground CMD.
+// One rule is not in the contract's list. If the container's CMD itself runs the gateway in the foreground, the default gateway
+// is kept down in any state (contract, section 3.1). --no-supervise or HERMES_GATEWAY_NO_SUPERVISE makes a CMD such a foreground
+// gateway.
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -139,10 +142,12 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is how many decisions may wait for a call of Decided. Then the next decision waits too.
+// decidedAhead is the size of the queue of decisions for Decided. When the queue is full, Reconcile waits before it decides
+// further.
 const decidedAhead = 64
 
-// plan makes the decisions and reports them. volume is false if the volume can't be read.
+// plan makes the decisions and passes them to o.Decided. args is the CMD without wrappers. volume is false if the volume can't be
+// read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
 	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
@@ -170,7 +175,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// makeFinal makes the existing decisions final and delivers them. From then on decide delivers each decision at once.
+// makeFinal declares the decisions so far final and sends them to deliver. From then on, decide sends each new decision at once.
 func (p *Plan) makeFinal(deliver chan<- Decision) {
 	if p.deliver != nil {
 		return
@@ -181,8 +186,8 @@ func (p *Plan) makeFinal(deliver chan<- Decision) {
 	p.deliver = deliver
 }
 
-// decideAll decides for each profile whether its gateway starts, for the default profile first. It sends each decision to deliver. An
-// error means that the volume can't be used.
+// decideAll decides for each profile, the default profile first, whether its gateway starts. It sends the decisions to deliver.
+// An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
@@ -191,14 +196,14 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
-		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, so these must be cleaned first
+		if !p.Topology.Multiplexed { // otherwise the default gateway also uses the other homes, so clean them first
 			p.makeFinal(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if noSupervise && isGatewayRun(args) {
 				return false
 			}
-			if migrated { // even if the write of the state file has failed
+			if migrated { // even if migrate could not write the state file
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running
@@ -231,14 +236,15 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	return nil
 }
 
-// reconcileOne decides about one profile and removes stale files from its home.
+// reconcileOne decides about the profile called name and removes stale files from its home. It calls start with what it has
+// found; the result says whether to start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
 	home := "."
 	if name != Default {
 		dec.Profile, home = s.namedProfile(name), filepath.Join(profilesDir, name)
 	}
-	// A descriptor of the home makes the path of every file short. If the home can't be opened, the calls below report why.
+	// Paths relative to the open home are short. If the home can't be opened, the calls below report why.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -279,11 +285,11 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// usedFiles lists the files whose times show the last use of the agent.
+// usedFiles lists the files whose modification times show when the agent was last used.
 var usedFiles = [...]string{"state.db", "sessions"}
 
-// homeNames holds the names in a home that Reconcile needs. One listing is cheaper than a system call for each name. A home may
-// have any number of other names.
+// homeNames lists which of the files that Reconcile needs exist in a home. Listing the directory once is cheaper than a system
+// call for each file. The home may contain any number of other files.
 type homeNames struct {
 	found   []string
 	unknown bool // the home can't be listed
@@ -295,7 +301,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 		case usedFiles[0], usedFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
-			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the names beyond the limit wait for the next boot
+			if halfWritten(name) && len(n.found) < fsutil.MostNames { // temporary files beyond the limit stay until the next boot
 				n.found = append(n.found, name)
 			}
 		}
@@ -305,7 +311,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	return n
 }
 
-// mayHave reports whether the home may have an entry of that name. For a home that can't be listed it returns true.
+// mayHave reports whether an entry called name may exist in the home. It returns true for every name if the home can't be listed.
 func (n homeNames) mayHave(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
@@ -329,7 +335,7 @@ func halfWritten(name string) bool {
 	})
 }
 
-// decide adds a decision, and its line of output.
+// decide completes the decision dec with start, and adds it and its line of output to the plan.
 func (p *Plan) decide(dec Decision, start bool) {
 	dec.Start, dec.Action = start, ActionRegistered
 	if start {
@@ -346,8 +352,8 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a container that is older than desired states. If its CMD ran the gateway, the gateway is wanted (contract,
-// section 5, step 3).
+// migrate handles a volume from the time before desired states, which has no state file. If the CMD runs the gateway, the default
+// gateway is wanted: migrate records that in a new state file and returns true (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {
 		return false
@@ -363,7 +369,7 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 	return true
 }
 
-// priorExit returns how the last gateway ended. It reads the ledger that newer gateways keep.
+// priorExit returns how the last gateway of the profile ended. It reads the lifecycle file, which newer gateways keep up to date.
 func priorExit(d *fsutil.Dir, home string) string {
 	var ledger struct {
 		Phase string `json:"phase"`
@@ -385,7 +391,7 @@ func isGatewayRun(args []string) bool {
 	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
 }
 
-// withoutWrappers removes the words before the agent's own arguments in a container's CMD: the wrapper script and everything
+// withoutWrappers removes from a container's CMD everything before the agent's own arguments: the wrapper script with all words
 // before it, the dispatcher script, and the agent's name. Each of these may be missing (contract, section 3.2).
 func withoutWrappers(args []string) []string {
 	for i, arg := range args {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// reserveFile reserves disk blocks in the home of a profile. If the disk is full, its blocks store the next state file.
+	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
+	// over these blocks.
 	reserveFile = ".hinit-reserve"
 	// reserveSize is larger than any usual state file.
 	reserveSize = 8 << 10
@@ -20,8 +21,8 @@ const (
 // isDiskFull reports whether an error says that the disk, or a quota on it, is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeOverReserve writes data over the reserve of a home and renames the file to rel. The blocks are never free, so no other
-// process can take them.
+// writeOverReserve writes data over the reserve file of a home and renames that file to rel. The blocks are never free in
+// between, so no other process can take them.
 func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {
@@ -30,7 +31,8 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 	return d.Rename(from, rel)
 }
 
-// makeReserve creates the reserve file of a home if it is missing. It ignores an error, because the next order tries again.
+// makeReserve creates the reserve file of a home if it is missing. An error is ignored, because the next write of the state file
+// tries again.
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

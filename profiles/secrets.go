@@ -9,17 +9,17 @@ import (
 	"hinit/internal/redact"
 )
 
-// Limits of the values from a .env. The agent writes that file, and every value costs memory of PID 1 and time for each line of
-// the log.
+// Limits on the secrets that are taken from a .env file. The agent writes this file. Each secret costs memory in PID 1, and time
+// because every log line is searched for it.
 const (
 	leastSecret     = 8 // shorter values may be ordinary words
 	mostSecrets     = 256
-	mostSecretBytes = 16 << 10 // of all values together
+	mostSecretBytes = 16 << 10 // total for all values of a profile
 )
 
-// Secrets returns secret values of the profile's .env: values of at least eight bytes whose variable has the name of a secret,
-// and passwords in URLs (package redact). It returns each line of a value separately, and at most 256 values and 16 KB; more
-// reports that it left some out. A missing file has no secrets.
+// Secrets returns the secrets in the profile's .env, so that they can be removed from logs. Secrets are values of at least eight
+// bytes whose variable is named like a secret, and passwords in URLs (package redact). Each line of a value is returned
+// separately. Secrets returns at most 256 values and 16 KB; more reports that it left some out. A missing file has no secrets.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
@@ -29,7 +29,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 	return values, more, err
 }
 
-// secretsIn returns the secrets in the variables of a .env.
+// secretsIn returns the secrets among the variables vars of a .env file. more reports that the limits left some out.
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := mostSecretBytes
 	for _, v := range vars {
@@ -41,7 +41,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 				case len(secrets) == mostSecrets || len(part) > room:
 					return secrets, true
 				default:
-					// without Clone, the value would keep the whole text in memory
+					// without Clone, this substring would keep the whole file in memory
 					secrets, room = append(secrets, strings.Clone(part)), room-len(part)
 				}
 			}
@@ -50,7 +50,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	return secrets, false
 }
 
-// placeholder reports whether a value is a usual placeholder for a missing secret.
+// placeholder reports whether value is a word that people often write where a secret is missing.
 func placeholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }

@@ -28,56 +28,58 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState limits the bytes that are read of a state file. Usual files have a few hundred.
+	// maxState is the largest state file, in bytes, that is read. A usual one has a few hundred.
 	maxState = 1 << 20
 
-	// stateTries limits the repetitions of a read-modify-write because another program wrote the file meanwhile.
+	// stateTries is how often a read, or a read-modify-write, is tried if another program keeps writing the file meanwhile.
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json. The zero value means a missing or unusable file. Both the gateway and the commands
-// write the file. So compare PID and StartTime with the living process before you trust Gateway.
+// State is the content of gateway_state.json in a profile's home. The zero value stands for a missing or unusable file. Both the
+// gateway and the agent's commands write the file, and it outlives the gateway. So compare PID and StartTime with the running
+// process before you rely on Gateway.
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
 	Desired    string // desired_state; if it isn't a string, its JSON text
 	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // gateway_state, written by the gateway; if it isn't a string, its JSON text
+	Gateway    string // gateway_state, which the gateway writes; if it isn't a string, its JSON text
 
-	PID              int    // process of the gateway that wrote the file; 0 unknown
-	StartTime        uint64 // start time of this process, in clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
+	PID              int    // PID of the gateway that wrote the file; 0 if unknown
+	StartTime        uint64 // start time of PID in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
 	RestartRequested bool
 	ExitReason       string // "" for none
-	Active           int    // number of answers that the gateway is working on
+	Active           int    // number of answers the gateway is working on
 
 	Platforms int    // number of the gateway's chat platforms
 	Troubled  int    // number of platforms that are retrying or have failed
 	platforms string // result of Trouble
 
-	HasServed bool   // served_profiles exists: the gateway says which profiles it serves
-	served    string // the names of these profiles, each between two slashes
+	HasServed bool   // served_profiles exists: the gateway reports which profiles it serves
+	served    string // the names of these profiles, with "/" before, between and after them
 
 	// Written is the modification time of the file. Beat is the time at which the gateway wrote it, or zero if hinit or a command
-	// has written it since. Equal ignores both, and Active.
+	// wrote it last. Equal ignores both, and Active.
 	Written, Beat time.Time
 }
 
-// Trouble returns one line about the platforms that the gateway reports as retrying or failed, each with its message, sorted by
-// name; "" for none. The gateway controls the text, so escape it before you print it on a terminal.
+// Trouble returns one line about the chat platforms that the gateway reports as retrying or failed, each with its message, sorted
+// by name. It returns "" if there are none. The gateway controls the text, so escape it before you print it on a terminal.
 func (s State) Trouble() string { return s.platforms }
 
-// Serves reports whether the gateway says that it serves a profile.
+// Serves reports whether the gateway says in served_profiles that it serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether o has the same content. The times of the writes don't matter.
+// Equal reports whether s and o have the same content, ignoring Active and the times of the writes.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active = 0, 0
 	return s == o
 }
 
-// Prior returns the state that decides at boot: the operator's intent, else the gateway's last state, with "draining" and
-// "degraded" as "running". It returns "None" if neither is known (contract, section 6).
+// Prior returns the state by which the boot decides whether to start the gateway. This is the operator's intent, if any, else the
+// gateway's last state, where "draining" and "degraded" count as "running". It returns "None" if neither is known (contract,
+// section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -90,8 +92,8 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state is wanted: whether Prior is "running". decideAll applies the same rule at the
-// boot. A gateway that was starting, or failed to start, is deliberately not started again (contract, section 6).
+// Start reports whether a gateway with this state file is wanted, which means that Prior is "running". decideAll applies the same
+// rule at boot. A gateway that was starting, or failed to start, is deliberately not started again (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
 // ReadState reads the gateway state of a profile. For a missing file it returns the zero State without an error. An error names
@@ -122,8 +124,8 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped reads a file, and returns the metadata of exactly the version that it read. If a program rewrites the file again
-// and again, readStamped fails.
+// readStamped reads a file, and returns its content with the metadata of exactly the version that it read. If other programs keep
+// replacing the file, readStamped gives up after stateTries attempts, and the metadata may be newer than the content.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
 		before, err := d.Lstat(rel)
@@ -149,7 +151,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in order: of a repeated key the last value counts, as in Python
+	for _, m := range members { // in order, so that the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = jsonText(m.value)
@@ -184,16 +186,16 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Limits of the parts of a state file that PID 1 keeps in memory for every profile. The agent writes the file. People read its
-// messages in a table.
+// Limits on the parts of a state file that PID 1 keeps in memory for every profile. The agent controls the file's content. People
+// read its messages in a table.
 const (
 	maxWord            = 64
-	maxServed          = 2000 // as many profiles as hinit watches
+	maxServed          = 2000 // the number of profiles that hinit watches
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
 
-// shorten cuts a text between two characters, so that it has no more bytes than most.
+// shorten cuts text, between two characters, to at most most bytes, and marks the cut with "…".
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -201,10 +203,10 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// shortCopy returns a shortened copy of text. The copy does not keep the memory of a large file.
+// shortCopy returns a shortened copy of text. As a copy, it does not keep the whole file in memory.
 func shortCopy(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// jsonText returns a string's value, or the JSON text of another value. ok is false for null.
+// jsonText returns the value of a JSON string, or the JSON text of any other value. ok is false for null.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -220,10 +222,10 @@ func jsonText(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is one key of a JSON object. It keeps the bytes of the file, so that a rewrite preserves numbers of any size, escapes
-// and order.
+// member is a key of a JSON object with its value. It keeps the bytes as they are in the file, so that a rewrite preserves
+// numbers of any size, escapes and the order.
 type member struct {
-	key    string // decoded
+	key    string // the decoded name
 	rawKey []byte // with its quotes, as in the file
 	value  json.RawMessage
 }
@@ -252,7 +254,7 @@ func parseObject(data []byte) ([]member, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := member{key: tok.(string)} // in a valid document this token is a key
+		m := member{key: tok.(string)} // whole is valid JSON, so this token is a key
 		raw := whole[from:dec.InputOffset()]
 		m.rawKey = raw[bytes.IndexByte(raw, '"'):]
 		if err := dec.Decode(&m.value); err != nil {
@@ -263,7 +265,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// setMember replaces the value of key at its first occurrence, and drops further occurrences. It adds a new key at the end.
+// setMember sets the value of key: it replaces the first occurrence and drops further ones, or adds the key at the end.
 func setMember(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
@@ -294,15 +296,15 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// durability says which failures a finished write survives. Every write survives the end of this process.
+// durability says which failures a completed write survives. Every write survives the end of this process.
 type durability bool
 
 const (
-	soon   durability = false // survives a crash of the machine after syncState
+	soon   durability = false // survives a crash of the machine only after a later call of syncState
 	synced durability = true  // survives a crash of the machine
 )
 
-// syncState makes writes with durability soon survive a crash of the machine.
+// syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was soon.
 func (s *Store) syncState(profile string) error {
 	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
@@ -313,16 +315,17 @@ func (s *Store) syncState(profile string) error {
 	})
 }
 
-// setDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and the present time in whole
-// seconds into updated_at. The rest of the file keeps every byte, and the file keeps its mode (a new file has 0644). Neither a
-// reader nor a crash sees half a file.
+// setDesired writes the operator's intent want, [Running] or [Stopped], into the state file of profile. It sets updated_at to the
+// current time in whole seconds. The rest of the file keeps every byte, and the file keeps its mode (a new file has 0644). No
+// reader ever sees half a file, also after a crash.
 //
-// A file without a JSON object is moved to gateway_state.json.corrupt, and a new file replaces it. For a missing home the error
-// is [ErrNotExist]. A symbolic link in place of the file is refused.
+// A file that is not a JSON object is renamed to gateway_state.json.corrupt, and a new file replaces it. For a missing home the
+// error is [ErrNotExist]. A symbolic link in place of the file is refused.
 //
-// Writers in this process exclude each other by a lock. The gateway and the agent's commands don't know that lock. So setDesired
-// reads the file again right before it writes, and starts again if the file has changed. An update by another writer can get lost
-// only during one small synced write. [Intents] handles the opposite case, a lost desired_state.
+// Writers in this process exclude each other by a lock, which the gateway and the agent's commands don't know. So setDesired
+// checks right before it replaces the file whether the file has changed, and then starts again. An update by another writer can
+// get lost if it happens between this check and the replacement, or if the file has changed in all of stateTries attempts.
+// [Intents] handles the opposite case, in which another writer overwrites desired_state.
 //
 // The caller holds the lock of profile.
 func (s *Store) setDesired(profile, want string, how durability) error {
@@ -332,7 +335,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	return s.inHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
-// setDesiredIn works like setDesired, for an open volume.
+// setDesiredIn works like setDesired, for a volume that is already open. home is the profile's home, relative to d.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -348,8 +351,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 }
 
-// trySetDesired reads, changes and writes the file once. It returns false if the file has changed meanwhile. With force it writes
-// even then.
+// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if the file was changed
+// meanwhile; with force it overwrites the file even then.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -366,10 +369,10 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err == nil {
 			members, err = parseObject(data)
 		}
-		if err != nil { // unusable or too large
+		if err != nil { // not a JSON object, or too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // the file was removed meanwhile: try again
+				return false, nil // the file was removed meanwhile: start again
 			}
 			if err != nil {
 				return false, err
@@ -396,7 +399,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	return err == nil, err
 }
 
-// errChanged says that another program has written a file after it was read.
+// errChanged means that another program has written the file since it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
 // homeExists returns [ErrNotExist] if home is missing or no directory, and another error for a symbolic link.
@@ -415,7 +418,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError returns the warning about an unusable state file.
+// stateError returns the text of the warning that the state file of profile can't be used because of err.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// platformTrouble describes the faults of the platforms in a state file, see [State.Trouble], and counts the platforms. It
-// ignores values that it can't parse.
+// platformTrouble parses value, the chat platforms in a state file. words describes the platforms that are in trouble, see
+// [State.Trouble]. all is the number of platforms, and bad the number of those in trouble. Values that can't be parsed are
+// ignored.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {

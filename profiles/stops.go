@@ -10,15 +10,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// stopsFile records the duration of the last stop of the container, if it was near its limit. The agent can write the file, so
-// hinit only shows its content.
+// stopsFile records how long the last stop of the container took, if that was close to the time limit. The agent can write the
+// file, so hinit only displays its content.
 const stopsFile = ".hinit-slow-stop"
 
-// longestStop is the largest duration that hinit accepts from the file.
+// longestStop is the largest duration that hinit accepts when it reads stopsFile.
 const longestStop = time.Hour
 
-// NoteStop records the duration of a stop of the container, if it needed most of its budget. Otherwise NoteStop removes the old
-// record.
+// NoteStop records how long the container took to stop, if that is at least three quarters of budget, its time limit. Otherwise
+// NoteStop removes the old record.
 func (s *Store) NoteStop(took, budget time.Duration) error {
 	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, stopsFile)
@@ -33,7 +33,8 @@ func (s *Store) NoteStop(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns the duration and the budget of the last stop of the container, or 0 if the stop was not slow.
+// SlowStop returns the duration of the container's last stop and its time limit, as [Store.NoteStop] recorded them. It returns
+// zeros if that stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.inHome(Default, func(d *fsutil.Dir, home string) error {

@@ -12,7 +12,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// profilesDir holds the homes of all profiles except the default profile (contract, section 4).
+// profilesDir is the directory below the volume's root that holds the homes of all profiles except the default profile (contract,
+// section 4).
 const profilesDir = "profiles"
 
 // ActiveFile is the file in the volume's root that names the active profile (contract, section 4).
@@ -24,7 +25,7 @@ type Profile struct {
 	Home string // absolute path, for the configuration of other programs and for messages
 }
 
-// Warning tells an operator about a thing that was left out or failed. The operation continues.
+// Warning tells an operator that something failed or was left out, although the operation continued.
 type Warning struct {
 	Profile string // "" for a warning about no single profile
 	Path    string // absolute path of the file or directory
@@ -35,28 +36,29 @@ type Warning struct {
 func (w Warning) String() string { return w.Message }
 
 // Store reads and writes the profiles of one data volume. It has neither a cache nor open files: each method opens the volume
-// anew. All methods may be called from several goroutines. A method blocks on the disk unless its comment says otherwise, so the
+// again. All methods may be called from several goroutines. A method blocks on the disk unless its comment says otherwise, so the
 // supervisor's loop must not call it.
 type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // limit of the named profiles, and of the directories without the marker
+	max    int // maximum number of named profiles, and of directories without the marker
 	now    func() time.Time
 
 	mu     sync.Mutex              // guards the fields below; never held during disk operations
-	locks  map[string]*profileLock // profiles with a present writer
-	silent map[string]bool         // directories, relative to the root, that have not answered
-	stuck  int                     // calls that still wait for such directories
+	locks  map[string]*profileLock // locks of the profiles that are being written
+	silent map[string]bool         // directories, relative to the root, that did not answer their last call
+	stuck  int                     // number of calls that still wait for a silent directory
 }
 
-// NoLimit is a limit that no volume reaches.
+// NoLimit is the default for [Store.Limit], a number that no volume reaches.
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
 // "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File operations
-// have the identity of actor, and each takes a turn of [blocking.Volume]. A nil actor is the process itself. marker is the name
-// of the file that makes a directory a profile; "" means SOUL.md.
+// run with the identity of actor. Each waits for a turn of [blocking.Volume], which limits how many calls may block on the volume
+// at once. A nil actor means the identity of this process. marker is the name of the file that makes a directory a profile; ""
+// means SOUL.md.
 //
 // Open touches no disk and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -73,8 +75,8 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
-// Limit sets the limit of named profiles that the store finds, and of directories without a marker. It returns the store. Call
-// Limit before any other method.
+// Limit sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It returns
+// the store. Call Limit before any other method.
 func (s *Store) Limit(most int) *Store {
 	s.max = most
 	return s
@@ -107,8 +109,8 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// together opens the volume for several operations, and changes the identity once for all of them. fn must use the Dir only in
-// its own goroutine, see [fsutil.Dir.Together].
+// together runs fn with the opened volume. The whole call of fn runs with the agent's identity, so that several operations need
+// only one change of identity. fn must use the Dir only in its own goroutine, see [fsutil.Dir.Together].
 func (s *Store) together(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
 		d, err := fsutil.OpenDir(s.root, s.actor.Inside())
@@ -126,7 +128,8 @@ func (s *Store) namedProfile(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, profilesDir, name)}
 }
 
-// homeOf returns the home of a profile relative to the root. It checks the name, and every name from outside passes this check.
+// homeOf returns the home of a profile, relative to the root. It validates the name; every profile name from outside the package
+// passes through here.
 func homeOf(profile string) (string, error) {
 	if profile == Default {
 		return ".", nil
@@ -137,12 +140,13 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// In calls fn as the user of the store, with the opened volume and the path of the profile's home below it.
+// In opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative to
+// the opened volume d.
 func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.inHome(profile, fn)
 }
 
-// inHome calls fn for In, which documents it.
+// inHome is In for calls within the package.
 func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
@@ -151,11 +155,12 @@ func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error
 	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// profileLock is the lock of a profile. It exists while a goroutine writes to the profile or waits for the lock.
+// profileLock excludes concurrent writers of one profile. It exists while a goroutine writes to the profile or waits for the
+// lock.
 type profileLock struct {
 	sync.Mutex
 
-	users int // number of these goroutines; guarded by the mutex of the store
+	users int // goroutines that hold the lock or wait for it; guarded by Store.mu
 }
 
 // lock excludes all other writers of a profile in this process until the caller calls unlock.
@@ -179,14 +184,14 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether this process is writing to any profile, or waits to do so. It doesn't block.
+// Writing reports whether any goroutine of this process is writing to a profile or waits to do so. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.locks) > 0
 }
 
-// stamp is the metadata of a file that changes when its content changes.
+// stamp is the metadata of a file by which a change of its content is detected.
 type stamp struct {
 	dev, ino uint64
 	size     int64
@@ -202,7 +207,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return st
 }
 
-// stampAt returns the stamp of the file at rel. The stamp is zero if the file is missing or can't be examined.
+// stampAt returns the stamp of the file rel, a path relative to d. The stamp is zero if the file is missing or can't be examined.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {
@@ -218,15 +223,15 @@ func (s stamp) before(t time.Time) bool {
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID identifies the home of a profile. No other directory of the volume ever has the same HomeID, even if it later gets the
-// same inode number.
+// HomeID identifies the home directory of a profile. Unlike an inode number, it is never reused for another directory on the
+// volume.
 type HomeID struct {
 	dev, ino uint64
 	born     int64
 }
 
-// HomeID returns the identity of a profile's home. It reads the disk. The error wraps errors.ErrUnsupported if the file system
-// does not record the creation times of directories.
+// HomeID returns the identity of a profile's home, by which a caller notices that the directory was replaced. It reads the disk.
+// The error wraps errors.ErrUnsupported if the file system does not record the creation times of directories.
 func (s *Store) HomeID(profile string) (id HomeID, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)

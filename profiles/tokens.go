@@ -7,14 +7,13 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Exclusive is a value that two live gateways must not both use, such as a bot token. The value itself is not stored, only its
-// hash.
+// Exclusive is a value that two running gateways must not both use, such as a bot token. Only a hash of the value is stored.
 type Exclusive struct {
-	Name  string // name of the variable
+	Name  string // name of the environment variable
 	Value [sha256.Size]byte
 }
 
-// mostExclusive limits the exclusive values of one profile.
+// mostExclusive is the largest number of exclusive values that are read from one profile.
 const mostExclusive = 16
 
 // Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and

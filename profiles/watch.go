@@ -14,86 +14,89 @@ import (
 	"hinit/internal/pause"
 )
 
-// WatchOptions configure [Store.Watch]. A zero duration means its default.
+// WatchOptions configures [Store.Watch]. A zero duration selects the default.
 type WatchOptions struct {
-	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next scan. It must
-	// not call Rescan or Find, because they would wait for Notify for ever.
+	// The watcher calls Notify for each event, one after the other, on its goroutine. Notify may block, which delays the next
+	// scan. It must not call Rescan or Find: these wait for Notify to return, so the call would never end.
 	Notify func(Event)
-	// Known lists the profiles that the caller already knows, usually from the boot. The watcher sends no Appeared for them.
+	// Known lists the profiles that the caller already knows, usually from the boot. The watcher doesn't report Appeared for
+	// them.
 	Known []Profile
 	// Poll is the time between full scans while notifications are unavailable or incomplete (network and virtual file systems,
 	// limits of inotify). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the time between full scans while notifications work, because the kernel may lose one. Default 1 h. No scan
-	// reads unchanged files again.
+	// IdlePoll is the time between full scans while notifications work. The scans are needed because the kernel may lose a
+	// notification. Default 1 h. No scan reads unchanged files again.
 	IdlePoll time.Duration
-	// Settle is the time that a scan waits for further notifications after the first one. Default 100 ms.
+	// Settle is how long the watcher waits for further notifications before it scans, so that a single scan handles a burst.
+	// Default 100 ms.
 	Settle time.Duration
-	// Appear replaces Settle for a profile that comes or goes. It also replaces Settle for a state file that changes after a
-	// pause of Settle, because a client or the next gateway may wait for the change. Default 5 ms, at most Settle.
+	// Appear is a shorter wait that is used in place of Settle when a profile comes or goes. It is also used when a state file
+	// changes and its profile was not scanned during the last Settle. A client or the next gateway may wait for such a change.
+	// Default 5 ms, at most Settle.
 	Appear time.Duration
-	// MaxSettle limits the wait if notifications keep coming. Default 1 s.
+	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// hints makes the source of notifications; tests replace this function.
+	// hints creates the source of notifications. Tests replace this function.
 	hints func() (*dirWatches, error)
 }
 
-// Watcher reports changes of the profiles of a volume.
+// Watcher reports changes to the profiles of a volume.
 //
-// A notification of the kernel only starts a scan. The scan compares the content with the last scan. So a lost, late or
-// misleading notification costs only time, and a periodic scan finds changes without a notification.
+// A notification from the kernel only starts a scan. The scan compares the files with the result of the last scan. So a lost,
+// late or misleading notification only causes a delay or a needless scan, and periodic scans find changes without notifications.
 //
-// One goroutine scans, with one disk operation at a time.
+// One goroutine does all scans, one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
 	asked chan request
-	wake  chan struct{} // capacity 1; wakes the goroutine after a call of Interest
+	wake  chan struct{} // capacity 1; wakes the goroutine after Interest was called
 	done  chan struct{}
 
 	mu          sync.Mutex // guards interest and interestNew; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // profiles to scan after a call of Interest
+	interestNew map[string]bool // profiles whose inputs must be scanned because Interest was called
 
-	// Only the goroutine uses the fields below.
+	// Only the watcher's goroutine uses the fields below.
 	known      map[string]*scanned
-	candidates map[string]bool   // directories without the marker, up to the limit
+	candidates map[string]bool   // directories in profiles/ without the marker, up to the limit
 	listWarned map[string]bool   // warnings of the last full scan, by message
-	warned     map[string]string // other lasting warnings, by a key
+	warned     map[string]string // the last error of each kind that warnOnce has reported, by its key
 	notifications
 	lastScan
 	pending
 }
 
-// notifications holds the inotify watches, and the gaps in their coverage.
+// notifications is the state of the inotify watches, and says which directories they don't cover.
 type notifications struct {
 	hints           *dirWatches
 	unmarkedWatches []string // candidates with a watch, the oldest first
 	partial         bool     // some directories are not watched completely
-	hintErr         error    // the first reason in the last full scan for an incomplete watch
+	hintErr         error    // the first error in the last full scan that prevented a watch
 	remote          bool     // other machines can change the volume
-	exhausted       bool     // the kernel has no more watches; lacking is the first directory without one
+	exhausted       bool     // the kernel allows no more watches; lacking is the first directory without one
 	lacking         string
 	lackingID       stamp
 }
 
-// lastScan describes the last full scan.
+// lastScan describes the last full scan of the volume.
 type lastScan struct {
 	scannedAt   time.Time // when the scan began
-	notBefore   time.Time // before this time no notification starts a scan
-	dir         stamp     // state of the directory profiles/ at the last scan
-	dirComplete bool      // an unchanged dir means unchanged names
+	notBefore   time.Time // a notification must not start a full scan before this time
+	dir         stamp     // metadata of profiles/ at the last scan
+	dirComplete bool      // as long as dir is unchanged, the names in profiles/ are too
 }
 
-// pending says which scans come next, and when.
+// pending says what must be scanned next because of notifications, and when.
 type pending struct {
 	dirty    map[string]bool // homes to scan
 	fresh    map[string]bool // changed names in profiles/
 	dirtyAll bool
 	soon     bool      // an early scan is pending, see WatchOptions.Appear
 	first    time.Time // time of the first notification since the last scan; zero for none
-	due      time.Time // time of the scan for these notifications
+	due      time.Time // when to scan for these notifications
 	nextPoll time.Time
 }
 
@@ -103,20 +106,20 @@ type request struct {
 	reply   chan error
 }
 
-// scanned is the result of the last scan of a profile.
+// scanned is the watcher's record of a profile: the results of its last scan.
 type scanned struct {
 	profile       Profile
 	scannedAt     time.Time // when the scan began
 	state         State
 	beat          time.Time // time of the last beat
 	seen          stamp     // stamp of the state file
-	stateComplete bool      // an unchanged seen means an unchanged state
+	stateComplete bool      // as long as seen is unchanged, state is too
 	inputs        [3]stamp
 	inputsSure    bool
 }
 
-// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in Known. The watcher ends with
-// ctx; [Watcher.Done] says when it has ended.
+// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when
+// ctx ends; [Watcher.Done] tells when it has ended.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, time.Hour)
@@ -132,7 +135,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		o:        o,
-		asked:    make(chan request, 64), // further callers block until there is room
+		asked:    make(chan request, 64), // when 64 requests wait, further callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
@@ -155,12 +158,12 @@ func defaultTo(d *time.Duration, value time.Duration) {
 }
 
 // Rescan scans everything now; simultaneous callers share one scan. When Rescan returns nil, Notify has returned for every event
-// of that scan. The error says that the volume can't be used, or is the error of ctx (the scan continues), or [context.Canceled]
-// after the end of the watcher.
+// of that scan. An error means that the volume can't be used. If ctx ends first, its error is returned and the scan continues.
+// After the end of the watcher the error wraps [context.Canceled].
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
-// Find scans for one unknown profile, and waits like Rescan. It scans only the directory of that name, and the whole volume only
-// if that is not enough.
+// Find scans for one profile that the watcher doesn't know yet, and waits like Rescan. It scans only the directory of that name,
+// and the whole volume only if the directory alone can't tell.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -187,9 +190,9 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest requests [InputsChanged] events about a profile, until Disinterest. since is a hash from [Store.InputsHash]; inputs
-// with this hash count as unchanged. "" means the hash at the next scan, so earlier changes are not reported. Interest doesn't
-// block, and the supervisor's loop may call it.
+// Interest requests an [InputsChanged] event whenever the inputs of a profile change, until Disinterest. since is a hash from
+// [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is "", the hash at the next scan is
+// used, so earlier changes are not reported. Interest doesn't block, and the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -197,7 +200,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// Disinterest ends Interest; one more event may follow. It doesn't block.
+// Disinterest ends the events that Interest requested; one more event may follow. It doesn't block.
 func (w *Watcher) Disinterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,7 +208,7 @@ func (w *Watcher) Disinterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash of unchanged inputs. ok is false without Interest.
+// interested returns the hash that counts as unchanged for a profile's inputs. ok is false if Interest was not called.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,7 +256,7 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// answerRequests scans once for all waiting requests, and answers them.
+// answerRequests collects all waiting requests, scans for them together, and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for more := true; more; {
@@ -285,7 +288,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan sets the time of the next scan: after the pause, or MaxSettle after the first notification.
+// scheduleScan schedules the scan for a notification that came now: after the time after, but at most MaxSettle after the first
+// notification.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
@@ -300,7 +304,7 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 	}
 }
 
-// clearPending forgets the earlier notifications, because the scan that begins now sees their changes.
+// clearPending forgets the notifications so far, because the scan that begins now will see their changes.
 func (w *Watcher) clearPending() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
@@ -308,23 +312,23 @@ func (w *Watcher) clearPending() {
 	clear(w.fresh)
 }
 
-// markChanged records what to scan because of a notification. Homes also have busy files such as databases, so markChanged
-// ignores notifications about files that hinit doesn't use.
+// markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases, so it
+// ignores files that hinit doesn't use.
 func (w *Watcher) markChanged(ev fsnotify.Event) {
 	self := w.hints.handleGone(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // for a candidate the owner matters, because it may have become the agent
+	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may now belong to the agent
 		return
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate itself was removed or renamed
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate was removed or renamed
 		w.fresh[file] = true
 		w.scheduleSoon()
 		return
-	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may have been scanned, and may have a watch by now
+	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may already be scanned and watched
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
@@ -341,13 +345,13 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.soon: // otherwise an earlier scan handles this change too
+		case !w.soon: // if soon is set, an earlier scan handles this change too
 			w.scheduleScan(w.o.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether the last scan of a profile is older than Settle, so that the change belongs to no burst.
+// isQuiet reports whether a profile was last scanned at least Settle ago, so the change is probably not part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
@@ -365,7 +369,7 @@ func (w *Watcher) markAll() {
 	w.scheduleSoon()
 }
 
-// scheduleSoon calls settle with the short pause WatchOptions.Appear.
+// scheduleSoon schedules a scan after the short wait WatchOptions.Appear.
 func (w *Watcher) scheduleSoon() {
 	w.soon = true
 	w.scheduleScan(w.o.Appear)

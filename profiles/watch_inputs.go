@@ -9,7 +9,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanInputs scans the inputs of every profile for which [Watcher.Interest] was called since the last scanInputs.
+// scanInputs hashes the inputs of each profile for which [Watcher.Interest] was called since the last scanInputs. The inputs are
+// config.yaml, .env and the marker.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
 	names := slices.Collect(maps.Keys(w.interestNew))
@@ -18,7 +19,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.dirComplete = false // then the next poll scans the inputs
+		w.dirComplete = false // makes the next poll scan everything, including the inputs
 		return
 	}
 	defer d.Close()
@@ -51,7 +52,7 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // Interest was called again meanwhile, which causes another scan
+	if now, ok := w.interest[p.Name]; !ok || now != since { // a newer call of Interest causes another scan
 		w.mu.Unlock()
 		return
 	}

@@ -24,17 +24,20 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Limits on the share of time for long scans. They apply to any number of names.
+// Limits on how much of the time long scans may take. Scans take longer the more directories exist, so these limits matter on
+// large volumes.
 const (
-	pollShare = 20                    // polls take at most a 20th of the time
-	scanShare = 10                    // scans that notifications start take at most a 10th of the time
-	longScan  = 20 * time.Millisecond // shorter scans are not limited
+	pollShare = 20                    // after a scan, the next poll waits at least 20 times as long as the scan took
+	scanShare = 10                    // after a long scan, the next full scan for a notification waits 10 times as long
+	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
 )
 
-// blindPoll is the time between full scans if directories without a watch exist, or if the last scan may be incomplete.
+// blindPoll is the longest time between full scans while some directories without the marker have no inotify watch, or while the
+// last scan may have missed a change.
 const blindPoll = time.Minute
 
-// scheduleNext sets the time of the next scan, after a scan that began at began.
+// scheduleNext sets the time of the next poll after a scan that started at began. err is the error of that scan. After a long
+// scan, scheduleNext also delays the next full scan that a notification causes.
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -103,7 +106,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newlyMarked returns the directories that got a marker after the listing.
+// newlyMarked returns the directories that have the marker now, but did not have it when profiles/ was listed.
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.Together(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
@@ -117,11 +120,12 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes without a notification. It compares the times of the important files, and scans the whole volume only if
-// that is not enough.
+// poll finds changes for which no notification came. It compares the metadata of the important files with the last scan, and
+// scans the whole volume only if this comparison can't show every change.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // the times of directories may not show the changes of another machine
+	// The timestamps of directories may not show the changes of another machine.
+	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
 		_ = w.scanAll(ctx) // the error was reported as a warning
@@ -142,8 +146,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.scheduleNext(began, nil)
 }
 
-// changedTimes compares the times of the important files with the last scan. It returns the profiles with changed files, and the
-// directories that got the marker. all means that only a full scan can find the changes.
+// changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files,
+// and the directories that have got the marker. all means that only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -188,15 +192,17 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the profiles that are gone. It removes their watches first, because a renamed directory keeps its inode, and
-// the new name could not get a watch.
+// reportGone reports the known profiles whose directories are gone. here holds the names that the listing found. It first removes
+// the watches of all missing directories. A renamed directory keeps its inode, and while the old watch exists, the directory
+// can't be watched under its new name.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
-		// A name may be missing in the list although the directory exists: the directory may be unreadable just now.
+		// A name can be missing from the listing although the directory exists, for example because the directory is unreadable
+		// at the moment.
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			here[name] = true
@@ -217,7 +223,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	}
 }
 
-// scanDirty scans the homes that had notifications, and new names in profiles/.
+// scanDirty scans the homes about which notifications came, and the names in profiles/ that are new or changed.
 func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.fresh))
 	names := make([]string, 0, len(w.dirty))
@@ -252,7 +258,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 }
 
-// scanFor scans for one profile, see [Watcher.Find].
+// scanFor looks for the profile called name, for [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.dirtyAll {
 		return w.scanAll(ctx) // a full scan is due anyway
@@ -276,8 +282,9 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans one changed name in profiles/. It returns false if the name needs a full scan. Such a name meant another
-// directory before, is a link, can't be a profile, does not answer or can't be watched.
+// scanNew scans the directory called name in profiles/ after a change. It returns false if only a full scan can handle the name.
+// That is the case if the name belonged to another directory before, is a link, can't be a profile, does not answer or can't be
+// watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if NameProblem(name) != nil {
 		return false
@@ -306,7 +313,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.hints.watches(stampOf(info)):
-		return false // the directory was renamed
+		return false // the same directory is watched under another name: it was renamed
 	}
 	complete := !w.partial
 	w.dropCandidate()
@@ -319,20 +326,20 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	return true
 }
 
-// forgetCandidate drops a directory without the marker from the lists.
+// forgetCandidate stops tracking and watching a candidate, which is a directory without the marker.
 func (w *Watcher) forgetCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
 	w.hints.forget(w.store.namedProfile(name).Home)
 }
 
-// dropCandidate drops a directory without the marker if there is no room for another one.
+// dropCandidate forgets one candidate (a directory without the marker) if there are as many as the limit allows.
 func (w *Watcher) dropCandidate() {
 	if len(w.candidates) < w.store.max {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // directories with a watch are newer
+		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop one without
 			w.forgetCandidate(name)
 			return
 		}
@@ -354,8 +361,8 @@ func (w *Watcher) isFull() bool {
 // limitKey identifies the warning about the limit of profiles.
 const limitKey = "limit"
 
-// scanHome scans one home and reports changes. An unknown profile appears if it has the marker. With marked the marker is known
-// to exist.
+// scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet
+// known becomes a profile if it has the marker. marked says that the caller has already found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
@@ -389,7 +396,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began := time.Now()
 	k.scannedAt = began
-	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads have the agent's identity
+	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
 		k.stateComplete = k.seen.before(began)
 		st, err = readState(d, home)

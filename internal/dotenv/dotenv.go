@@ -1,5 +1,6 @@
-// Package dotenv parses files of variables, such as the .env of a profile and the env_file of a service: lines NAME=VALUE, with
-// or without "export". A quoted value may have several lines. After an unquoted one, " #" begins a comment.
+// Package dotenv parses files that set environment variables, such as the .env of a profile and the env_file of a service. A file
+// has lines of the form NAME=VALUE, with or without "export". A quoted value may span several lines. After an unquoted value, "
+// #" begins a comment.
 //
 // It promises not to fail: a line that sets no variable is ignored. It owns no goroutine and opens no file.
 package dotenv
@@ -13,7 +14,7 @@ type Var struct {
 	Quote byte   // '"' or '\'', 0 for none
 }
 
-// Value returns the value of the variable. Only a value in double quotes has escapes.
+// Value returns the value of the variable. Escapes are replaced only in a value that was in double quotes.
 func (v Var) Value() string {
 	if v.Quote == '"' {
 		return Unescape(v.Raw)
@@ -21,7 +22,7 @@ func (v Var) Value() string {
 	return v.Raw
 }
 
-// Unescape replaces the escapes of a value in double quotes.
+// Unescape replaces the escapes in raw, the text of a value in double quotes. It drops \r.
 func Unescape(raw string) string { return unescape.Replace(raw) }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
@@ -29,7 +30,7 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `
 // Parse returns the variables of a file, in order.
 func Parse(text string) []Var {
 	var vars []Var
-	var open [256]bool // quotes that are known to have no end: a new search would read the rest of the text again for each line
+	var open [256]bool // quotes without an end in the rest of the text, which no line needs to search again
 	for text != "" {
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
@@ -50,9 +51,9 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted returns the text between the first quote of value and the next one, which may be some lines further on, and the text
-// after that line. If there is no next quote, inner is the rest of the line, and stillOpen is true. With open the value must end
-// on its line.
+// quoted parses a value that begins with a quote. inner is the text up to the closing quote, which may be several lines further
+// on in rest, and after is the text after that line. If there is no closing quote, inner is the rest of the line, and stillOpen
+// is true. open says that rest is known to contain no closing quote, so that only the line itself is searched.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
 	if end := closing(value, quote); end >= 0 {
@@ -67,7 +68,7 @@ func quoted(value, rest string, open bool) (inner, after string, stillOpen bool)
 	return value, rest, true
 }
 
-// closing returns the index of the first unescaped quote in text, -1 for none.
+// closing returns the index of the first quote in text that isn't escaped by a backslash, or -1 if there is none.
 func closing(text string, quote byte) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

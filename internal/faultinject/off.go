@@ -2,14 +2,14 @@
 
 package faultinject
 
-// Enabled says whether this binary can simulate faults.
+// Enabled reports whether this binary can simulate faults.
 const Enabled = false
 
-// Before returns an error to use in place of the call, nil to make the call.
+// Before returns nil: without the build tag, no call is made to fail.
 func Before(Call, string) error { return nil }
 
-// After must be called after a call that did not fail.
+// After does nothing in this build.
 func After(Call, string) {}
 
-// Room limits a write of n bytes: it returns how many of them the caller may write.
+// Room returns n: in this build, no write is shortened.
 func Room(_ Call, _ string, n int) int { return n }

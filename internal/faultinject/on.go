@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enabled says whether this binary can simulate faults.
+// Enabled reports whether this binary can simulate faults.
 const Enabled = true
 
-// rulesVar is the variable with the path of the file of rules.
+// rulesVar is the environment variable with the path of the file of rules.
 const rulesVar = "HINIT_FAULTS"
 
-// rule is one line of the file.
+// rule is one rule, a line of the file of rules.
 type rule struct {
 	call, name  string
 	errno       syscall.Errno
@@ -28,10 +28,10 @@ type rule struct {
 	short       int
 	crash       bool
 	trace       string
-	skip, times int // matching calls to spare, and to act on; times < 0 is no limit
+	skip, times int // skip: matching calls still to ignore; times: calls still to affect, negative for no limit
 }
 
-// book has the rules as last read. It is global because a test build has one set of rules.
+// book contains the rules as they were last read. It is a global variable because a process has one set of rules.
 var book struct {
 	sync.Mutex
 
@@ -40,7 +40,8 @@ var book struct {
 	rules []*rule
 }
 
-// Before returns an error to use in place of the call, nil to make the call. It may also delay.
+// Before is called before a system call of kind c on name. If it returns an error, the caller must use that error in place of
+// making the call. It may also delay the caller.
 func Before(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -56,7 +57,7 @@ func Before(c Call, name string) error {
 	return err
 }
 
-// wait waits for d, or until the rules change.
+// wait waits for the time d, or until the rules change.
 func wait(d time.Duration) {
 	book.Lock()
 	defer book.Unlock()
@@ -68,21 +69,21 @@ func wait(d time.Duration) {
 	}
 }
 
-// After must be called after a call that did not fail.
+// After must be called after a system call of kind c on name has succeeded. It may end the process.
 func After(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {
 			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.crash {
-			// PID 1 can't kill itself by a signal. This ends all its threads at once without any cleanup, and the kernel kills
-			// the other processes.
+			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and the
+			// kernel then kills the other processes.
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 137, 0, 0)
 		}
 	}
 }
 
-// Room limits a write of n bytes: it returns how many of them the caller may write.
+// Room returns how many of the n bytes of a write the caller may write, so that a test can cause a short write.
 func Room(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)
@@ -96,11 +97,11 @@ func note(file, line string) {
 		fmt.Fprintln(os.Stderr, "faultinject:", err)
 		return
 	}
-	_, _ = f.WriteString(line) // an error shows in the test, which reads the file
+	_, _ = f.WriteString(line) // ignore the error: the test reads the file and finds the line missing
 	_ = f.Close()
 }
 
-// match returns the rules selected by sort that apply to a call, and counts the use.
+// match returns the rules that apply to the call c on name and for which sort returns true. It counts each of them as used once.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
 	book.Lock()
 	defer book.Unlock()
@@ -122,7 +123,7 @@ func match(c Call, name string, sort func(*rule) bool) []*rule {
 	return out
 }
 
-// load reads the rules if the file has changed.
+// load reads the file of rules if it has changed.
 func load() {
 	if book.file == "" {
 		if book.file = os.Getenv(rulesVar); book.file == "" {
@@ -190,7 +191,7 @@ func parse(f []string) (*rule, error) {
 	return r, nil
 }
 
-// errnoOf returns the error with a name; 0 for none.
+// errnoOf returns the system error with the given name, such as ENOSPC, or 0 if there is none.
 func errnoOf(name string) syscall.Errno {
 	for n := syscall.Errno(1); n < 200; n++ {
 		if unix.ErrnoName(n) == name {

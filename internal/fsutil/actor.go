@@ -10,7 +10,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Identity is a user's file-system identity: uid, gid and supplementary groups.
+// Identity is a user's identity for file access: uid, gid and supplementary groups.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -20,19 +20,19 @@ type Identity struct {
 type Actor struct {
 	id       Identity
 	switches bool
-	bounded  bool // takes a turn of share for each Do
+	bounded  bool // each Do takes a turn of share
 	share    blocking.Share
 	homes    *homes // see OwnHomes
 }
 
-// Self returns the actor that does not change the identity of the process.
+// Self returns an actor that works with the identity of the process.
 func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It changes the identity only if this process is root, id is another user, and a trial
-// succeeds. Otherwise everything runs with the identity of the process, see [Actor.Switches]. The trial fails without CAP_SETUID
-// or CAP_SETGID, and in a user namespace without id.
+// NewActor returns an actor for id. It switches to this identity only if the process is root, id is another user, and a trial
+// succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. An actor that doesn't switch
+// works with the identity of the process, see [Actor.Switches].
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -46,8 +46,8 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor like a, except that every Do, and so every operation of its [Dir], takes a turn of share, see
-// [blocking.Do]. Its Do must not be nested.
+// In returns an actor that works like a, except that every Do takes a turn of share (see [blocking.Do]), and so does every
+// operation of its [Dir]. Calls of its Do must not be nested.
 func (a *Actor) In(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
@@ -57,16 +57,16 @@ func (a *Actor) In(share blocking.Share) *Actor {
 // Identity returns the identity that the actor was made for, even if it doesn't switch. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do changes the identity.
+// Switches reports whether Do switches to another identity than the process has.
 func (a *Actor) Switches() bool { return a.switches }
 
 // Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor
 // takes turns, see [Actor.In].
 //
 // While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
-// (see setfsuid(2)). Meanwhile the thread lacks the capabilities for files, see capabilities(7), "Effect of user ID changes on
-// capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the process, and must
-// not start a process.
+// (see setfsuid(2)). Meanwhile the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user ID
+// changes on capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the
+// process, and must not start a process.
 //
 // If the kernel refuses to switch, fn isn't called. If it refuses to switch back, Do returns an error and keeps the thread
 // locked; the Go runtime then destroys the thread when the goroutine ends. No known kernel refuses that.
@@ -112,8 +112,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the calling thread only; these functions of x/sys don't apply to all threads. The uid is changed last
-// in both directions: setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the identity of the calling thread only: unlike package syscall, these functions of x/sys don't
+// change all threads. The uid is changed last, both when switching and when switching back, because setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -122,7 +122,7 @@ func setThreadIdentity(id Identity) error {
 	if err := unix.Setgroups(gids); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
-	// setfsgid and setfsuid return the old id even after a failure, so the new one is read back.
+	// setfsgid and setfsuid return the old id even if they fail, so read the new id back.
 	if err := unix.Setfsgid(int(id.GID)); err != nil {
 		return fmt.Errorf("setfsgid: %w", err)
 	}
@@ -138,7 +138,8 @@ func setThreadIdentity(id Identity) error {
 	return nil
 }
 
-// fsuid returns the file-system uid: a call with an invalid id changes nothing and returns the present one, see setfsuid(2).
+// fsuid returns the file-system uid of the thread. It calls setfsuid with an invalid id, which changes nothing and returns the
+// current uid, see setfsuid(2).
 func fsuid() uint32 {
 	id, _ := unix.SetfsuidRetUid(-1)
 	return uint32(id)

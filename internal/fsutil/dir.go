@@ -14,28 +14,30 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrSymlink is wrapped if a path has a symbolic link. No link is followed, not even one that stays beneath the directory.
+// ErrSymlink is wrapped by errors about a path that contains a symbolic link. No link is followed, not even one whose target is
+// below the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
-// Dir is an open directory. Names are resolved beneath it and never through a symbolic link. It remains the same directory when
-// its path is renamed or replaced. Mount points beneath it are crossed.
+// Dir is an open directory. Names are resolved relative to it, and never through a symbolic link. If its path is renamed or
+// replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted below it.
 //
-// A relative name ("rel" below) is a slash-separated path. Empty and "." components are skipped; a leading slash, a ".."
-// component or a NUL byte is fs.ErrInvalid. Every operation runs with the identity of the actor given to [OpenDir].
+// A relative name, the parameter rel of the methods, is a slash-separated path. Empty and "." components are skipped. A leading
+// slash, a ".." component or a NUL byte causes the error fs.ErrInvalid. Every operation runs with the identity of the actor given
+// to [OpenDir].
 //
 // All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
 type Dir struct {
 	path  string
 	actor *Actor
-	owner *Actor       // owner of the home that contains the directory, nil for none, see [Actor.OwnHomes]
-	walk  *atomic.Bool // set when openat2 does not work here: resolve by walking; shared with every Sub
+	owner *Actor       // acts as the owner of the home that contains the directory; nil for none, see [Actor.OwnHomes]
+	walk  *atomic.Bool // set when openat2 does not work here, so that paths are walked by component; shared with every Sub
 
-	mu sync.RWMutex // held for reading while fd is used
+	mu sync.RWMutex // held for reading while fd is in use
 	fd int          // O_PATH; -1 when closed
 }
 
-// OpenDir opens the directory at path, for operations with the identity of a. Path is trusted: links in it are followed. A nil
-// actor is [Self]. The caller closes the Dir.
+// OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in it. A nil actor
+// means [Self]. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	if a == nil {
 		a = Self()
@@ -67,11 +69,11 @@ func (d *Dir) Close() error {
 	return nil
 }
 
-// Path returns the path by which the directory was opened, plus the names given to Sub. It is for messages and for configuration
-// of other programs. Opening it again would lose the protection of the Dir.
+// Path returns the path by which the directory was opened, plus the names given to Sub. Use it only in messages and in the
+// configuration of other programs. Opening it again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
-// Sub opens a directory beneath d, with the same actor. Each of the two must be closed.
+// Sub opens the directory rel as another Dir with the same actor. Both must be closed.
 func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
@@ -96,9 +98,9 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 	return sub, nil
 }
 
-// Together calls fn with d, and changes the identity once for all operations of fn. See [Actor.Do] for the rules of fn. Only the
-// goroutine of fn may use this Dir and Dirs from its Sub: in other goroutines they would use the identity of the process. The Dir
-// is closed with d.
+// Together calls fn with a Dir for the same directory, and changes the identity only once for all operations in fn. See
+// [Actor.Do] for the rules that fn must follow. Only the goroutine of fn may use this Dir and the Dirs that its Sub returns: in
+// other goroutines they would use the identity of the process. It is closed with d, so fn must not close it.
 func (d *Dir) Together(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -110,7 +112,7 @@ func (d *Dir) Together(fn func(*Dir) error) error {
 	})
 }
 
-// Lstat describes rel without following a link. "" and "." mean the directory itself.
+// Lstat returns the status of rel without following a link. "" and "." mean the directory itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	var st unix.Stat_t
 	err = d.describe(rel, func(at int, name string, flags int) error { return unix.Fstatat(at, name, &st, flags) })
@@ -120,7 +122,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// describe calls the system call look with the directory and the base name of rel. The flags make it follow no link.
+// describe calls look, which makes one stat system call, with the open directory of rel, its base name, and flags against
+// following links.
 func (d *Dir) describe(rel string, look func(at int, name string, flags int) error) error {
 	return d.do("stat", rel, func(names []string) error {
 		if len(names) == 0 {
@@ -132,8 +135,8 @@ func (d *Dir) describe(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// Born returns when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode number, a
-// later file never has the same. The error wraps errors.ErrUnsupported if the file system does not store it.
+// Born returns when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode number, this
+// value is never the same for a later file. The error wraps errors.ErrUnsupported if the file system does not store it.
 func (d *Dir) Born(rel string) (born int64, err error) {
 	err = d.describe(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -147,7 +150,7 @@ func (d *Dir) Born(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. If the name is missing it needs only one system call,
+// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. For a missing name it needs only one system call,
 // unlike [Dir.Lstat].
 func (d *Dir) Has(rel string) error {
 	err := d.do("stat", rel, func(names []string) error {
@@ -164,8 +167,8 @@ func (d *Dir) Has(rel string) error {
 	return err
 }
 
-// Mkdir creates the directory rel and missing ones above it, with the given permission bits (less the umask). An existing
-// directory keeps its mode. A link or another file with that name is an error.
+// Mkdir creates the directory rel and missing directories above it, with the permission bits mode (less the umask). An existing
+// directory keeps its mode. If one of the names is a link or another file, Mkdir returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.do("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -189,8 +192,8 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	})
 }
 
-// Rename moves oldrel to newrel, both beneath d. It replaces a file or a link at newrel. If oldrel is a link, the link itself is
-// moved.
+// Rename renames oldrel to newrel, both relative to d. An existing file or link at newrel is replaced. If oldrel is a link, the
+// link itself is renamed.
 func (d *Dir) Rename(oldrel, newrel string) error {
 	return d.do("rename", oldrel, func(names []string) error {
 		to, err := components(newrel)
@@ -209,7 +212,8 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// do checks rel, calls fn with the identity of the actor while the descriptor stays open, and completes the error text.
+// do calls fn with the components of rel, after checking them. While fn runs, the descriptor stays open, and the goroutine has
+// the identity of the actor. do adds verb and rel to the text of fn's error.
 func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -227,7 +231,8 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	return nil
 }
 
-// at calls fn with the directory of rel's last component, like do. fn must not follow a link at base.
+// at works like do, but calls fn with the directory that contains the last component of rel, and with this component, base. fn
+// must not follow a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
 	return d.do(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
@@ -239,7 +244,7 @@ func (d *Dir) name(rel string) string {
 	return strings.TrimSuffix(d.path, "/") + "/" + rel
 }
 
-// components splits a relative name; see Dir for the names that are refused.
+// components splits a relative name into its components. See Dir for the names that it refuses.
 func components(rel string) ([]string, error) {
 	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
 		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)

@@ -17,16 +17,18 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrNotRegular is wrapped if a name that should be a file is something other than a regular file or a link.
+// ErrNotRegular is wrapped by errors about a name that should be a regular file but is something else. For a link the error is
+// [ErrSymlink].
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge is wrapped when a file is larger than the reader allows.
+// ErrTooLarge is wrapped by errors about a file that is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// tempTries limits the search for a free name of a temporary file.
+// tempTries is how many random names are tried for a temporary file.
 const tempTries = 100
 
-// minRead is the room for each read(2) beyond the expected size, so that the end is found without enlarging the buffer.
+// minRead is the free space that each read(2) gets beyond the expected size. So the end of the file is found without enlarging
+// the buffer.
 const minRead = 512
 
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
@@ -49,8 +51,8 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading, see [Dir.ReadFile] for errors. Errors of the file have the path of the Dir. The
-// caller closes it.
+// Open opens the regular file rel for reading. Errors are as for [Dir.ReadFile]. Errors of the returned file name it by its path.
+// The caller closes it.
 func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
 
 // OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
@@ -71,7 +73,7 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 		if err != nil {
 			return err
 		}
-		if err := unix.SetNonblock(fd, false); err != nil { // a process that inherits the file would share the flag
+		if err := unix.SetNonblock(fd, false); err != nil { // otherwise a process that inherits the file would share the flag
 			closeFD(fd)
 			return err
 		}
@@ -81,8 +83,8 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 	return f, err
 }
 
-// readAll reads to the end of the file, or until it has more than max bytes. size is a hint: the file may grow, and in /proc it
-// is 0.
+// readAll reads to the end of the file, or until it has read more than max bytes. size is the expected size, which may be wrong:
+// the file may grow, and in /proc it is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minRead)
 	for int64(len(data)) <= max {
@@ -103,9 +105,9 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 	return data, nil
 }
 
-// Append appends data to the regular file rel in one write(2), so that lines of several writers don't mix. It returns the new
-// size. A missing file is created with the given permission bits (less the umask). After a partial write (disk full) the part
-// stays, and the error wraps io.ErrShortWrite.
+// Append appends data to the regular file rel in one write(2), so that the lines of several writers don't mix. It returns the new
+// size of the file. A missing file is created with the given permission bits (less the umask). After a partial write, for example
+// because the disk is full, the written part stays in the file, and the error wraps io.ErrShortWrite.
 func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
 	err = d.do("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
@@ -128,7 +130,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 	return size, err
 }
 
-// openRegular opens a regular file beneath d and returns its size. O_NONBLOCK keeps it from waiting for a FIFO.
+// openRegular opens the regular file with the path names below d, and returns its size. Because of O_NONBLOCK it doesn't wait if
+// the file is a FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if faultinject.Enabled {
 		if err := faultinject.Before(faultinject.Open, strings.Join(names, "/")); err != nil {
@@ -136,7 +139,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 		}
 	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without a reader; a directory
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // socket or FIFO without a reader; directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
 	}
 	if err != nil {
@@ -153,21 +156,22 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 	return fd, st.Size, nil
 }
 
-// ReplaceOptions say how [Dir.Replace] creates the new file.
+// ReplaceOptions tells [Dir.Replace] how to create the new file.
 type ReplaceOptions struct {
-	// Mode has the exact permission bits of a new file; the umask does not apply.
+	// Mode contains the permission bits of the new file; the umask does not apply.
 	Mode fs.FileMode
-	// KeepMode keeps the permission bits of an existing regular file.
+	// KeepMode makes the new file keep the permission bits of an existing regular file.
 	KeepMode bool
-	// TempName is the name of the temporary file in the same directory. Random letters replace its last "*", or are appended. ""
-	// means "." + base + ".*.tmp".
+	// TempName is the pattern for the name of the temporary file, which is created in the same directory. Random letters replace
+	// its last "*", or are appended. "" means "." + base + ".*.tmp".
 	TempName string
-	// Volatile skips syncing: after a crash of the machine the new content may be lost.
+	// Volatile skips all syncing: if the machine crashes, the new content may be lost.
 	Volatile bool
-	// NameLater leaves the sync of the directory to SyncName: until then a crash of the machine may restore the old content.
+	// NameLater skips the sync of the directory, which the caller makes up for by calling SyncName. Until then, a crash of the
+	// machine may bring back the old content.
 	NameLater bool
-	// Confirm is called right before the rename, with the file that has the name now, nil for none. If it returns an error,
-	// Replace ends. It must not use the Dir.
+	// Confirm is called right before the rename. now describes the file that has the name rel at that moment; it is nil if there
+	// is none. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
@@ -178,8 +182,8 @@ type ReplaceOptions struct {
 // After an error before the rename the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
 // content is visible but may not survive a crash; the error says so.
 //
-// If rel is a link the error is [ErrSymlink], if it is another irregular file [ErrNotRegular]. A link that appears after that
-// check is replaced, and its target isn't touched.
+// If rel is a link, the error is [ErrSymlink]; if it is another irregular file, [ErrNotRegular]. A link that appears after this
+// check is itself replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.at("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
@@ -197,7 +201,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Opened first, so that a directory that can't be synced causes an error before anything has changed.
+	// Open the directory first: if it can't be synced, this fails before anything has changed.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -224,8 +228,8 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	return nil
 }
 
-// SyncName syncs the directory of rel, so that Replace's rename survives a crash of the machine. It blocks as long as the disk
-// takes.
+// SyncName syncs the directory that contains rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks
+// for as long as the disk takes.
 func (d *Dir) SyncName(rel string) error {
 	return d.at("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -251,7 +255,8 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(newStat(base, st))
 }
 
-// writeTemp writes the temporary file and returns its name. After an error there is no temporary file.
+// writeTemp writes data to a new temporary file in the directory parent and returns the file's name. After an error there is no
+// temporary file.
 func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
 	pattern := o.TempName
 	if pattern == "" {
@@ -297,7 +302,8 @@ func writeAll(fd int, name string, data []byte) error {
 	return nil
 }
 
-// CreateTemp creates a file in an open directory, with a random text in the place of the last "*" of the pattern, or at its end.
+// CreateTemp creates a file in the open directory parent. Its name is pattern, with random text in place of the last "*" or at
+// the end. It returns the open file and its name.
 func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	prefix, suffix := pattern, ""
 	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
@@ -316,7 +322,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// fsync is fsync(2). It ignores EINVAL, which comes from file systems that can't sync a directory and need not.
+// fsync calls fsync(2). It ignores EINVAL, which means that the file system can't sync a directory and needn't.
 func fsync(fd int, name string) error {
 	err := call(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {

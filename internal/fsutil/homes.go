@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// homes describes directories that belong to users other than the actor's.
+// homes describes the homes that belong to their own users and not to the actor's.
 type homes struct {
-	dir         string // the parent of the homes
-	first, last uint32 // range of the users
+	dir         string // the directory that contains the homes, with a slash at the end
+	first, last uint32 // range of these users' uids
 }
 
-// OwnHomes returns an actor like a for a directory dir of homes. Within a home whose owner's uid is from first to last, its Dirs
-// act as that owner; only root can have given the home to such a user. The home itself is still created, removed and renamed as
-// a.
+// OwnHomes returns an actor that works like a, except within the homes in the directory dir. Within a home whose owner's uid is
+// from first to last, its Dirs act as this owner. That is safe because only root can have given the home to such a user.
+// Creating, removing and renaming the home itself is still done as a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
@@ -24,14 +24,14 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// Inside returns an actor for use within the function of [Actor.Do]. It keeps the identity that Do has set, except as
-// [Actor.OwnHomes] says.
+// Inside returns an actor for use within a function that runs in [Actor.Do]. It keeps the identity that Do has set, except in the
+// homes that [Actor.OwnHomes] describes.
 func (a *Actor) Inside() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb of operations that read the directory they name.
+// listing is the verb of operations that read the contents of the directory rel, and so work inside it.
 const listing = "read directory"
 
-// asOwner calls fn as the owner of the home that the operation on names is within, if there is such a home.
+// asOwner calls fn, as the owner of a home if the operation on names takes place within such a home (see [Actor.OwnHomes]).
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -45,14 +45,15 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether names, relative to dir, lead to a home or into one. up is how many of the names lead to the home itself.
+// within reports whether the path names, relative to the directory dir, leads to a home or into one. up is how many of the names
+// lead to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(append([]string{dir}, names...)...), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
 }
 
-// ownerOf returns an actor for the owner of a home, nil if that is not a user in the range.
+// ownerOf returns an actor for the owner of the home with the path names. It returns nil if the owner's uid is not in the range.
 func (d *Dir) ownerOf(names []string) *Actor {
 	fd, err := d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -62,7 +63,7 @@ func (d *Dir) ownerOf(names []string) *Actor {
 	return d.actor.homes.owner(fd)
 }
 
-// owner is ownerOf for an open home.
+// owner works like ownerOf, for a home that is open as fd.
 func (h *homes) owner(fd int) *Actor {
 	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {

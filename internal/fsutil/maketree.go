@@ -11,20 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is one entry of [Dir.MakeTree]: a directory, a FIFO or, without either type bit, a regular file.
+// Node is an entry of the tree that [Dir.MakeTree] creates: a directory, a FIFO, or a regular file if Mode has neither type bit.
 type Node struct {
-	Name string      // path from the top of the tree; the node of its directory must come before it
+	Name string      // path relative to the top of the tree; the node of its directory must come earlier in the list
 	Mode fs.FileMode // type, permission bits, set-group-ID and sticky bits; the umask does not apply
 	Data []byte      // content of a file
 
-	// Spread, for a directory, makes ext4 place the directories in it far apart. ext4 doesn't give a new file an inode number
-	// that was freed in the last minutes. It skips all such numbers near the directory, for each new file, which takes time.
+	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't reuse an inode number that was freed
+	// within the last minutes. For each new file it skips all such numbers near the directory, which takes time.
 	Spread bool
 }
 
-// MakeTree creates the directory rel with all nodes, or nothing: until it is complete, it has a temporary name with a leading
-// dot. If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is
-// called just before the rename, and its error undoes everything. may must use only Dirs of [Dir.Together].
+// MakeTree creates the directory rel with all nodes in it, or nothing. Until the tree is complete, it has a temporary name with a
+// leading dot. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced. If may is not nil,
+// it is called just before the tree gets its name; if it returns an error, the tree is removed again. may must only use a Dir of
+// [Dir.Together].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.at("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -45,7 +46,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 	})
 }
 
-// Grow creates nodes beneath d, like [Dir.MakeTree]. It keeps existing ones.
+// Grow creates nodes in the directory d, with the same rules as [Dir.MakeTree] for a node. It keeps files that already exist.
 func (d *Dir) Grow(nodes []Node) error {
 	return d.do("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
@@ -62,7 +63,8 @@ func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	return createNodes(fd, nodes, false)
 }
 
-// createNodes creates nodes beneath a directory. It opens a directory once for several nodes in a row.
+// createNodes creates nodes below the directory top. It opens each directory only once for consecutive nodes in it. keep allows
+// nodes that already exist.
 func createNodes(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
@@ -95,8 +97,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates one node. If the umask has changed the mode, it sets the mode by a descriptor, because not every identity can use
-// a path below /proc.
+// createNode creates the node n as base in the directory parent. If the umask has changed the mode, it corrects the mode by a
+// descriptor, because not every identity can use a path below /proc.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)
@@ -128,7 +130,7 @@ func createNode(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread { // chattr(1), +T; other file systems refuse it, which does no harm
+	if n.Spread { // attribute T of chattr(1); other file systems than ext4 refuse it, which does no harm
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
 		}
@@ -139,7 +141,7 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// topdir is EXT4_TOPDIR_FL.
+// topdir is the flag EXT4_TOPDIR_FL of Linux.
 const topdir = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {
@@ -153,9 +155,9 @@ func modeBits(mode fs.FileMode) uint32 {
 	return b
 }
 
-// moveTree renames a directory, but fails if the name exists.
+// moveTree renames the directory temp to base, but fails if base exists.
 func moveTree(parent int, temp, base string) error {
-	err := RenameNew(parent, temp, base) // its plain rename replaces at most an empty directory
+	err := RenameNew(parent, temp, base) // the ordinary rename in it replaces at most an empty directory
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		return fs.ErrExist
 	}

@@ -9,9 +9,9 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// Overwrite replaces the content and the permission bits of the existing regular file rel, in place, and syncs it. It needs no
-// new disk blocks if the file was as large and the file system overwrites in place. After a crash the file may be part old and
-// part new. Errors are as for [Dir.ReadFile]. It blocks as long as the disk takes.
+// Overwrite replaces the content and the permission bits of the existing regular file rel, in place, and syncs it. If the file
+// was at least as large as data, and the file system overwrites in place, this needs no new disk blocks. After a crash, the file
+// may contain parts of both the old and the new content. Errors are as for [Dir.ReadFile]. It blocks as long as the disk takes.
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)

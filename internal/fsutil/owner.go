@@ -13,21 +13,21 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// Errors by which [Dir.Chown] and package owntree refuse a file.
+// Errors with which [Dir.Chown] and package owntree refuse to change a file.
 var (
-	// ErrDevice: the owner of a device node could use the device.
+	// ErrDevice refuses a device node, because its owner could use the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink: the file has other names, which may have to stay root's.
+	// ErrHardLink refuses a file with other names (hard links), because it may have to stay root's under those names.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
-	// ErrMount: another file system is mounted there.
+	// ErrMount means that another file system is mounted there.
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is the new owner of files, with rules for files that have several names.
+// Owner is the user that files are given to, and says how to handle files with several names (hard links).
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link
-	// a file of root's into a directory whose files are given to that user.
+	// KeepLinked refuses root's regular files with several names, with [ErrHardLink]. Without [HardLinksProtected], a user could
+	// link a file of root's into a directory whose files are then given to this user.
 	KeepLinked bool
 }
 
@@ -38,16 +38,16 @@ func HardLinksProtected() bool {
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives rel ("" is the directory itself) to another user. A file that already belongs to that user keeps its group. It
-// returns the old owner and whether the owner has changed.
+// Chown gives rel to another user, the parameter to. If rel is "", it gives away the directory itself. A file that already
+// belongs to this user keeps its group. Chown returns the old owner and whether the owner has changed.
 //
-// For a link the error is [ErrSymlink], for a device node [ErrDevice]; see [Owner] for files with several names. A regular file
-// loses its set-user-ID bit, set-group-ID bit and capabilities.
+// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names. A regular
+// file loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			was = st.Uid
-			return nil // the usual case: there is no need to open it
+			return nil // the usual case: nothing to change, so don't open it
 		}
 		fd, st, err := d.openAny(names)
 		if err != nil {
@@ -61,7 +61,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 	return was, changed, err
 }
 
-// openAny opens a file of any type, and describes it. A link is an error.
+// openAny opens the file with the path names, whatever its type, and returns its status. For a link it returns an error.
 func (d *Dir) openAny(names []string) (fd int, st unix.Stat_t, err error) {
 	if fd, err = d.open(names, unix.O_PATH, 0); err != nil {
 		return -1, st, err
@@ -75,7 +75,8 @@ func (d *Dir) openAny(names []string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, err
 }
 
-// lstatNear describes a name directly in d, or d itself. The name may be replaced right afterwards.
+// lstatNear returns the status of a file directly in d, or of d itself, without opening it. ok is false for a longer path. The
+// file may be replaced right afterwards.
 func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	var err error
 	switch len(names) {
@@ -89,8 +90,8 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// ChangeOwner changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
-// would.
+// ChangeOwner changes the owner of the open file fd, whose status is st. It looks up no name. If dry is true, it only reports
+// whether it would change the owner.
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
@@ -109,7 +110,8 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 	if err = retryEINTR(func() error { return unix.Fchownat(fd, "", int(to.UID), int(to.GID), unix.AT_EMPTY_PATH) }); err != nil {
 		return false, err
 	}
-	const special = unix.S_ISUID | unix.S_ISGID // the kernel always drops capabilities, but these bits only for some files and file systems
+	// The kernel always drops capabilities, but clears these bits only for some files and file systems.
+	const special = unix.S_ISUID | unix.S_ISGID
 	if st.Mode&special == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return true, nil
 	}
@@ -119,7 +121,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 // Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. For a link the error is
 // [ErrSymlink], for anything else [ErrNotRegular].
 //
-// Call it on a Dir whose actor owns the file: root would change any file that another user has put there.
+// Call it on a Dir whose actor owns the file: root would change any file that another user has put in its place.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.do("chmod", rel, func(names []string) error {
 		fd, st, err := d.openAny(names)
@@ -138,8 +140,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	return changed && err == nil, err
 }
 
-// ChmodFD changes the mode of an O_PATH descriptor: by fchmodat2(2), or through /proc if the kernel (before 6.6) or a seccomp
-// filter does not allow that.
+// ChmodFD changes the mode of the file behind an O_PATH descriptor. It uses fchmodat2(2), or /proc if the kernel (before 6.6) or
+// a seccomp filter does not allow that.
 func ChmodFD(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -148,8 +150,8 @@ func ChmodFD(fd int, mode uint32) error {
 	return err
 }
 
-// Create creates the regular file rel with exactly these permission bits, and with all of data or not at all. It replaces
-// nothing: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The file is synced.
+// Create creates the regular file rel with exactly the permission bits mode. Either the file has all of data, or it isn't
+// created. It replaces nothing: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The content is synced.
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		if st, err := LstatAt(parent, base); err == nil {
@@ -168,8 +170,9 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// RenameNew renames a file, but fails with EEXIST if the new name exists. Both paths are relative to the directory dir, which may
-// be AT_FDCWD. It tries the methods that different file systems support.
+// RenameNew renames a file: from is its current path and to the new one. If to exists, the error is EEXIST. Both paths are
+// relative to the directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file systems support different
+// ones.
 func RenameNew(dir int, from, to string) error {
 	err := call(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
@@ -182,7 +185,7 @@ func RenameNew(dir int, from, to string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Both methods fail on FAT and similar file systems. So rename it plainly: the name was free a moment ago.
+	// Both methods fail on FAT and similar file systems. There, use an ordinary rename: a moment ago the name was free.
 	if err := retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) }); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostNames limits how many names of one directory are held in memory: ten thousand of the longest need 6 MB.
+// MostNames is how many names of one directory are held in memory at most. Ten thousand names of the greatest length need 6 MB.
 const MostNames = 10_000
 
 // ErrCrowded means that a directory has more than [MostNames] names.
 var ErrCrowded = errors.New("too many names in one directory")
 
-// ReadDir lists the directory rel ("" or "." is d itself), sorted by bytes. The Info of an entry calls [Dir.Lstat]. If there are
-// more than [MostNames] names the error is [ErrCrowded]; [Dir.EachName] handles any number.
+// ReadDir lists the directory rel ("" or "." is d itself), in byte order. The Info method of an entry calls [Dir.Lstat]. If there
+// are more than [MostNames] names, the error is [ErrCrowded]. [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	entries, more, err := d.ReadSome(rel, MostNames)
 	if err == nil && more {
@@ -27,7 +27,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome is [Dir.ReadDir] limited to the first most names in the file system's order. more reports whether there are others.
+// ReadSome works like [Dir.ReadDir], but returns at most the first most names in the file system's order. more reports whether
+// there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		if more = len(entries) == most; !more {
@@ -42,8 +43,9 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel ("" or "." is d itself), with its type, until found returns false. The
-// order is the file system's. It doesn't hold the names in memory. found may use d if that is the Dir of [Dir.Together].
+// EachName calls found for each name in the directory rel ("" or "." is d itself), with the type of the file, until found returns
+// false. The order is the file system's. EachName doesn't keep the names in memory. found may use d only if d is a Dir of
+// [Dir.Together].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -55,7 +57,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry whose Info resolves the name beneath its Dir. An os.DirEntry would use the path.
+// entry is an fs.DirEntry whose Info method looks up the name relative to its Dir. An os.DirEntry would use a path.
 type entry struct {
 	name string
 	mode fs.FileMode // type bits
@@ -69,8 +71,8 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// Entries calls found for each name in the open directory fd except "." and "..", from its current position, until found
-// returns false.
+// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
+// current position of fd.
 func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
 	for {
@@ -110,7 +112,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode converts a DT_ type. ok is false for an unknown type.
+// entryMode converts a file type DT_… of getdents64(2) to the type bits of an fs.FileMode. ok is false if the type is unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:

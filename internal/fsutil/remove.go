@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// maxRemoveDepth is how many directories RemoveAll keeps open at the same time. RemoveAll moves deeper directories to the top of the tree first.
+	// maxRemoveDepth is how many nested directories RemoveAll keeps open at the same time. It first moves deeper directories to
+	// the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses ends RemoveAll if another process keeps creating files.
+	// maxRemovePasses limits how often RemoveAll empties the tree again, in case another process keeps creating files in it.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is how many names of directories one pass holds; the next pass handles the rest.
+	// maxRemoveNames is how many subdirectories of one directory a pass handles; the next pass handles the rest.
 	maxRemoveNames = 1 << 10
 )
 
-// Remove removes the file, link or empty directory at rel. If it is missing the error is fs.ErrNotExist.
+// Remove removes the file, link or empty directory rel. If rel is missing, the error is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error {
 	return d.at("remove", rel, removeName)
 }
 
-// RemoveAll removes rel with everything in it. It is no error if rel is missing. It removes links and never follows them. It
+// RemoveAll removes rel with everything in it. A missing rel is no error. RemoveAll removes links and never follows them. It
 // can't remove d itself.
 func (d *Dir) RemoveAll(rel string) error {
 	return ignoreMissing(d.at("remove", rel, removeTree))
@@ -62,7 +63,8 @@ func removeTree(parent int, name string) error {
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// emptyDir removes the present content of dir. dir is depth levels below the parent of top.
+// emptyDir removes what dir contains now. dir is depth levels below the parent of top. Directories that are too deep are moved to
+// top.
 func emptyDir(top, dir, depth int) error {
 	var subdirs []string
 	var firstErr error
@@ -105,7 +107,7 @@ func emptySubdir(top, dir int, name string, depth int) error {
 	}
 	err = removeName(dir, name)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil // not empty, because another process added to it: the next pass removes it
+		return nil // another process has added a file; the next pass removes it
 	}
 	return err
 }

@@ -11,10 +11,11 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// eagainTries limits the repeats of openat2, which fails with EAGAIN while directories on the path are being renamed.
+// eagainTries is how often openat2 is tried while it fails with EAGAIN, which happens when directories on the path are being
+// renamed.
 const eagainTries = 32
 
-// open opens the file with the path names beneath d, or d itself without names.
+// open opens the file at the path that the components names form below d, or d itself if names is empty.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	if len(names) == 0 {
 		return openat(d.fd, ".", flags, mode)
@@ -23,11 +24,11 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason (an immutable
-			// file). Then the walk below fails too.
+			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason, such as an
+			// immutable file. Then walkBeneath fails too.
 			d.walk.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-			// The walk always terminates, and its error names the component that is a link.
+			// walkBeneath always terminates, and its error names the component that is a link.
 		default:
 			return fd, err
 		}
@@ -35,7 +36,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	return walkBeneath(d.fd, names, flags, mode)
 }
 
-// inParent opens the directory of the last component and calls fn with it. fn must not follow a link at base.
+// inParent opens the directory that contains the last component of names, and calls fn with it and this component, base. fn must
+// not follow a link at base.
 func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
 	if len(names) == 0 {
 		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
@@ -52,7 +54,8 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath resolves a path in the kernel, see openat2(2). also adds further RESOLVE flags.
+// openBeneath opens the file name relative to dirfd, and lets the kernel refuse links and paths out of dirfd (openat2(2)). also
+// has RESOLVE flags to add.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
@@ -73,7 +76,8 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath resolves a path one component at a time, with O_NOFOLLOW for each. No component may be "..".
+// walkBeneath opens the file with the path names relative to dirfd, one component at a time, each with O_NOFOLLOW. No component
+// may be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	last := len(names) - 1
 	cur := dirfd
@@ -93,14 +97,15 @@ func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error)
 	return openComponent(cur, names[last], flags, mode)
 }
 
-// openComponent opens one name in a directory. For a link the error is ErrSymlink.
+// openComponent opens the file name in the directory dirfd. If it is a link, the error is ErrSymlink. Only O_PATH without
+// O_DIRECTORY opens the link itself.
 func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
 	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR) && isSymlink(dirfd, name):
-		// O_DIRECTORY checks the type before O_NOFOLLOW does.
+		// For a link, O_DIRECTORY fails with ENOTDIR before O_NOFOLLOW fails with ELOOP.
 		return -1, symlinkError(name)
 	case errors.Is(err, unix.ENOTDIR):
 		return -1, fmt.Errorf("%q: %w", name, err)
@@ -117,19 +122,19 @@ func isSymlink(dirfd int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// LstatAt describes a name in a directory, without following a link.
+// LstatAt returns the status of the file name in the directory dirfd. It does not follow a link.
 func LstatAt(dirfd int, name string) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, err
 }
 
-// Fstat describes an open file.
+// Fstat returns the status of an open file.
 func Fstat(fd int) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstat(fd, &st) })
 	return st, err
 }
 
-// openat is openat(2) with O_CLOEXEC. It follows a link at name unless flags has O_NOFOLLOW.
+// openat calls openat(2) with O_CLOEXEC, and repeats it after EINTR. It follows a link at name unless flags contains O_NOFOLLOW.
 func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
 	err = retryEINTR(func() (err error) {
 		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
@@ -141,7 +146,7 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// call is retryEINTR for a system call that tests can make fail.
+// call is like retryEINTR, but tests can make the call fail through package faultinject. c and name identify the call for them.
 func call(c faultinject.Call, name string, fn func() error) error {
 	if err := faultinject.Before(c, name); err != nil {
 		return err
@@ -161,6 +166,6 @@ func retryEINTR(fn func() error) error {
 	}
 }
 
-// closeFD closes a descriptor. Its error can be ignored: written data is synced already, and after EINTR the descriptor is closed
-// too, see close(2).
+// closeFD closes a descriptor. It ignores the error: written data has been synced already, and after EINTR the descriptor is
+// closed as well, see close(2).
 func closeFD(fd int) { _ = unix.Close(fd) }

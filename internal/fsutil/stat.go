@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stat is an fs.FileInfo from one system call. Package os would have to open the file.
+// stat is an fs.FileInfo made from the result of one stat(2) call. Package os would have to open the file first.
 type stat struct {
 	name string
-	sys  syscall.Stat_t // the type that package os returns
+	sys  syscall.Stat_t // the same type that package os returns from Sys
 }
 
 func newStat(name string, st unix.Stat_t) *stat {
@@ -43,8 +43,8 @@ func (s *stat) Mode() fs.FileMode {
 	return mode
 }
 
-// Stat returns the kernel's metadata of a file, from an fs.FileInfo of package os or of this package.
+// Stat returns the kernel's status of a file. info must come from package os or from this package.
 func Stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
 
-// UID returns the owner of a file, from such an fs.FileInfo.
+// UID returns the owner of a file. info must come from package os or from this package.
 func UID(info fs.FileInfo) uint32 { return Stat(info).Uid }

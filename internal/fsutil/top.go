@@ -11,20 +11,20 @@ import (
 )
 
 // OpenReal opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
-// [OpenDir] it does not follow a link as the last component. Elsewhere it follows a link only in a directory that only root can
-// write. A nil actor is [Self].
+// [OpenDir] it does not follow a link as the last component. Elsewhere in path it only follows a link in a directory that only
+// root can write. A nil actor means [Self].
 func OpenReal(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
 }
 
-// MakeReal is [OpenReal], but creates missing directories with the given permission bits (less the umask). made reports whether
-// the last one was missing.
+// MakeReal works like [OpenReal], but creates missing directories with the permission bits mode (less the umask). made reports
+// whether the last directory was created.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)
 }
 
-// makeMissing is a bit in rules.mode that says to create missing directories.
+// makeMissing is a bit in rules.mode that means: create missing directories.
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
@@ -42,16 +42,16 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
-// rules say which links a walk follows, and what it creates.
+// rules tells walkFrom which links to follow, and whether to create missing directories.
 type rules struct {
-	mode     fs.FileMode // of missing directories; without makeMissing a missing directory is an error
-	lastLink bool        // the last component may be a link like any other
+	mode     fs.FileMode // permission bits of directories to create; without makeMissing, a missing directory is an error
+	lastLink bool        // a link is also allowed as the last component
 }
 
 // OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
-// descriptor, which the caller closes. For root it follows only links that only root can have made, also as the last component;
-// for another link the error is [ErrSymlink]. A relative path begins at the working directory. For other users it follows every
-// link, like open(2).
+// descriptor, which the caller closes. A relative path begins at the working directory. When root runs the program, OpenForRoot
+// only follows links that only root can have made, also as the last component; for any other link the error is [ErrSymlink]. For
+// other users it follows every link, like open(2).
 func OpenForRoot(path string) (fd int, err error) {
 	if unix.Geteuid() != 0 {
 		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -71,11 +71,11 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	return walkFrom(path, rules{mode: mode})
 }
 
-// maxLinks limits the links on a path, as in path_resolution(7).
+// maxLinks is how many links a path may lead through, as in path_resolution(7).
 const maxLinks = 40
 
-// walkFrom opens one directory after the other. It applies the same rules to the target of a link, which may lead through another
-// user's directory.
+// walkFrom opens the directory at path by opening one component after the other by the rules r. The same rules apply to the
+// target of a link, which may lead through another user's directory. made reports whether the last directory was created.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	if path == "" {
 		return -1, false, unix.ENOENT
@@ -119,9 +119,10 @@ func splitPath(path string) []string {
 	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
 }
 
-// step opens one directory in another, or returns the target of a link that may be followed.
+// step opens the directory name in the directory parent. If name is a link that may be followed, step returns its target instead.
+// last says that name is the last component of the path.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
-	if name == ".." { // ".." is the directory above, even after links
+	if name == ".." { // ".." means the parent directory, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		return fd, "", false, err
 	}

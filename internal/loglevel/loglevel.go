@@ -1,5 +1,5 @@
-// Package loglevel finds the level of a log line. `hinit logs --level`, the forwarder and the page use it. The functions are pure,
-// and the package owns no goroutine.
+// Package loglevel finds out the level of a log line. It is used by `hinit logs --level`, `hinit top`, the log forwarder and the
+// web page. The functions do no I/O, and the package owns no goroutine.
 package loglevel
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Level is the level of a line; 0 is unknown.
+// Level is the severity of a log line; 0 means unknown.
 type Level int
 
 // The levels, from the least serious one.
@@ -23,7 +23,8 @@ const (
 	Critical
 )
 
-// names has all names of the levels; the result of [Names] comes first.
+// names lists all names by which log lines state a level. The first six are the names that [Names] returns, in the order of the
+// levels.
 var names = []struct {
 	name  string
 	level Level
@@ -57,7 +58,7 @@ func Names() (words []string) {
 	return words
 }
 
-// String returns the name of the level, "" for the unknown one.
+// String returns the name of the level, or "" if it is unknown.
 func (l Level) String() string {
 	if l < Trace || l > Critical {
 		return ""
@@ -68,7 +69,7 @@ func (l Level) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// Named returns the level of this name, in any case, or 0.
+// Named returns the level with the name word, ignoring case, or 0 if there is none.
 func Named(word []byte) Level {
 	for _, l := range names {
 		if len(word) == len(l.name) && strings.EqualFold(string(word), l.name) {
@@ -78,17 +79,18 @@ func Named(word []byte) Level {
 	return 0
 }
 
-// The expressions are compiled when the first line is read, so a program that reads no line does not pay for them.
+// The regular expressions are compiled at their first use, so that a program that examines no line does not pay for them.
 var (
-	// keyed matches a level as a value: "level":"warn" in JSON, level=warn in logfmt. Numbers have the meaning of pino and bunyan.
+	// keyed matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are those
+	// of pino and bunyan: 10 to 60 from trace to fatal.
 	keyed = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
-	// klog matches a line of Kubernetes' libraries: W1122 12:00:00.000000.
+	// klog matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
-	// syslog matches a priority before the line: <3>, or <11> with a facility.
+	// syslog matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
 	syslog = expression(`^<(\d{1,3})>`)
-	// shouted matches a word that may be a level near the beginning of a line: in brackets, before a colon, or between spaces.
+	// shouted matches a word near the beginning of a line that may name a level: in brackets, before a colon, or between spaces.
 	shouted = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
-	// colours matches the colour sequences of a terminal.
+	// colours matches the escape sequences that set colours on a terminal.
 	colours = expression(`\x1b\[[0-9;]*m`)
 )
 
@@ -97,10 +99,10 @@ func expression(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHead is how many bytes of a line are searched for a level without a key.
+// levelHead is how many bytes at the beginning of a line are searched for a level that is a word without a key.
 const levelHead = 96
 
-// Of returns the level that a line states, or 0.
+// Of returns the level that the line text states, or 0 if it states none.
 func Of(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)
@@ -128,7 +130,7 @@ func Of(text []byte) Level {
 		}
 		word := head[from+m[2] : from+m[3]]
 		marked := from+m[3] < len(head) && bytes.IndexByte([]byte("]):|"), head[from+m[3]]) >= 0
-		if l := Named(word); l != 0 && (marked || word[0] < 'a') { // "error" in the middle of a sentence is no level
+		if l := Named(word); l != 0 && (marked || word[0] < 'a') { // a lower-case "error" in the middle of a sentence is no level
 			return l
 		}
 		from += m[3]
@@ -136,11 +138,11 @@ func Of(text []byte) Level {
 	return 0
 }
 
-// Tracker assigns a level to each line of one log. A line without a level, such as a line of a traceback, has the level of the line
-// before it. The first line without one has Info.
+// Tracker assigns a level to each line of one log. A line that states no level, such as a line of a traceback, gets the level of
+// the line before it. If no line has stated a level yet, it gets Info.
 type Tracker struct{ last Level }
 
-// Of returns the level of the next line.
+// Of returns the level of text, the next line of the log.
 func (t *Tracker) Of(text []byte) Level {
 	if l := Of(text); l != 0 {
 		t.last = l

@@ -1,5 +1,6 @@
-// Package varfiles knows the files that a service reads variables from when it starts, and finds out which of them have changed since. It
-// reads times of files only, for clients of PID 1 as their own user. It owns no goroutine.
+// Package varfiles finds the environment files from which a service reads variables when it starts, and tells whether they have
+// changed since the start. It only looks at modification times. Clients of PID 1 use it with their own permissions. It owns no
+// goroutine.
 package varfiles
 
 import (
@@ -15,7 +16,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Of returns the files of a service: of env_file, and of the variables NAME_FILE in the container's environment.
+// Of returns the paths of a service's environment files: the files that env_file names, and the files that variables NAME_FILE in
+// environ name. environ is the container's environment.
 func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 	if own, is := cfg.Services[s.Name]; is {
 		if own.User != "" && own.User != cfg.Agent.User {
@@ -34,8 +36,8 @@ func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 	return append(config.SecretFiles(environ), cfg.Expand(cfg.ProfileOf(s.Profile).EnvFile, vars)...)
 }
 
-// Changed returns the time of the youngest of files if a service that is up has begun before it, else the zero time. A directory is as
-// young as the youngest file in it.
+// Changed returns the newest modification time among files, if the service s is running and was started before that time.
+// Otherwise it returns the zero time. The time of a directory is the newest one of the directory itself and the files in it.
 func Changed(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {
@@ -48,10 +50,10 @@ func Changed(s *client.Service, files []string) time.Time {
 	}
 	for _, file := range files {
 		if i := strings.IndexByte(file, '/'); i > 0 {
-			file = file[i:] // after NAME= or -
+			file = file[i:] // remove the prefix "NAME=" or "-"
 		}
 		look(file)
-		entries, _ := os.ReadDir(file) // most are files
+		entries, _ := os.ReadDir(file) // fails for an ordinary file
 		for _, e := range entries {
 			look(filepath.Join(file, e.Name()))
 		}
@@ -62,7 +64,7 @@ func Changed(s *client.Service, files []string) time.Time {
 	return youngest
 }
 
-// start returns when a process began.
+// start returns when the process pid was started. known is false if that can't be determined.
 func start(pid int) (began time.Time, known bool) {
 	var now unix.Timespec
 	st, err := procstat.Read(pid)

@@ -16,13 +16,14 @@ import (
 
 const (
 	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
-	// maxBrowserFiles limits the search; a directory of browsers has a few thousand files.
+	// maxBrowserFiles is how many files are searched for a browser at most. A directory of browsers has a few thousand files.
 	maxBrowserFiles = 200_000
 )
 
 var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
 
-// browser finds the image's browser and sets a variable with its path for everything that starts later (step 19).
+// browser finds the image's browser, and sets a variable with its path for all programs that start later (contract, section 2.1,
+// step 19).
 func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	dir := boot.Value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
 	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
@@ -33,7 +34,7 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() (err error) { // with the identity of the user who will run it: a link must not lead to another user's file
+		if err := p.Agent.Do(func() (err error) { // as the user who will run the browser, so that no link leads to another user's file
 			path, err = findBrowser(ctx, dir)
 			return err
 		}); err != nil {
@@ -49,7 +50,8 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// bakedBrowser returns the browser that the image's file names, "" for none.
+// bakedBrowser returns the path of the browser that the image names in the file Image.BakedBrowser. It returns "" if there is
+// none, or if it can't be executed.
 func (p *seeder) bakedBrowser() string {
 	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
@@ -83,8 +85,8 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	return found, err
 }
 
-// Publish writes the variables of a [Report] to the files that the tools of s6 read, if their directory exists. It ignores
-// errors.
+// Publish writes the environment variables vars of a [Report] to a directory from which the tools of s6 read them, one file for
+// each variable. It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

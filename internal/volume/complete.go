@@ -10,24 +10,24 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Options configure the work of this package. Home, Logs, User, Agent and Env are required; other zero values mean the Hermes
-// image.
+// Options configures the work of this package. Home, Logs, User, Agent and Env are required. Other zero values mean the defaults
+// for the Hermes image.
 type Options struct {
 	boot.Options
 
 	Image ImagePaths
 
-	MaxInodes int64         // limit of inodes for Repair; 0: 2,000,000
+	MaxInodes int64         // number of files and directories after which Repair ends; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 
-// ImagePaths has the paths of files in the agent's image.
+// ImagePaths contains the paths of files in the agent's image. An empty path means the default.
 type ImagePaths struct {
 	Install      string // the agent's installation; "": /opt/hermes
 	BakedBrowser string // file with the path of the image's browser; "": /etc/hermes/agent-browser-executable-path
-	Environment  string // directory for variables that the boot finds; "": /run/s6/container_environment
-	Seed         string // files for an empty data directory; "": /usr/share/hinit/home
-	Seal         string // seal of the image's build; "": /usr/share/hinit/sealed
+	Environment  string // directory for environment variables that the boot sets; "": /run/s6/container_environment
+	Seed         string // archive of files for an empty data directory; "": /usr/share/hinit/home
+	Seal         string // file that the build of the image creates last, see sealNumber; "": /usr/share/hinit/sealed
 }
 
 func (o Options) withDefaults() Options {
@@ -44,15 +44,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// seeder is the state that the phases of this package share. They run one after the other.
+// seeder is the state that the boot steps of this package share. They run one after the other.
 type seeder struct {
 	Options
 
 	linked bool // the data directory is a link, so root changes nothing in it
 }
 
-// Complete does the steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section 2.1.
-// It adds to the report of Prepare, and abandons phases by the same rules.
+// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
+// 2.1. It adds to the report r of Prepare, and gives up steps by the same rules.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &seeder{Options: o, linked: r.Linked}
@@ -63,7 +63,8 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 	r.Run(ctx, o.Options, phases)
 }
 
-// Plant is the phase that copies the image's files to an empty data directory.
+// Plant copies the image's files for an empty data directory to the volume, if its data directory is empty. s.Planted says
+// whether it did.
 func Plant(ctx context.Context, o Options, s *boot.Step) error {
 	p := &seeder{Options: o.withDefaults()}
 	return p.copySeed(ctx, s)

@@ -15,10 +15,10 @@ import (
 	"hinit/internal/trust"
 )
 
-// replaced are the image's scripts that hinit replaces.
+// replaced are the names of the image's boot scripts whose work hinit does itself.
 var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
-// ImageHook returns the agent's own boot script, which docker/remove-s6 keeps, as a hook for root.
+// ImageHook returns the agent's own boot script as a hook that runs as root. docker/remove-s6 keeps this script in the image.
 func ImageHook() (boot.Hook, error) {
 	script := filepath.Join(config.ImageDir, replaced[0])
 	if _, err := os.Stat(script); err != nil {
@@ -31,9 +31,9 @@ func contInit(path string) boot.Hook {
 	return boot.Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
 }
 
-// ContInitHooks returns the scripts in dir, sorted by bytes, as hooks for root. It leaves out the image's replaced scripts,
-// directories, files that cannot be executed, and scripts that the agent's user could change; lines say so. A missing directory has
-// no scripts. It blocks on dir.
+// ContInitHooks returns the scripts in dir as hooks that run as root, in byte order of their names. It leaves out the scripts
+// that hinit replaces, directories, and files that can't be executed. It also leaves out scripts that the agent's user could
+// change. lines are messages about skipped scripts. A missing directory has no scripts. ContInitHooks blocks on dir.
 func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []boot.Line) {
 	skip := func(path, format string, args ...any) {
 		lines = append(lines, boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
@@ -72,8 +72,8 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentDoubt returns how the agent's user could change what a path leads to, links included, nil if it can't. If hinit is not
-// root, it is always nil.
+// agentDoubt returns how the agent's user could change the file to which path leads, through links too. It returns nil if that
+// user can't, or if hinit is not root.
 func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// bootstrap writes credentials and the gateway's desired state from the environment to a new volume, as the agent's user (steps
-// 16 and 17). It overwrites nothing.
+// bootstrap writes the credentials and the desired state of the gateway that the environment specifies, as the agent's user
+// (contract, section 2.1, steps 16 and 17). It overwrites nothing.
 func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
@@ -26,7 +26,8 @@ func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 
 const authFile = "auth.json"
 
-// authBootstrap makes the directory of the credentials usable for the agent, and writes the credentials from the environment.
+// authBootstrap gives the agent access to the directory of its credentials, and writes the credentials from the environment
+// there.
 func (p *seeder) authBootstrap(s *boot.Step) error {
 	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()
@@ -52,7 +53,8 @@ func (p *seeder) authBootstrap(s *boot.Step) error {
 	return p.writeIfMissing(s, authFile, secret, 0o600)
 }
 
-// writeIfMissing writes a file of the data directory if it is missing and the text is not empty.
+// writeIfMissing creates the file called name in the data directory with the given text. It does nothing if the file exists or
+// text is empty.
 func (p *seeder) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
@@ -68,8 +70,8 @@ func (p *seeder) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMod
 	return p.create(s, d, name, []byte(text), mode)
 }
 
-// credentialsDir returns the directory of the credentials, which HERMES_AUTH_HOME can change. rel is the place of this home in it,
-// which the home of a named profile needs.
+// credentialsDir returns the directory of the credentials: the data directory, or base if HERMES_AUTH_HOME sets it. rel is the
+// subdirectory of base for this home; it is "" except for the home of a named profile.
 func (o Options) credentialsDir() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")
 	if !set {
@@ -84,17 +86,18 @@ func (o Options) credentialsDir() (base, rel string, err error) {
 	return filepath.Clean(base), rel, nil
 }
 
-// credentials are the names of the files that hinit gives to the agent in the directory of HERMES_AUTH_HOME. Other files there
-// may be the host's.
+// credentials are patterns for the names of credential files that hinit gives to the agent in the directory of HERMES_AUTH_HOME.
+// Other files there may belong to the host.
 var credentials = []string{
 	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openCredentialsDir creates the directory of HERMES_AUTH_HOME, with rel in it, and gives root's credentials there to the agent. It
-// follows no link. If the directory belongs to root and has other files, it may be the system's, and keeps its owner.
+// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives credentials there that belong to
+// root to the agent. It follows no link. If base belongs to root and contains other files, it may be a directory of the system,
+// so it keeps its owner.
 func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
-	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds where the agent may create it
+	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create it
 	if err == nil {
 		made.Close()
 	}
@@ -131,8 +134,8 @@ func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir
 	return d, nil
 }
 
-// ownCredentials gives root's credentials in a directory to the agent. It reports whether the directory has credentials, or is
-// empty.
+// ownCredentials gives the credential files in the directory dir that belong to root to the agent. found reports whether dir
+// contains credential files or is empty.
 func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
 	found = err == nil && len(entries) == 0
@@ -149,7 +152,7 @@ func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (foun
 	return found
 }
 
-// ownFromRoot gives a file to the agent if root owns it.
+// ownFromRoot gives the file rel to the agent if it belongs to root.
 func (p *seeder) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
@@ -159,8 +162,9 @@ func (p *seeder) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	s.Chowned(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
-// RebootstrapHook returns the command that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks
-// for it (contract, section 2.1, step 16). It runs after the configured hooks.
+// RebootstrapHook returns the hook that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP is set
+// (contract, section 2.1, step 16). The hook runs after the configured hooks. The second result is false if there is nothing to
+// renew.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
 	if boot.Value(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return boot.Hook{}, false

@@ -18,19 +18,21 @@ import (
 )
 
 const (
-	// The seed is first copied to the directory seedGrowing of the volume. When the copy is complete, it is renamed to seedGrown,
-	// and its files are moved to their places. A boot that finds one of these directories continues from there.
+	// The seed is the set of files that the image provides for an empty data directory. It is first copied to the directory
+	// seedGrowing of the volume. When the copy is complete, it is renamed to seedGrown, and its files are moved to their places.
+	// A boot that finds seedGrowing starts the copy again. A boot that finds seedGrown moves the remaining files.
 	seedGrowing = ".hinit-seed.new"
 	seedGrown   = ".hinit-seed"
-	// seedChunk is how many bytes of the seed are in memory at a time; a larger file is in memory as a whole.
+	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
 	seedChunk = 1 << 20
 )
 
-// namesInEmptyVolume are names that an empty data directory may contain. The file system, the lease and an interrupted boot
-// create them.
+// namesInEmptyVolume are names that may exist in a data directory that still counts as empty. The file system, the lease and an
+// interrupted boot create them.
 var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
 
-// copySeed copies the seed to an empty data directory, as the agent's user and with the modes of the image.
+// copySeed copies the seed to the data directory if it is empty. It works as the agent's user and sets the file modes of the
+// image.
 func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -61,7 +63,7 @@ func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// unpackSeed copies the seed to seedGrown.
+// unpackSeed copies the seed from the image to seedGrown.
 func (p *seeder) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	k, err := kept.Read(p.Image.Seed)
 	if err != nil {
@@ -110,7 +112,7 @@ func (p *seeder) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, seedGrown)
 }
 
-// moveSeed moves the content of seedGrown to the data directory, and removes seedGrown. It keeps existing files.
+// moveSeed moves the files in seedGrown to the data directory, where existing files are kept. Then it removes seedGrown.
 func moveSeed(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(seedGrown)
 	if err != nil {
@@ -129,7 +131,8 @@ func moveSeed(d *fsutil.Dir) error {
 	return d.RemoveAll(seedGrown)
 }
 
-// syncTree writes the file system of a directory to its disk (syncfs(2)). A crash before that leaves an incomplete copy.
+// syncTree writes the whole file system of the directory path to disk (syncfs(2)). If the machine crashes before that, the copied
+// files may be incomplete.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,22 +17,23 @@ import (
 )
 
 const (
-	// patience limits how long the examination of the data volume may take.
+	// patience is how long a check of the data volume may take before hinit reports that the volume does not answer.
 	patience = 8 * time.Second
-	// lowSpace is the number of free bytes below which there is a warning.
+	// lowSpace is the number of free bytes below which hinit doctor warns.
 	lowSpace = 100e6
 	// probeName is a file that is created and removed to test whether a directory is writable.
 	probeName = ".hinit-doctor"
 )
 
-// check is a part of the examination. run blocks on the disk.
+// check is one check that hinit doctor makes of the data volume. run blocks on the disk.
 type check struct {
 	name   string
-	silent string // the finding if run does not return
+	silent string // the finding to report if run does not return
 	run    func(*client.Findings)
 }
 
-// examine examines the data volume for hinit doctor, and sends a message before and after each check.
+// examine examines the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that PID 1 knows
+// which check hangs.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
 		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
@@ -42,7 +43,7 @@ func (p *program) examine(o Options, job boot.Job) {
 	}
 }
 
-// checks returns the checks of the data volume. Checks that only read come first, because a frozen volume can be read.
+// checks returns the checks of the data volume. Checks that only read come first, because they succeed even on a frozen volume.
 func checks(o Options, job boot.Job) []check {
 	agent := boot.Agent{Actor: o.Agent, Tenants: o.Tenants}
 	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", o.Home, patience)

@@ -18,26 +18,27 @@ import (
 	"hinit/internal/guard"
 )
 
-// Runner runs hooks. RunHook blocks until the hook's process group has ended; it kills the group when the hook's timeout is over
-// or ctx ends. For a hook that signal n ended the exit code is 128+n. The error says why the hook did not run to its end; a
-// non-zero exit code is not an error.
+// Runner runs hooks, the commands of boot steps. RunHook blocks until the hook's process group has ended. It kills the group when
+// the hook's timeout is over or ctx ends. If signal n ended the hook, the exit code is 128+n. A non-zero exit code is not an
+// error: the error says why the hook could not run to its end.
 type Runner interface {
 	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
 }
 
 const (
-	// contInitTimeout is for scripts of users, which may install packages.
+	// contInitTimeout is the timeout for scripts of users, which may install packages.
 	contInitTimeout    = 10 * time.Minute
 	rebootstrapTimeout = time.Minute
 )
 
-// ErrHook is wrapped by the error of [RunHooks].
+// ErrHook is wrapped by the error of [RunHooks] when a hook that must succeed has failed.
 var ErrHook = errors.New("a required boot step has failed")
 
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether skills also come from directories that the hook does not list as inputs.
+// skillsElsewhere reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as inputs.
+// Then the hook can't be skipped.
 func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
@@ -61,12 +62,12 @@ func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// RunHooks runs hooks in order, each with its timeout, and returns the timeline. Consecutive hooks that m may skip run in
-// parallel, if they share no input beneath the data directory. With a nil m nothing is skipped. A failure causes a warning,
-// unless the hook is required or strict is set. Then RunHooks stops, and the error, which wraps [ErrHook], names the hook. The
-// caller must then print "fatal: stopping the container" and stop it.
+// RunHooks runs hooks in order, each with its timeout, and returns what ran and how long it took. Consecutive hooks that m may
+// skip run in parallel, if they share no input below the data directory. With a nil m, nothing is skipped. The failure of a hook
+// normally causes a warning. If the hook is required or strict is set, RunHooks stops, and returns an error that wraps [ErrHook]
+// and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
-// say is called by one goroutine at a time, the runner possibly by several. RunHooks blocks until the runner returns.
+// RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
 func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
 	var mu sync.Mutex
 	saying := func(l boot.Line) {
@@ -104,7 +105,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 	return phases, nil
 }
 
-// parallelHooks returns how many of the first hooks can run in parallel.
+// parallelHooks returns how many hooks at the beginning of hooks can run in parallel. It is at least 1.
 func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
@@ -122,7 +123,7 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 	return len(hooks)
 }
 
-// runOne runs a hook unless it can be skipped.
+// runOne runs the hook h unless m allows skipping it.
 func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
 	start := time.Now()
 	if m.unchanged(ctx, h) {
@@ -137,8 +138,8 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, stri
 	return p, failure
 }
 
-// exists reports whether a file exists. If that is unknown after a time limit, it returns true: the hook itself reports the
-// error.
+// exists reports whether the file path exists. If there is no answer within a time limit, it returns true: then the hook runs and
+// reports the error itself.
 func exists(path string) bool {
 	_, err := boot.StatWithin(blocking.Foreign, boot.ShortPatience, path)
 	return !errors.Is(err, fs.ErrNotExist)

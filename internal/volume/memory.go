@@ -19,15 +19,17 @@ import (
 )
 
 const (
-	// memoryFile stores the memory of gateways, in bytes by service. Only a file of this process's user counts; the agent can remove it.
+	// memoryFile stores how much memory each gateway uses, in bytes by service. It is trusted only if it belongs to this
+	// process's user. The agent can't change it, only remove it.
 	memoryFile = ".hinit-memory.json"
-	// mostMemoryFile limits the size of memoryFile, in bytes.
+	// mostMemoryFile is how many bytes of memoryFile are read at most.
 	mostMemoryFile = 1 << 20
-	// tight is the share of the container's memory, in percent, up to which gateways start together.
+	// tight is the percentage of the container's memory that starting gateways may fill together.
 	tight = 80
 )
 
-// recordMemory records the memory of running gateways. It keeps the records of other gateways whose profiles still exist.
+// recordMemory records how much memory each running gateway in list uses. It keeps the records of gateways that are not in list,
+// as long as their profiles exist.
 func recordMemory(o Options, list []boot.Gateway) error {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
@@ -66,7 +68,8 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readMemoryRecord returns the records in memoryFile. It returns nil if the file can't be read, or another user could have written it.
+// readMemoryRecord returns the record in memoryFile. It returns nil if the file can't be read, or if another user could have
+// written it.
 func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	f, err := home.Open(memoryFile)
 	if err != nil {
@@ -84,7 +87,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admitGateways returns the gateways for which the container has no memory, by what they used before.
+// admitGateways decides which gateways of list may start with the memory c of the container. It judges by how much memory each of
+// them used before.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
@@ -94,8 +98,9 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 	return withoutRoom(list, readMemoryRecord(home), c)
 }
 
-// withoutRoom reserves memory for gateways, the most important first, and returns which gateways must wait. A gateway without a
-// record needs no memory. A gateway counts for at most half of the memory, so that each can start at some time.
+// withoutRoom reserves memory for the gateways in list, the most important first. In the result, a gateway for which nothing is
+// left has a reason to wait (Hold). used is the memory in the last record; a gateway without a record needs none. A gateway
+// counts for at most half of the memory, so that every gateway can start at some time.
 func withoutRoom(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * tight
 	room := most - min(c.Used, most)

@@ -18,17 +18,17 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// program is the running boot program.
+// program is the state of the boot program while it carries out its job.
 type program struct {
-	answers chan boot.Answer // answers that are not about a hook
+	answers chan boot.Answer // answers from PID 1 that are not about a hook
 
 	mu    sync.Mutex
 	to    *json.Encoder
-	hooks map[int]chan boot.Answer // running hooks, by number
+	hooks map[int]chan boot.Answer // channels for the answers about running hooks, by hook number
 }
 
-// Main is the boot program, see [boot.Job]: it reads its job and answers from in, and writes messages to out. It returns the exit
-// code.
+// Main runs the boot program, see [boot.Job]. It reads its job and later answers of PID 1 from in, and writes messages for PID 1
+// to out. It returns the exit code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
 	heard := json.NewDecoder(in)
@@ -40,7 +40,7 @@ func Main(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
-		defer cancel() // when hinit is gone, everything ends
+		defer cancel() // when PID 1 is gone, end everything
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
@@ -78,7 +78,7 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// optionsOf returns the options of a job, completed for this process.
+// optionsOf returns the options of job, with the fields set that depend on this process.
 func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
@@ -92,7 +92,7 @@ func optionsOf(job boot.Job) Options {
 func (p *program) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // fails only if hinit has ended; then readAnswers ends everything
+	_ = p.to.Encode(m) // fails only if PID 1 is gone; then readAnswers ends everything
 }
 
 func (p *program) line(l boot.Line) { p.send(boot.Message{Line: &l}) }
@@ -115,7 +115,7 @@ func (p *program) readAnswers(from *json.Decoder) {
 	}
 }
 
-// boot does the work before the first service.
+// boot does the work that must be done before the first service starts.
 func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 	hooks := job.Hooks
 	var memory *StepRecord
@@ -139,7 +139,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		}
 		Publish(o, report.Env)
 	}
-	for i := range hooks { // a failure of the image's Python steps is tolerated
+	for i := range hooks { // a hook that is not required, such as the image's Python steps, may fail
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
 	n := len(hooks)
@@ -157,7 +157,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 
 var errGone = errors.New("hinit does not answer")
 
-// nextAnswer returns the next answer that is not about a hook. If hinit is gone it is empty.
+// nextAnswer returns the next answer of PID 1 that is not about a hook. If PID 1 is gone, the answer is empty.
 func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:
@@ -167,7 +167,8 @@ func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	}
 }
 
-// addHooks adds the hooks that are not configured: scripts of the image and of the user.
+// addHooks adds the hooks that come from scripts of the image and of the user to the configured hooks. unusable says that the
+// data volume can't be used.
 func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.Seeds:
@@ -176,7 +177,7 @@ func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.
 			return nil, err
 		}
 		hooks = append([]boot.Hook{image}, hooks...)
-	case !unusable: // this reads the volume
+	case !unusable: // RebootstrapHook reads the volume
 		if again, wanted := RebootstrapHook(o); wanted {
 			hooks = append(hooks, again)
 		}
@@ -188,7 +189,7 @@ func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.
 	return append(hooks, scripts...), nil
 }
 
-// RunHook implements [Runner]: it asks hinit to run the hook.
+// RunHook implements [Runner]: it asks PID 1 to run the hook and waits for the answer.
 func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	answer := make(chan boot.Answer, 1)
 	p.mu.Lock()
@@ -207,14 +208,15 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// syncAfter is the delay before a copy of the seed is synced. A process can't end while it syncs, and many containers live
-	// for a shorter time.
+	// syncAfter is the delay before the files that the boot copied to an empty data directory are synced. A process can't end
+	// while it syncs, and many containers run for less than this.
 	syncAfter = 5 * time.Second
-	// showEvery is the time between two messages about the progress of a repair.
+	// showEvery is the shortest time between two messages about the progress of a repair.
 	showEvery = 200 * time.Millisecond
 )
 
-// repair does the work in the background.
+// repair runs [Repair] in the background of the running container, and reports its progress to PID 1. If planted is true, the
+// boot has copied files to an empty data directory, and repair then syncs them.
 func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	var shown time.Time
 	synced := time.After(syncAfter)
@@ -235,7 +237,7 @@ func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	}
 	select {
 	case <-synced:
-		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // an error is ignored: the sync is only a precaution
+		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // ignore errors: the sync is only a precaution
 	case <-ctx.Done():
 	}
 }

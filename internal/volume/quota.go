@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	// diskTime limits the measurement of all homes together. They are measured in random order, so that each home is measured
-	// from time to time.
+	// diskTime limits the measurement of all homes together. They are measured in random order, so that every home is measured
+	// from time to time even if the time is short.
 	diskTime = 30 * time.Second
-	// homeTime limits the measurement of one home, and then the search for open files of its profile.
+	// homeTime limits the measurement of one home, and again the search for open files of its profile.
 	homeTime = 5 * time.Second
-	// mostFiles limits the files of one profile that are counted.
+	// mostFiles is how many files of one profile are counted at most.
 	mostFiles = 1 << 21
-	// leastFile is the smallest size that a file counts as, because each file takes an inode.
+	// leastFile is the size, in bytes, that a smaller file counts as, because each file also takes an inode.
 	leastFile = 4096
-	// maxDepth limits the depth of directories. Programs that use paths can't create deeper ones.
+	// maxDepth is how deep directories are searched. Programs that use paths can't create deeper ones.
 	maxDepth = 1000
 )
 
-// diskUsage sums up the disk usage of one profile.
+// diskUsage is the disk usage of one profile, while it is measured and afterwards.
 type diskUsage struct {
 	late   func() bool
 	bytes  uint64
 	files  int
 	part   bool            // the sum is incomplete: the time or the limit of files was reached
-	linked map[uint64]bool // inodes that were counted and could appear again: files with several names, or with none
+	linked map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile could have many files to slow others down
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile could slow others down by having many files
 	ctx, cancel := context.WithTimeout(ctx, diskTime)
 	defer cancel()
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
@@ -71,7 +71,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 			s.bytes = own
 		} else {
 			s.addDir(homes, w.Profile, 0)
-			end = time.Now().Add(homeTime) // many files must not hide open ones
+			end = time.Now().Add(homeTime) // so that a home with many files leaves time to find its open files
 			unnamed(s, w, home)
 		}
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
@@ -83,7 +83,8 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 	return found
 }
 
-// checkQuota compares the usage with the quota of a profile, and returns the consequence.
+// checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning,
+// or neither.
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.part {
@@ -100,8 +101,8 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the usage of a home by statfs(2). It returns false unless the home is a file system of its own or has a
-// project quota: otherwise statfs describes the whole volume.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). data is the data directory. The second result is false
+// unless the home is a file system of its own or has a project quota: otherwise statfs describes the whole volume.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -116,7 +117,7 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds a directory with everything in it. It follows no link and enters no other mount.
+// addDir adds the directory name with everything in it to the usage. It follows no link and enters no other mount.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	d, err := in.SubSame(name)
 	if err != nil || depth > maxDepth {
@@ -153,7 +154,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	}
 }
 
-// addFile adds a file, once.
+// addFile adds a file to the usage. A file with several hard links is added only once.
 func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	if st.Nlink > 1 {
 		if s.linked[st.Ino] {
@@ -164,17 +165,17 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	s.bytes += max(leastFile, uint64(st.Blocks)*512)
 }
 
-// unnamedFiles finds files without a name that the processes of profiles have open: they take space too. The function that it returns adds
-// the files of one profile.
+// unnamedFiles prepares the search for deleted files that processes of profiles still have open, because these files take space
+// too. It returns a function that adds the files of one profile to s.
 func unnamedFiles(list []boot.Gateway) func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
 	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
-	all, _ := procusage.Read("/proc", nil) // without /proc nothing is found
+	all, _ := procusage.Read("/proc", nil) // without /proc, nothing is found
 	owners := roots.Owners(all)
 	return func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
-		// The kernel shows a user its own processes.
+		// Act as the profile's user: the kernel shows a user its own processes' files.
 		_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
 			for pid := range all {
 				if owners[pid] != w.Main || w.Main == 0 {

@@ -24,25 +24,25 @@ import (
 	"hinit/internal/pause"
 )
 
-// Culprit is a file that did not belong to the agent, and its owner. The process that created it is unknown.
+// Culprit is a file that Repair found with another owner than the agent. The process that created it is unknown.
 type Culprit struct {
 	Path string
 	UID  uint32 // the former owner
-	Err  string // why the agent does not own it now; "" if it does
+	Err  string // why the owner could not be changed; "" if it was
 }
 
 // Result is the outcome of [Repair].
 type Result struct {
 	client.Repair
 
-	Refused int64 // left alone on purpose: device nodes, and root's files with several names
+	Refused int64 // files that keep their owner on purpose: device nodes, and root's files with several hard links
 	Mounts  int64 // mount points that were not entered
 
-	Culprits []Culprit // the first ones found
-	Links    []string  // directories of the agent that are links, and so were skipped
+	Culprits []Culprit // the first mostCulprits files with another owner
+	Links    []string  // directories of the agent that were skipped because they are links
 }
 
-// String returns a line for the log.
+// String returns the result as one line for the log.
 func (r Result) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "ownership: %d of %d files and directories given to the agent's user in %.1f s", r.Changed, r.Seen, r.Seconds)
@@ -69,12 +69,12 @@ func (r Result) String() string {
 
 const (
 	mostCulprits = 10
-	// longestPause is the longest pause between two batches. A pause lasts as long as the batch before it, so that others get
-	// half of the disk's time.
+	// longestPause is the longest pause between two batches of files. A pause lasts as long as the batch before it, so that other
+	// programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
-	// hangPatience is how long a walk may take to end after its time is over.
+	// hangPatience is how long Repair waits for its walk to end after the time limit.
 	hangPatience = time.Second
-	// mostFailures is the number of failures without a success that ends the walk.
+	// mostFailures is the number of failures, without a single success, after which the walk ends.
 	mostFailures = 100
 )
 
@@ -85,19 +85,20 @@ var (
 	errNoChange = errors.New("no owner can be changed here")
 )
 
-// Repair gives the files in the agent's directories that belong to other users to the agent's user. The directories are cron,
-// profiles and pairing, and with o.Full all of the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It
-// is called when the gateways are up, and with o.OnlyProfiles for profiles that appear later. It uses the disk only while that is idle
-// (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
+// Repair finds files in the agent's directories that belong to other users, and gives them to the agent's user. These directories
+// are boot.AlwaysDirs, such as cron, profiles and pairing. With o.Full, Repair also checks boot.TargetedDirs, and all files of
+// the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up, and with o.OnlyProfiles
+// for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every few hundred
+// files, and opens only directories.
 //
-// It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. It skips device nodes.
-// It skips root's files with several names, because the agent could have linked a file that must stay root's. It gives them away
-// only if the kernel prevents users from creating such names (see [fsutil.HardLinksProtected]). A change of owner removes
-// set-user-ID bits.
+// It follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device
+// nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's.
+// Only if the kernel keeps users from creating such links does it give these files away (see [fsutil.HardLinksProtected]). A
+// change of owner removes set-user-ID bits.
 //
-// progress, which may be nil, is called from time to time, by one goroutine. Repair returns when it is done, when a budget of o
-// is used up, or when ctx ends. o.Say gets one line if there is anything to report. In a process that is not root, or can't
-// become the agent's user, it does nothing.
+// progress, which may be nil, is called from time to time, by one goroutine. Repair returns when it is done, when a limit of o is
+// reached, or when ctx ends. It calls o.Say with one line if there is anything to report. If the process is not root, or can't
+// become the agent's user, Repair does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
@@ -143,8 +144,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// withIdlePriority runs work on a thread with idle disk priority, if possible. It restores the thread afterwards, because a limit of
-// processes may prevent a new one.
+// withIdlePriority runs work on a thread that uses the disk only while it is idle, if the kernel allows that. It restores the
+// thread's priority afterwards and keeps the thread, because a process limit may prevent a new one.
 func withIdlePriority(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -156,13 +157,13 @@ func withIdlePriority(work func()) {
 	if failed == 0 {
 		_, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old)
 		if failed != 0 {
-			return // the runtime ends a thread that its goroutine still locks
+			return // the goroutine still locks this thread, so the runtime ends it
 		}
 	}
 	runtime.UnlockOSThread()
 }
 
-// repair is one call of Repair. The walk's goroutine owns all fields except shown.
+// repair is the state of one call of Repair. The walk's goroutine owns all fields except shown.
 type repair struct {
 	Options
 	progress func(client.Repair)
@@ -174,7 +175,7 @@ type repair struct {
 	shown    atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
 }
 
-// run does the walks. Its error says why the repair is incomplete.
+// run walks the directories that Repair must check. Its error says why the repair is incomplete.
 func (r *repair) run(ctx context.Context) error {
 	d, err := fsutil.OpenReal(r.Home, nil)
 	if err != nil {
@@ -215,8 +216,8 @@ func (r *repair) run(ctx context.Context) error {
 	return nil
 }
 
-// giveFormerFiles gives the agent all other files in the data directory that belong to the agent's former uid. Files of other users keep
-// their owners.
+// giveFormerFiles handles a change of the agent's uid: it gives the agent all other files in the data directory that belong to
+// the former uid. Files of other users keep their owners.
 func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	was, _ := boot.PendingRepair(d)
 	if was == 0 || was == r.walk.To.UID {
@@ -241,10 +242,11 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	return nil
 }
 
-// giveHomes walks the homes of the named profiles, nil for all. It skips missing homes, links and mounts. A tenant gets the files in its
-// home, and the home itself if that must be moved.
+// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts. A
+// profile that is a tenant, with a user of its own, gets the files in its home, and also the home itself if that has another
+// owner.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
-	all, err := d.Sub(boot.ProfilesDir) // it may be a mount
+	all, err := d.Sub(boot.ProfilesDir) // Sub opens it even if it is a mount
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
@@ -262,13 +264,14 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 			return err
 		}
 		if r.walk.Alone {
-			_, _ = all.Chmod(name, privateMode) // the walk has reported the failure already
+			_, _ = all.Chmod(name, privateMode) // ignore errors: the walk has already reported that it could not change the home
 		}
 	}
 	return nil
 }
 
-// giveTree walks a directory, which messages call name. It returns an error if the repair has to end.
+// giveTree walks the directory rel, which is called name in messages. With crossTop, rel itself may be a mount point. It returns
+// an error only if the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory = name
 	err := r.walk.Give(d, rel, crossTop)
@@ -287,9 +290,9 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	return nil
 }
 
-// pauseBetween counts, checks the limits and pauses between two batches.
+// pauseBetween is called between two batches of files. It reports the progress, checks the limits and pauses.
 func (r *repair) pauseBetween(ctx context.Context) error {
-	if ctx.Err() != nil { // Repair may have returned
+	if ctx.Err() != nil { // then Repair may have returned, so progress must not be called
 		return context.Cause(ctx)
 	}
 	r.publish(nil, false)
@@ -317,13 +320,13 @@ func (r *repair) addCulprit(path string, was uint32, err error) {
 	}
 }
 
-// publish publishes the result so far. err says why the repair is incomplete.
+// publish makes the result so far available to Repair. err says why the repair is incomplete; done says that the walk has ended.
 func (r *repair) publish(err error, done bool) {
 	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
 	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.Mounts, done
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	now := r.result // later appends do not change this result
+	now := r.result // a copy, because the walk continues to change r.result
 	r.shown.Store(&now)
 }

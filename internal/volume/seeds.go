@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	maxSeedSize = 1 << 20 // limits a template or an .env; they have a few kilobytes
+	maxSeedSize = 1 << 20 // largest template or .env file, in bytes; usual ones have a few kilobytes
 
-	// The mode of .env after every boot (steps 8 and 14).
+	// envMode is the mode of .env after every boot (contract, section 2.1, steps 8 and 14).
 	envMode = 0o600
 )
 
-// seeds creates the files that the agent expects (steps 11 to 14), as the agent's user.
+// seeds creates the files that the agent expects (contract, section 2.1, steps 11 to 14), as the agent's user.
 func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -56,8 +56,8 @@ func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the note about the install method, which older images left in homes that they shared with the host (step
-// 11).
+// removeStamp removes the file that records how the agent was installed, if older images have left it in a home that they shared
+// with the host (step 11).
 func (p *seeder) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
@@ -65,7 +65,8 @@ func (p *seeder) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether to create the file rel. It refuses a link, except a link to a file.
+// missing reports whether the file rel is missing and must be created. It refuses a link, unless the link leads to a regular
+// file.
 func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +77,7 @@ func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // resolved with the agent's identity, so root follows no link
+			target, err := os.Stat(p.Path(rel)) // resolved with the agent's identity, so that root never follows the link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
@@ -89,7 +90,8 @@ func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	return false
 }
 
-// seedFrom copies a template to a missing file (step 12).
+// seedFrom creates the file rel as a copy of the template source, if rel is missing (step 12). If mode is 0, the mode of the
+// template is used, without write permission for others.
 func (p *seeder) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
@@ -147,7 +149,7 @@ func (p *seeder) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	return nil
 }
 
-// addLine appends line to .env and removes empty assignments of the key.
+// addLine appends line, an assignment of the API key, to the .env with the content data. It removes empty assignments of the key.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
 	text := kept.WithoutKey(data)
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
@@ -157,7 +159,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// If the file itself is a mount, it can be written but not replaced. Then append the line: the last assignment counts.
+	// If .env itself is a mount, it can be written but not replaced. Then append the line: the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
@@ -176,7 +178,7 @@ func hasKey(data []byte) bool {
 	return false
 }
 
-// closeEnv makes .env private, at every boot (step 14).
+// closeEnv makes .env accessible only to its owner, at every boot (step 14).
 func (p *seeder) closeEnv(s *boot.Step, d *fsutil.Dir) {
 	info, err := d.Lstat(boot.EnvFile)
 	switch {

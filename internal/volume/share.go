@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// shareTime is how long the use of processors is measured, in this many steps.
+	// shareTime is how long the use of processors is measured. The time is divided into shareSteps steps.
 	shareTime  = time.Second
 	shareSteps = 4
-	// mostPasses limits the scans for processes that were started during the last scan.
+	// mostPasses limits how often setProcessors scans again for processes that were started during its last scan.
 	mostPasses = 10
 )
 
-// tenant sums up the processes of a profile's own user.
+// tenant is what was measured about the processes of a tenant, which is a profile with a user of its own.
 type tenant struct {
 	boot.Gateway
 	uid      uint32
 	used     float64 // processors
-	waits    bool    // a process of it was runnable
-	confined bool    // one of its processes may use only few processors
-	files    int     // room in the descriptor tables, at most twice the open descriptors
+	waits    bool    // one of its threads was waiting for a processor
+	confined bool    // one of its processes is already limited to a few processors
+	files    int     // total size of the file descriptor tables of its processes, at most twice the number of open descriptors
 }
 
-// shareResources finds profiles that take processors or ports from others. It gives a greedy profile fewer processors until the
-// profile uses less. It requests a restart of the gateway that holds most of the ports. It needs no capability: each step runs
-// as the user of the profile.
+// shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
+// until the profile uses less. It requests a restart of the gateway that holds most of the ports, if ports run out. It needs no
+// capability: each step runs as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
@@ -56,7 +56,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		return nil
 	}
-	confined := max(1, every.Count()/4) // processors of a profile that takes too many
+	confined := max(1, every.Count()/4) // number of processors for a profile that takes too many
 	for cpu, n := len(every)*64-1, 0; n < confined && cpu >= 0; cpu-- {
 		if every.IsSet(cpu) {
 			fewer.Set(cpu)
@@ -92,9 +92,10 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	return found
 }
 
-// greedyTenants returns the profiles that get only this number of processors. A profile is greedy if it uses more than its share
-// while another one waits and has less than half of its share. A confined profile stays greedy until it uses less than half of
-// its processors.
+// greedyTenants reports for each profile whether it may use only as many processors as the parameter processors says. A profile
+// is greedy if it uses more than its share while another one waits and gets less than half of its share. No profile becomes
+// greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses less than
+// half of its processors.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
@@ -112,7 +113,8 @@ func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*ten
 	return out
 }
 
-// localPorts returns the number of ports that the kernel may choose from, 0 if it does not report that.
+// localPorts returns how many ports the kernel may choose from for outgoing connections. It returns 0 if the kernel does not
+// report that.
 func localPorts() int {
 	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	first, last := 0, -1
@@ -120,8 +122,9 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile with the most file descriptors. It returns nil unless the open sockets may use three quarters of
-// the ports, and the descriptors of that profile could hold a quarter of them.
+// portHog returns the profile with the most file descriptors if it probably exhausts the ports. That is the case if the number of
+// open sockets is at least three quarters of the number of ports, and the profile's descriptors at least a quarter. Otherwise it
+// returns nil.
 func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
@@ -133,9 +136,10 @@ func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	return most
 }
 
-// measureProcesses sets the usage of each profile by its processes. fewer are the processors of a confined profile.
+// measureProcesses measures the processes of each profile for shareTime and records the result in all, which has the profiles by
+// their uid. fewer is the set of processors to which a greedy profile is confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
-	before, _ := procusage.Read("/proc", nil) // without /proc all usage is 0
+	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is measured as 0
 	now, begin := procusage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
 	for range shareSteps {
@@ -177,8 +181,9 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, fewer *unix.C
 	}
 }
 
-// setProcessors makes all processes of a user run on these processors only. The processes can't undo it
-// (internal/isolation/confine). Meanwhile this thread has that user's uid: with any other uid it would need CAP_SYS_NICE.
+// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo it
+// (internal/isolation/confine). Meanwhile this thread has that uid as its effective uid: with any other uid it would need
+// CAP_SYS_NICE.
 func setProcessors(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
@@ -204,6 +209,6 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 		}
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno == 0 {
-		runtime.UnlockOSThread() // else the thread ends with its goroutine
+		runtime.UnlockOSThread() // otherwise the thread stays locked and ends with its goroutine
 	}
 }

@@ -23,34 +23,35 @@ import (
 	"hinit/internal/guard"
 )
 
-// StepRecord records the inputs of successful boot steps, so that a step with the same inputs can be skipped. It records only
-// steps that have inputs and run as the agent. The agent could forge the record, but could skip only its own steps by that.
+// StepRecord records the inputs of successful boot steps, so that a step can be skipped at the next boot if its inputs are the
+// same. It only records steps that have inputs and run as the agent. The agent could forge the record, but only to have its own
+// steps skipped.
 //
-// Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read
-// in time count as changed.
+// Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read in
+// time count as changed.
 type StepRecord struct {
 	o       Options
 	version string
-	planted bool                     // the record comes from the image
+	planted bool                     // the record comes from the image, because this boot has filled the data directory
 	known   map[string]*recordedStep // by the key of the step
 
 	mu      sync.Mutex
-	env     []string // environment of the steps, without variables that don't matter
+	env     []string // environment of the steps, without ignoredVariables
 	steps   map[string]kept.Step
 	changed bool // the steps differ from the record
 }
 
-// recordedStep is a step that can be recorded.
+// recordedStep is a boot step that can be recorded.
 type recordedStep struct {
 	hook                boot.Hook
 	volume, vars, image []string      // its inputs
-	read                chan struct{} // closed when seal and now are set
-	seal                string        // see Options.sealed
-	now                 kept.Step     // hashes of inputs that this container doesn't change; empty if unknown
+	read                chan struct{} // closed when seal and now have been set
+	seal                string        // see Options.sealNumber
+	now                 kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
 }
 
-// NewStepRecord returns the record of boot steps that can be skipped because their inputs are the same. It begins to read the inputs of hooks
-// outside of the data directory, in one goroutine per hook. version is the version of hinit: after an update all steps run.
+// NewStepRecord returns a record for all hooks that have inputs. It starts to read the inputs outside of the data directory, in
+// one goroutine per hook. version is the version of hinit: after an update, all steps run. Call Load next.
 func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
 	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
@@ -65,19 +66,19 @@ func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
 	return m
 }
 
-// key identifies a hook.
+// key returns the key of a hook in the record. It depends on the hook's name, command and inputs.
 func key(h boot.Hook) string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
-// hashOf returns a hash of words.
+// hashOf returns a hash of a list of words.
 func hashOf(words ...string) string {
 	r := &inputHasher{sum: sha256.New()}
 	r.addWords(words...)
 	return hex.EncodeToString(r.sum.Sum(nil))
 }
 
-// readProgram hashes the inputs that nothing in this container changes.
+// readProgram hashes the inputs of a step that don't change while this container runs: the program and files of the image.
 func (m *StepRecord) readProgram(s *recordedStep) {
 	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
@@ -104,7 +105,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	}
 }
 
-// commandFiles returns the files that a hook's command names: the program, and its script.
+// commandFiles returns the files that are named in a hook's command: the program, and for example its script.
 func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
 	var files []string
 	for i, word := range h.Command {
@@ -122,15 +123,16 @@ func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
 	return files
 }
 
-// ignoredVariables are variables that change no result of a step. They differ between containers, or only hinit, gateways or the
-// dashboard read them.
+// ignoredVariables are variables that don't affect the result of a step. They differ between containers, or only hinit, gateways
+// or the dashboard read them.
 var ignoredVariables = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// matchesVariable reports whether a pattern (path.Match) matches the variable in kv.
+// matchesVariable reports whether one of the patterns (path.Match) matches the name of the variable kv, which has the form
+// NAME=VALUE.
 func matchesVariable(patterns []string, kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
@@ -139,8 +141,8 @@ func matchesVariable(patterns []string, kv string) bool {
 	})
 }
 
-// Load reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
-// the data directory from the image, see [Report]: then the image's record is used. Without a readable record, every step runs.
+// Load reads the record from the data volume. env is the environment of the steps. planted says that this boot has just filled
+// the data directory from the image; then Load uses the record in the image. Without a readable record, every step runs.
 func (m *StepRecord) Load(ctx context.Context, env []string, planted bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
@@ -168,7 +170,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, planted bool) {
 	m.steps = r.Steps
 }
 
-// within calls do with the data directory, as the agent, with a time limit.
+// within calls do with the open data directory, with the agent's identity and a time limit.
 func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
@@ -182,7 +184,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 	})
 }
 
-// currentHashes returns the present hashes of a step. ok is false if they are unknown.
+// currentHashes returns the current hashes of a step's inputs. ok is false if they can't be determined.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
 	select {
 	case <-s.read:
@@ -212,12 +214,12 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	return now, true
 }
 
-// variables returns the variables that a step reads: the variables named in its inputs, or all.
+// variables returns the variables in env that the step reads: the variables named in its inputs, or all if it names none.
 func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
 
-// unchanged reports whether a hook has succeeded with the present inputs.
+// unchanged reports whether a hook can be skipped, because it has already succeeded with the current inputs.
 func (m *StepRecord) unchanged(ctx context.Context, h boot.Hook) bool {
 	s := m.stepOf(h)
 	if s == nil {
@@ -230,7 +232,7 @@ func (m *StepRecord) unchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	now, ok := m.currentHashes(ctx, s)
-	if m.planted { // the files are the results of these steps
+	if m.planted { // the files in the data directory are the results of these steps, so only compare the other inputs
 		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
 			m.setHashes(key(h), now)
@@ -240,7 +242,7 @@ func (m *StepRecord) unchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd records the end of a hook; well says that it succeeded.
+// recordEnd updates the record after a hook has run. well says that the hook succeeded.
 func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, well bool) {
 	s := m.stepOf(h)
 	if s == nil {
@@ -277,11 +279,11 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 	return m.known[key(h)]
 }
 
-// Save is called after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced. If the record has
-// changed, it writes the record, without steps that are no longer configured. It does not sync the record: without it the steps
-// run once more.
+// Save writes the record to the data volume if it has changed, without steps that are no longer configured. It is called after
+// [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. Save does not sync the record: if the record
+// is lost, the steps just run once more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.within(ctx, func(d *fsutil.Dir) error { // errors are ignored, as before the hooks
+	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as when the mode was set before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})

@@ -20,7 +20,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Limits of reading the inputs of a step. A step with more inputs runs at every boot.
+// Limits for reading the inputs of a boot step, which are the files that it depends on. A step with more inputs runs at every
+// boot.
 const (
 	maxInputFiles = 20_000
 	inputTime     = 3 * time.Second
@@ -28,14 +29,14 @@ const (
 
 var errUnsure = errors.New("it cannot be told whether it has changed")
 
-// source reads the metadata of inputs, on the data volume or elsewhere.
+// source reads the metadata of input files, on the data volume or in the image.
 type source interface {
 	lstat(rel string) (fs.FileInfo, error)
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource reads the data directory and follows no link, because the agent can change links at any time. It keeps the last
-// directory open.
+// volumeSource reads inputs in the data directory. It follows no link, because the agent can change links at any time. It keeps
+// the last directory open for the next file.
 type volumeSource struct {
 	top, last *fsutil.Dir
 	rel       string // path of last
@@ -63,7 +64,7 @@ func (s *volumeSource) close() {
 	}
 }
 
-// imageSource reads files outside of the data volume, by absolute paths. It follows links.
+// imageSource reads inputs outside of the data volume, by absolute paths without the leading slash. It follows links.
 type imageSource struct{}
 
 func (imageSource) lstat(rel string) (fs.FileInfo, error) {
@@ -78,22 +79,22 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// inputHasher hashes metadata of files without opening them. The first hash has size and modification time in seconds, which stay the
-// same when an image is pulled. The second is exact on this host: nanoseconds, the inode number, and in the image the time of
-// change (ctime). On the volume the ctime is left out, because each change of owner changes it.
+// inputHasher hashes metadata of input files without opening them, into two hashes. sum covers the size and the modification time
+// in whole seconds, which stay the same when an image is pulled. exact is only valid on this host: it covers nanoseconds, the
+// inode number, and in the image also the ctime. On the volume the ctime is left out, because each change of owner changes it.
 type inputHasher struct {
 	ctx   context.Context //nolint:containedctx // of this reading only
 	src   source
 	sum   hash.Hash
 	exact hash.Hash
 	files int
-	where string // directory of the names, for messages
+	where string // directory to which names are relative, for messages
 
-	listed  string // the last listed directory, which "**" needs again
+	listed  string // the directory listed last, which "**" needs again
 	entries []fs.DirEntry
 }
 
-// list lists a directory, sorted by name.
+// list lists the directory rel, sorted by name.
 func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	if r.entries == nil || r.listed != rel {
 		r.listed = rel
@@ -102,8 +103,9 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// hashInputs returns hashes of all files that the patterns match in src: names, kinds, permissions, sizes, times, missing files, and
-// the exact part for this host. It fails if these can't be read reliably.
+// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. They cover names, types,
+// permissions, sizes and times, and that a file is missing. where is the directory to which names are relative. hashInputs fails
+// if a file can't be read reliably.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -115,14 +117,14 @@ func hashInputs(ctx context.Context, src source, patterns []string, where string
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// addWords adds words to the hash, with their lengths, so that different words never give the same hash.
+// addWords adds words to the hash, each with its length, so that different lists of words can't have the same hash.
 func (r *inputHasher) addWords(words ...string) {
 	for _, w := range words {
 		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash
 	}
 }
 
-// addFile adds a regular file to the hashes.
+// addFile adds the metadata of a regular file to both hashes.
 func (r *inputHasher) addFile(rel string, info fs.FileInfo) {
 	r.addWords("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
 	st := fsutil.Stat(info)
@@ -136,8 +138,8 @@ func splitPattern(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' })
 }
 
-// matchPattern matches a pattern from the directory rel on. A component is a name, a glob (path.Match), or "**" for any number of
-// directories.
+// matchPattern adds all files below the directory rel that match rest, the remaining components of a pattern. A component is a
+// name, a glob (path.Match), or "**" for any number of directories.
 func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
 		return fmt.Errorf("%w: it took longer than %s", errUnsure, inputTime)
@@ -189,7 +191,7 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	return nil
 }
 
-// addTree adds rel, and all files in it.
+// addTree adds the file rel, or the directory rel with everything in it.
 func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
@@ -230,12 +232,13 @@ func (r *inputHasher) readError(rel string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.where, rel), err)
 }
 
-// wrongTypeError returns the error for a file that can't be compared, such as a socket or a link that leads outside.
+// wrongTypeError returns the error for an input that can't be compared because of its type, such as a socket or a link.
 func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// splitInputs separates inputs into paths beneath the data directory (made relative to it), names of variables, and other paths.
+// splitInputs divides the inputs of a step into paths below the data directory home (made relative to it), names of environment
+// variables, and all other paths.
 func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {
@@ -264,19 +267,19 @@ func overlap(a, b string) bool {
 			return false
 		}
 	}
-	return true // one is above the other
+	return true // one path contains the other
 }
 
-// sealedOn is a file system on which examining each file of the image takes long, because each needs a message to a program
-// (fuse(4)).
+// sealedOn is a type of file system on which examining every file of the image takes long. Each file needs a message to a program
+// there (fuse(4)).
 const sealedOn = "fuse.fuse-overlayfs"
 
-// sealNumber returns the build number of the image if nothing beneath o.Image.Install has changed since the build; else "".
-// mounts is the table of mounts (proc(5), mountinfo).
+// sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build, else "". Then
+// the files there need not be examined. The parameter mounts is the content of /proc/self/mountinfo (proc(5)).
 //
-// The build creates the file o.Image.Seal last. On an overlay, a change beneath a directory creates the directory anew in the
-// layer of the change. So the ctime of the directory is then later than the ctime of the seal. The table shows mounts beneath
-// the directory. On other file systems, every file is examined.
+// The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory again
+// in the layer of the change. Then the ctime of the directory is later than the ctime of the seal. A mount below the directory is
+// found in mounts. On other file systems than sealedOn, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -285,7 +288,7 @@ func (o Options) sealNumber(mounts string) string {
 		if len(of) == 0 || len(at) < 5 {
 			return ""
 		}
-		switch point := at[4]; { // a blank would be \040 there, but no path that matters here has one
+		switch point := at[4]; { // mountinfo shows a blank as \040, but no path that matters here has one
 		case point == "/":
 			on = of[0]
 		case beneath(point, o.Image.Install), beneath(o.Image.Install, point), beneath(o.Image.Seal, point):
@@ -300,7 +303,7 @@ func (o Options) sealNumber(mounts string) string {
 	if err != nil || fsutil.Stat(install).Ctim.Nano() > fsutil.Stat(seal).Ctim.Nano() {
 		return ""
 	}
-	number, _ := os.ReadFile(o.Image.Seal) // without it, every file is examined
+	number, _ := os.ReadFile(o.Image.Seal) // if this fails, every file is examined
 	return string(number)
 }
 

@@ -17,14 +17,15 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that
-// owns its home.
+// assignUIDs assigns a uid to each tenant, which is a profile with a user of its own. homes has the current owner of every home,
+// by profile. A tenant keeps the uid that owns its home.
 //
-// After a copy, several homes have one owner. The home whose name hashes to the uid keeps it, else the first of the others; the
-// profile named last comes last. A tenant without a uid gets the first free one, from a hash of its name on. So a removed
-// profile that comes back usually gets its old uid. reserved reports whether a uid belongs to another user.
+// If a home was copied, several homes may have the same owner. Then the home whose name hashes to this uid keeps it, else the
+// first of the others, and the profile last only if no other can. A tenant without a uid gets the first free uid, starting from a
+// hash of its name. So a profile that was removed and comes back usually gets its old uid. reserved reports whether a uid belongs
+// to another user.
 //
-// A profile is missing in the result if it is no tenant, or if all uids are taken.
+// The result has no entry for a profile that is no tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
 	if !t.On || t.UIDs.Size() < 2 {
@@ -32,12 +33,12 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Includes(name) })
 	users := uint32(t.UIDs.Size() - 1)
-	first := func(name string) uint32 { // the first candidate for a name
+	first := func(name string) uint32 { // offset of the first uid to try for a name
 		hash := fnv.New32a()
 		_, _ = hash.Write([]byte(name)) // never fails
 		return hash.Sum32() % users
 	}
-	rank := func(name string) int { // the lowest keeps the uid
+	rank := func(name string) int { // among homes with the same owner, the lowest rank keeps the uid
 		switch {
 		case homes[name] == t.UIDs.First+1+first(name):
 			return 0
@@ -48,7 +49,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, name := range names {
-		if uid := homes[name]; t.HasUID(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
+		if uid := homes[name]; t.HasUID(uid) && !taken[uid] { // of several homes with the same owner, only the first keeps the uid
 			assigned[name], taken[uid] = uid, true
 		}
 	}
@@ -67,8 +68,9 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	return assigned
 }
 
-// OwnersOf returns the uids of all tenants, see assignUIDs, and the present owners of all homes. d is the directory of the homes; it may
-// act with the agent's identity.
+// OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
+// directory of the homes; it may act with the agent's identity. last is the profile that gives way if several homes have the same
+// owner.
 func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	var names []string
@@ -86,13 +88,14 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[st
 	return assignUIDs(t, homes, last, reserved), homes, err
 }
 
-// reserved reports whether a uid has an entry in /etc/passwd.
+// reserved reports whether a uid belongs to a user in /etc/passwd.
 func reserved(uid uint32) bool {
 	user, err := account.Lookup("", strconv.FormatUint(uint64(uid), 10))
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner returns the owner for a profile's home and its files. tenant reports whether it is the profile's own user.
+// HomeOwner returns the user to whom a profile's home and its files must belong. tenants has the uids of all tenants. tenant
+// reports whether this is a user of the profile's own.
 func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -102,14 +105,15 @@ func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fs
 	return to, tenant
 }
 
-// privateMode gives access to a home to its owner only.
+// privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome gives the home of a profile, in d, to a user: first all files in it, then the home itself. So if the home has the new
-// owner, the move is complete; an interrupted move is repeated. w counts the results; with w.DryRun nothing changes.
+// MoveHome gives the home of a profile, in the directory d, to another user, the parameter to. It changes first all files in the
+// home, then the home itself. So when the home has the new owner, the move is complete, and an interrupted move is repeated.
+// tenant says that the user is the profile's own. w counts the results; with w.DryRun nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.Alone, w.TopLast = to, tenant, true
-	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of one profile into another
+	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of other profiles here
 		w.Copied = fsutil.UID(info)
 	}
 	err := w.Give(d, profile, false)
@@ -119,11 +123,12 @@ func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *ow
 	return err
 }
 
-// moveTime limits how long the boot, or the start of a gateway, waits for the moves of homes.
+// moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes moves the homes that need another owner, for moveTime; the repair in the background does the rest. Then it removes other
-// users' access to the agent's files. If a profile is about to start, only its home is moved, because other gateways may run.
+// moveHomes gives each home that has the wrong owner to the right user. It stops after moveTime; the repair in the background
+// does the rest. Then it removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home
+// of this profile, which is about to start, because gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
 	d, err := fsutil.OpenReal(o.Home+"/"+boot.ProfilesDir, nil)
@@ -159,8 +164,8 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	removeOtherAccess(o, tenants)
 }
 
-// removeOtherAccess removes other users' access to the agent's files in the data directory and in homes that belong to the agent.
-// Tenants keep the right to pass through the directory to their own homes.
+// removeOtherAccess removes other users' access to the agent's files in the data directory, and to homes that belong to the
+// agent. Tenants may still pass through the data directory to their own homes.
 func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	d, err := fsutil.OpenDir(o.Home, o.Agent)
 	if err != nil {
@@ -169,7 +174,7 @@ func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 	defer d.Close()
 	set := func(rel string, clear, add fs.FileMode) {
 		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == o.Owner().UID {
-			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // anything other than a file or directory is left alone
+			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // Chmod leaves everything alone that is not a file or directory
 		}
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {

@@ -1,5 +1,5 @@
-// Package wholefile reads and replaces whole regular files, for programs outside PID 1. It follows symbolic links as other programs
-// do. So root must not use it below a directory of an agent: package fsutil is for that. It owns no goroutine.
+// Package wholefile reads and replaces whole regular files, for programs other than PID 1. It follows symbolic links. So root
+// must not use it below a directory that an agent can write; package fsutil is for that. It owns no goroutine.
 package wholefile
 
 import (
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a regular file. Any program that can write to the directory can put a FIFO or a device there, which would block or never
-// end. flags and mode are as in [os.OpenFile].
+// Open opens a regular file, and returns an error for any other type of file without waiting. A program that can write to the
+// directory could put a FIFO or a device there, which would block or never end. flags and mode are as in [os.OpenFile].
 func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, mode)
 	if err != nil {
@@ -27,7 +27,7 @@ func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Read reads a regular file. A file with more than most bytes is an error.
+// Read returns the content of a regular file. If the file has more than most bytes, Read returns an error.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -41,7 +41,8 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Replace replaces a file by content atomically. The file survives the end of this process, but may not survive a crash of the machine.
+// Replace replaces the file at path atomically with the given content and mode: it writes a temporary file in the same directory
+// and renames it. The new content may be lost if the machine crashes, because it isn't synced.
 func Replace(path string, content io.Reader, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -52,7 +53,7 @@ func Replace(path string, content io.Reader, mode fs.FileMode) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is the one to report
+		_ = os.Remove(f.Name()) // ignore this error: the first one is reported
 	}
 	return err
 }

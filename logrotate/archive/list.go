@@ -14,7 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// List is the writer's list of a log's archives. The caller locks it, and sets the file-system identity.
+// List is the list of a log's archives that the writer of the log keeps. The caller guards it with a lock, and sets the
+// file-system identity.
 type List struct {
 	Dir string // directory of the archives
 
@@ -22,20 +23,20 @@ type List struct {
 	newest time.Time
 }
 
-// Limits say which archives to keep.
+// Limits say which archives [List.Prune] keeps.
 type Limits struct {
 	Archives int
 	MaxAge   time.Duration // 0: any age
-	Room     int64         // bytes of all archives together; negative: no limit
+	Room     int64         // total size of all archives in bytes; negative: no limit
 }
 
-// Read fills the list from the directory. An unreadable directory counts as empty. It removes archives that an init left half
-// compressed.
+// Read reads the list from the directory. It also removes half-written compressed archives, which an interrupted compression has
+// left. If the directory can't be read, the list is empty.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
-			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the archive itself still exists and is compressed later
+			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
 		}
 	}
 	l.names, l.newest = Plain(among(names)), time.Time{}
@@ -45,7 +46,7 @@ func (l *List) Read() error {
 	return err
 }
 
-// Add makes the file at path an archive: it renames it, within the directory, to a name that no archive has or had.
+// Add renames the file at path, within its directory, to the name of a new archive. It chooses a name that no archive has or had.
 func (l *List) Add(path string, now time.Time) error {
 	for t := next(l.newest, now); ; t = next(t, now) {
 		name := Name(t)
@@ -79,7 +80,8 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 // Empty reports whether the list has no archive.
 func (l *List) Empty() bool { return len(l.names) == 0 }
 
-// RemoveOldest removes the oldest archive in both forms. A missing file is no error. The list must not be empty.
+// RemoveOldest removes the oldest archive, both its compressed and its uncompressed form. A missing file is no error. The list
+// must not be empty.
 func (l *List) RemoveOldest() error {
 	for _, form := range Forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
@@ -95,7 +97,7 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// affordable returns how many of the newest archives fit into room bytes.
+// affordable returns how many archives, counted from the newest, fit into room bytes.
 func (l *List) affordable(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range Forms(name) {
@@ -111,7 +113,7 @@ func (l *List) affordable(room int64) int {
 	return len(l.names)
 }
 
-// Expired reports whether the oldest archive is older than age; never for age 0.
+// Expired reports whether the oldest archive is older than age. For age 0 it returns false.
 func (l *List) Expired(age time.Duration, now time.Time) bool {
 	if age <= 0 || l.Empty() {
 		return false

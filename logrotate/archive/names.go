@@ -1,8 +1,9 @@
-// Package archive names, lists and removes the rotated files of a log. It also knows how a line of a log begins. Package logrotate writes these files, and package reader reads them.
+// Package archive names, lists and removes the rotated files of a log. It also knows how a line of a log begins. Package
+// logrotate writes these files, and package reader reads them.
 //
-// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it. The suffix is ".u" when
-// s6-log left it unfinished, and ".gz" follows when it is compressed. While an archive is compressed both forms exist, and count
-// once. Names ascend, also after a step back of the clock.
+// An archive is named after the time of its rotation, for example "@400000006b00e1dd1213c744.s", as with s6-log. The suffix is
+// ".u" if s6-log left it unfinished, and ".gz" follows if it is compressed. While an archive is being compressed, both forms
+// exist and count as one archive. A newer archive always has a greater name, even if the clock was set back.
 //
 // All functions may wait for a disk. None starts a goroutine.
 package archive
@@ -16,9 +17,9 @@ import (
 )
 
 const (
-	// Current is the base name of the file that is being written.
+	// Current is the base name of the log file that is being written.
 	Current = "current"
-	// StampLayout is the time at the beginning of a line, local time. Two spaces follow.
+	// StampLayout is the layout of the local time at the beginning of a line. Two spaces follow it.
 	StampLayout = time.DateTime + ".000000000"
 	// StampLen is the length of the timestamp and the two spaces.
 	StampLen = len(StampLayout) + 2
@@ -31,13 +32,14 @@ const (
 	ours    = ".s" // suffix of an archive
 	foreign = ".u" // suffix of an archive that s6-log left unfinished
 
-	// Packed follows the suffix of a compressed archive.
+	// Packed is added to the name of an archive that is compressed.
 	Packed = ".gz"
-	// Partial follows Packed while the compressed archive is written.
+	// Partial is added after Packed while the compressed archive is being written.
 	Partial = ".tmp"
 )
 
-// Time returns the time of rotation in the name of an archive. The name must be without [Packed].
+// Time returns the time of rotation from the name of an archive, which must be without [Packed]. The second result is false if
+// name is not the name of an archive.
 func Time(name string) (time.Time, bool) {
 	if len(name) != labelLen+len(ours) || name[0] != '@' || name[labelLen:] != ours && name[labelLen:] != foreign {
 		return time.Time{}, false
@@ -49,10 +51,10 @@ func Time(name string) (time.Time, bool) {
 	return t, true
 }
 
-// Name returns the name of an archive that was made at t.
+// Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + ours }
 
-// next returns a time for the name of an archive made at now. It is always later than last, the time of the newest archive.
+// next returns the time that names an archive rotated at now. It is always later than last, the time of the newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -60,13 +62,13 @@ func next(last, now time.Time) time.Time {
 	return now
 }
 
-// is reports whether name is the name of an archive, in one of its forms.
+// is reports whether name is the name of an archive, compressed or not.
 func is(name string) bool {
 	_, ok := Time(strings.TrimSuffix(name, Packed))
 	return ok
 }
 
-// among returns the archives in names, oldest first, each once.
+// among returns the archives in names, oldest first, each archive once.
 func among(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !is(name) })
 	slices.Sort(names) // the compressed form sorts after the other one
@@ -83,5 +85,5 @@ func Plain(names []string) []string {
 	return names
 }
 
-// Forms returns the two possible names of an archive, the uncompressed one first. While it is being compressed both exist.
+// Forms returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being compressed.
 func Forms(name string) [2]string { return [2]string{name, name + Packed} }

@@ -1,5 +1,5 @@
-// Package gzipped decides when the archives of logs are compressed: one log after the other, a while after their rotation.
-// Package packer compresses them, and package reader reads them.
+// Package gzipped decides when the archives (the rotated files) of logs are compressed: one log after the other, a while after
+// their rotation. Package packer does the compression, and package reader reads compressed archives.
 //
 // A [Compressor] owns one goroutine while there is work.
 package gzipped
@@ -15,34 +15,36 @@ import (
 	"hinit/internal/pause"
 )
 
-// Most is the default for the size of an archive, decompressed, that package reader reads.
+// Most is the default limit, in bytes, for the decompressed size of an archive that package reader reads.
 const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// Packing returns the directory of the archives, and the largest size in bytes that is compressed; 0 compresses none.
+	// Packing returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means that none
+	// is compressed.
 	Packing() (dir string, most int64)
-	// Packed is called with the result: nil when all archives that are old enough are compressed.
+	// Packed is called after a compression. err is nil if all archives that are old enough are compressed.
 	Packed(err error)
 }
 
-// Archives names the archives of one log for a [Packer].
+// Archives tells a [Packer] which archives of one log to compress.
 type Archives struct {
 	Dir  string
-	Most int64 // archives with more bytes are not compressed
+	Most int64 // archives with more bytes than this are not compressed
 }
 
-// Result tells how the compression of one log's archives went.
+// Result is the outcome of compressing one log's archives.
 type Result struct {
 	Again bool   // some archives are still too young
 	Error string // "" for none
 }
 
-// Packer compresses the archives of logs, except archives younger than young. It returns a result for each log, or an error. It
-// stops when ctx ends.
+// Packer compresses the archives of logs, except archives rotated less than young ago. It returns a result for each log, in the
+// same order, or an error. It stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)
 
-// Compressor collects requests and has a Packer compress the archives. Its methods may be called from any goroutine.
+// Compressor collects logs whose archives must be compressed, and calls a Packer for them. Its methods may be called from any
+// goroutine.
 type Compressor struct {
 	pack   Packer
 	period time.Duration
@@ -55,14 +57,14 @@ type Compressor struct {
 	busy  bool       // a goroutine is handling the queue
 }
 
-// New returns a compressor that leaves archives younger than period alone.
+// New returns a compressor that calls pack, and leaves archives alone until they are older than period.
 func New(pack Packer, period time.Duration) *Compressor {
 	c := &Compressor{pack: pack, period: period}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// Request asks for the compression of l's archives. It doesn't block.
+// Request requests that the archives of l are compressed. It doesn't block.
 func (c *Compressor) Request(l Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +78,7 @@ func (c *Compressor) Request(l Log) {
 	}
 }
 
-// End cancels the work. It doesn't wait; call Wait for that.
+// End cancels the compression and all requests. It doesn't wait; call Wait for that.
 func (c *Compressor) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,8 +1,10 @@
-// Package packer compresses the archives of logs, in a process that PID 1 starts for a [gzipped.Compressor].
+// Package packer compresses the archives (the rotated files) of logs. It runs in a process that PID 1 starts for a
+// [gzipped.Compressor].
 //
 // At every moment, also after a crash, an archive exists in at least one of its two forms. Compressing takes at most a quarter of
-// a core. It needs no lock against a process that prunes: the compressed file gets its name when it is complete, then the
-// original is removed. If the original was pruned meanwhile, the compressed file is removed too. The package owns no goroutine.
+// a core. Another process may prune archives at the same time, without a lock. The compressed file gets its name only when it is
+// complete, and then the original is removed. If the original was pruned meanwhile, the compressed file is removed too. The
+// package owns no goroutine.
 package packer
 
 import (
@@ -35,11 +37,11 @@ const (
 	packRest  = 3
 )
 
-// errAbandoned ends the compression of an archive that was removed, or that Pack may not finish.
+// errAbandoned means that an archive is not compressed after all, because it was removed, is too large, or the context has ended.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of the given logs, except archives younger than young. It opens files with the identity of actor.
-// It returns a result for each log, and stops when ctx ends.
+// Pack compresses the archives of the given logs, except archives rotated less than young ago. It opens files with the identity
+// of actor. It returns a result for each log, in the same order, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.In(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
@@ -49,7 +51,7 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 	return results
 }
 
-// packer is one call of Pack.
+// packer is the state of one call of Pack.
 type packer struct {
 	actor *fsutil.Actor // waits for a turn before each operation
 	young time.Duration
@@ -71,7 +73,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 		if ctx.Err() != nil {
 			return r
 		}
-		// After a step back of the clock an archive may have a time in the future. That does not make it young.
+		// If the clock was set back, an archive may have a time in the future. That does not make it young.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue
@@ -107,7 +109,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if st.Size() > most {
 			return errAbandoned
 		}
-		// an earlier init was killed while it compressed
+		// remove the rest of an interrupted compression: an earlier packer may have been killed
 		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -123,7 +125,9 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if err := parent.Rename(part, whole); err != nil {
 			return err
 		}
-		_ = parent.SyncName(whole) // the compressed form must be on disk before the original is removed; not every file system can do that
+		// The compressed file must be on the disk before the original is removed. Not every file system can do that, so ignore
+		// errors.
+		_ = parent.SyncName(whole)
 		err = parent.Remove(from)
 		if errors.Is(err, fs.ErrNotExist) { // pruned meanwhile
 			_ = parent.Remove(whole)
@@ -143,7 +147,7 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 	return st, err
 }
 
-// copy compresses in into out, and syncs out.
+// copy compresses in, whose status is st, into out, and syncs out.
 func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
@@ -174,7 +178,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 	})
 }
 
-// chunk compresses the next part of in. It fails when in has been removed.
+// chunk compresses the next part of in. It returns errAbandoned if in was removed.
 func (p *packer) chunk(in, out *os.File) error {
 	if st, err := in.Stat(); err != nil || system(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
@@ -192,11 +196,11 @@ func (p *packer) chunk(in, out *os.File) error {
 
 func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
 
-// originMark begins a field of the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A follower that has
-// the original open recognizes its compressed form by it, and doesn't read the lines twice.
+// originMark begins a field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A reader that
+// follows the log may have the original open. By this field it recognizes the compressed form and doesn't read the lines twice.
 var originMark = []byte{'h', 'i', 16, 0}
 
-// Origin returns the gzip header field for an archive that is compressed from the file of st.
+// Origin returns the gzip header field for an archive that was compressed from the file with the status st.
 func Origin(st os.FileInfo) []byte {
 	sys := system(st)
 	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)

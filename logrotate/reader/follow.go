@@ -1,5 +1,5 @@
 // Package reader reads the logs that package logrotate writes: the history with its archives, and new lines as they are written.
-// It is for clients; PID 1 does not link it.
+// It is for client programs; PID 1 does not contain it.
 //
 // While any call of [Read] follows a log, two goroutines serve all these calls in the process. The goroutines share one instance
 // of inotify and end with the last call.
@@ -21,46 +21,50 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Options say which lines [Read] emits.
+// Options selects the lines that [Read] emits.
 type Options struct {
 	// Dir is the directory of [archive.Current] and its archives. Neither Dir nor a file in it may be a symbolic link.
 	Dir string
 	// N is the number of last lines to emit, including lines in archives; -1 means all.
 	N int
-	// Since leaves out older lines. Read goes as far back in the archives as needed.
+	// If Since is set, Read leaves out lines with an earlier timestamp. It goes as far back in the archives as needed.
 	Since time.Time
-	// Previous includes the archives when N is -1 and Since isn't set.
+	// Previous makes Read begin with the oldest archive when N is -1 and Since isn't set. Without it, Read begins with the
+	// current file.
 	Previous bool
 	// Follow makes Read continue with new lines until ctx ends.
 	Follow bool
-	// Read calls Caught after the history and before the new lines. An error ends Read, which returns it. Caught may be nil.
+	// Read calls Caught after the last existing line and before the first new line. If Caught returns an error, Read ends and
+	// returns it. Caught may be nil.
 	Caught func() error
-	// Read calls Missing where lines are missing, because an archive cannot be read or files were removed too early. The call
-	// replaces the line that Read would emit. An error ends Read, which returns it. Missing may be nil.
+	// Read calls Missing at a place where lines are missing, because an archive can't be read or files were removed too early.
+	// why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil, Read emits a line about
+	// an archive that can't be read.
 	Missing func(why string) error
 	// MaxLine is the length of the longest line; Read emits a longer line in pieces. 0 means a megabyte.
 	MaxLine int
-	// MaxArchive limits the decompressed bytes that are read of an archive. 0 means 256 MB.
+	// MaxArchive is the largest decompressed size, in bytes, of an archive that is read. 0 means 256 MB.
 	MaxArchive int64
 }
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10 // bytes per read
+	readSize       = 64 << 10 // bytes to read at a time
 )
 
 // Read calls emit with the history that o selects, oldest line first. With Follow it then emits every new line, across rotations,
-// without a gap or a duplicate. A line has its timestamp and no newline, and is valid until emit returns. An error of emit ends
-// Read, which returns it.
+// without a gap or a duplicate. A line includes its timestamp but no newline, and is valid until emit returns. If emit returns an
+// error, Read ends and returns it.
 //
-// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. Read
-// follows the name of a directory or file that is replaced, and starts again in a truncated file. The end of ctx is no error.
-// Lines can be missing only if archives are removed before Read reads them, or if they are unreadable. Then Read emits a line
-// without a timestamp in their place. Without Follow it also returns an error at the end.
+// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. If a
+// directory or file is replaced, Read continues with the new one of that name. It starts again at the beginning of a truncated
+// file. When ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them.
+// In place of an archive that can't be read, Read emits a line without a timestamp. Without Follow it also returns an error at
+// the end.
 //
-// Read blocks. It needs memory for one line, and reads no more than necessary, except that it decompresses the first archive from
-// its beginning. It opens everything with the permissions of as, which the caller must set. Root shows log directories with the
-// agent's permissions, because the agent can put links there. Read follows no link beneath the parent of Dir: the error wraps
+// Read blocks. It needs memory for one line only, and reads no more than necessary, except that it decompresses the first archive
+// from its beginning. It opens all files with the permissions of as, which must not be nil. Root passes the agent's permissions,
+// because the agent can put links into its log directories. Read follows no link beneath the parent of Dir: the error wraps
 // [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
@@ -86,7 +90,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether the path of a log directory exists, as far as the actor can see. It may be a file of any kind.
+// Exists reports whether a file of any kind exists at dir, the path of a log directory, as far as the actor as can see.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
@@ -100,10 +104,10 @@ type reader struct {
 	packed  unpacker
 
 	file  *os.File // current file, nil for none
-	at    int64    // offset behind the last emitted line
+	at    int64    // offset in file after the last emitted line
 	carry []byte   // the unfinished line at that offset
 	known string   // newest archive that Read has handled
-	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that is not skipped
+	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that is not
 
 	broken map[string]error // why an archive cannot be read, by name
 }
@@ -111,7 +115,7 @@ type reader struct {
 func (r *reader) run(ctx context.Context) error {
 	var hint *watch
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir, &watches, pollEvery) // before the history is read, so that no later change is missed
+		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that no later change is missed
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
@@ -158,7 +162,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// currentReplaced reports whether the name "current" now means another file.
+// currentReplaced reports whether the name "current" now belongs to another file than r.file.
 func (r *reader) currentReplaced() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -166,7 +170,7 @@ func (r *reader) currentReplaced() (bool, error) {
 	}
 	f, err := open(r.dir, archive.Current)
 	if err != nil {
-		// Either a rotation is in progress, or the file was removed: the writer may still use the open file.
+		// Either a rotation is in progress, or the file was removed. The writer may still use the open file, so stay with it.
 		return false, nil
 	}
 	defer f.Close()
@@ -174,8 +178,8 @@ func (r *reader) currentReplaced() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance continues from the end of the old file to the next current file, and emits the archives between the two. It reports
-// whether a current file exists.
+// advance moves on from the old file to the new current file, and emits the archives between the two. It reports whether a
+// current file exists.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
@@ -196,12 +200,13 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if old != nil {
-		defer old.Close() // until then its inode number can't be reused, so the comparison below is reliable
+		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// Archives up to r.known, and up to the old file itself, are older than the old file. If the old file is none of them, it was
-	// removed or pruned.
+	// All archives up to r.known, and the archive that the old file has become, were already read. If the old file is in no
+	// archive, it was removed or pruned.
 	var next []string
-	found := old == nil || slices.Contains(archives, r.known) // pruning removes the oldest first: if r.known exists, all later archives do
+	// Pruning begins with the oldest archive: if r.known exists, so do all later ones.
+	found := old == nil || slices.Contains(archives, r.known)
 	for _, name := range archives {
 		if name <= r.known {
 			continue
@@ -227,7 +232,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	return r.file != nil, nil
 }
 
-// emitArchive emits the lines of an archive from offset skip. A missing archive counts as empty.
+// emitArchive emits the lines of the archive called name, from the offset skip. A missing archive counts as empty.
 func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.emitBroken(name)
@@ -246,7 +251,7 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 	return err
 }
 
-// emitOpenArchive emits the lines of the open archive f from offset skip.
+// emitOpenArchive emits the lines of the open archive f from the offset skip. packed says that f is compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
@@ -263,7 +268,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	return r.emitUnfinished()
 }
 
-// drain emits the lines from r.at to the end of the file. An unfinished line waits in r.carry.
+// drain emits the lines from r.at to the end of r.file. An unfinished line stays in r.carry.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -285,13 +290,13 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// emitComplete emits the complete lines of b, which continues r.carry.
+// emitComplete emits the complete lines of r.carry followed by b. An unfinished line at the end stays in r.carry.
 func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			if r.carry = append(r.carry, b...); len(r.carry) > r.o.MaxLine {
-				return r.emitUnfinished() // emit a piece of a long line
+				return r.emitUnfinished() // the line is too long, so emit it in pieces
 			}
 			break
 		}
@@ -310,8 +315,8 @@ func (r *reader) emitComplete(b []byte) error {
 	return nil
 }
 
-// handleShrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied
-// the file. emptied reports which.
+// handleShrunk handles a file that may have become shorter than the part that was read. Either the writer has removed half a
+// line, or a process has emptied the file. emptied reports whether the file was emptied.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -349,8 +354,8 @@ func (r *reader) emitLine(line []byte) error {
 	return r.emitErr
 }
 
-// Split separates a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes local
-// time. ok is false for a line without a time; then message is the whole line.
+// Split separates a line from [Read] into its time and the text of the service. The file doesn't record a time zone, so Split
+// assumes local time. ok is false for a line without a time; then message is the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
 		return time.Time{}, line, false

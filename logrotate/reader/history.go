@@ -14,7 +14,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// history emits the existing lines that Options select. Afterwards r stands at the end of the current file.
+// history emits the existing lines that the options select. Afterwards r is positioned at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.openCurrent()
 	if err != nil {
@@ -58,8 +58,8 @@ func (r *reader) unreadError() error {
 	return errors.Join(errs...)
 }
 
-// recordUnreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of
-// emit does not count.
+// recordUnreadable reports whether err means that the archive called name can't be read, and then records it. The end of ctx or
+// an error of emit does not count.
 func (r *reader) recordUnreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -68,7 +68,7 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 	return true
 }
 
-// emitBroken emits a line in place of an archive that cannot be read.
+// emitBroken emits a line in place of the archive called name, which can't be read, or calls Options.Missing.
 func (r *reader) emitBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
 	if r.o.Missing != nil {
@@ -79,8 +79,8 @@ func (r *reader) emitBroken(name string) error {
 	return r.emitErr
 }
 
-// findStart finds the beginning of the requested history: the index of its first archive (len(archives) means the current file),
-// and the offset in that file.
+// findStart finds where the requested history begins: first is the index of its first archive, or len(archives) for the current
+// file. skip is the offset in that archive or file.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -90,7 +90,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		case r.o.Since.IsZero():
 			return len(archives), 0, nil
 		}
-		// The time in the name of an archive is not before its last line.
+		// An archive is named after its rotation, so its last line is not later than that time.
 		for first = len(archives); first > 0; first-- {
 			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
@@ -107,7 +107,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // the archive was pruned, and so were all older ones
+			break // the archive was pruned meanwhile, and so were all older ones
 		}
 		if err == nil {
 			before := need
@@ -128,8 +128,8 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n
-// lines of hinit can have. A process may truncate f meanwhile.
+// lastLinesOf finds the last n lines of the uncompressed file f. offset is their beginning, and missing is how many lines f has
+// too few. It reads no more bytes than n lines that hinit writes can have. If f is truncated meanwhile, it starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -144,7 +144,7 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // the lines are longer than hinit writes them: read the whole file
+		if from > 0 && missing > 0 { // the file has lines longer than hinit writes, so emit all that was read
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -153,12 +153,12 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 	}
 }
 
-// lastLines returns the offset of the last n lines within the first end bytes of f, and the number of lines that f lacks. An
-// unfinished line at the end counts.
+// lastLines finds the last n lines within the first end bytes of f. offset is their beginning, and missing is how many lines f
+// has too few. An unfinished line at the end counts as a line. buf is used for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
-		stop, newlines = end, 1 // n is 0: skip everything except an unfinished line
+		stop, newlines = end, 1 // n is 0, so skip everything except an unfinished line
 	}
 	for stop > 0 {
 		begin := max(0, stop-int64(len(buf)))
@@ -184,8 +184,8 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 	return 0, min(newlines, max(n, 0)), nil
 }
 
-// openCurrent opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive
-// that is missing in the list is younger than the open file, so a later call of advance finds it.
+// openCurrent opens the current file as r.file, and returns the archives that are older than this file. The caller closes the old
+// r.file. If an archive is added meanwhile, a later call of advance finds it.
 func (r *reader) openCurrent() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +206,8 @@ func (r *reader) openCurrent() ([]string, error) {
 	return r.withoutNewer(archives)
 }
 
-// withoutNewer removes from the list the archives that were made from the open file, or after it.
+// withoutNewer removes from archives the archive that the open file has become, if it was rotated meanwhile, and all newer
+// archives.
 func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -220,7 +221,7 @@ func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// isArchiveOf reports whether the named archive is the given file, or a compressed form of it.
+// isArchiveOf reports whether the archive called name is the given file itself, or its compressed form.
 func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// open opens a regular file of a log. It doesn't wait for a FIFO.
+// open opens the regular file base in the log directory d. It doesn't block on a named pipe.
 func open(d archive.Dir, base string) (f *os.File, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		f, err = parent.Open(filepath.Join(name, base))
@@ -19,8 +19,8 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 	return f, err
 }
 
-// openArchive opens an archive in the form that exists. name has no [archive.Packed] suffix. packed says that the file is
-// compressed.
+// openArchive opens the archive called name, without the [archive.Packed] suffix, in whichever form exists. packed reports
+// whether the file is compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
 	for i, form := range archive.Forms(name) {
 		f, err = open(d, form)

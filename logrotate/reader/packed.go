@@ -11,20 +11,20 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// errTooLarge reports a compressed archive that hinit has not written, because its content is too large.
+// errTooLarge means that a compressed archive was not written by hinit, because its content is too large.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// errFound stops an unpacker early.
+// errFound is returned by the callback of decompress to stop early.
 var errFound = errors.New("found")
 
 // unpacker reads compressed archives.
 type unpacker struct {
 	most int64  // limit of the decompressed size; a larger archive is an error
-	buf  []byte // buffer for a piece of an archive
+	buf  []byte // buffer for one piece of decompressed data
 }
 
-// decompress decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each
-// piece.
+// decompress decompresses the archive f, and calls take with one piece after the other, without the first skip bytes. It stops at
+// an error of take or the end of ctx.
 func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
@@ -48,8 +48,8 @@ func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take 
 	return err
 }
 
-// lastLines returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It
-// decompresses f twice, because a list of the offsets of all lines would need unlimited memory.
+// lastLines finds the last n lines in the compressed archive f. offset is their beginning in the decompressed data. missing is
+// how many lines f has too few. It decompresses f twice, because a list of all line offsets would need unlimited memory.
 func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {
@@ -88,7 +88,7 @@ func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int
 	return offset, 0, err
 }
 
-// madeOf reports whether the compressed archive f was made from the given file.
+// madeOf reports whether f is the compressed form of the given file, by the mark in the gzip header (see [packer.Origin]).
 func madeOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))

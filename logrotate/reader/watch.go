@@ -10,10 +10,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollEvery is the time between checks without an event: inotify may not work there, and the directory may not exist yet.
+// pollEvery is the longest time between two checks of a log directory. inotify may not work there, and the directory may not
+// exist yet.
 const pollEvery = time.Second
 
-// watch wakes a follower when a directory may have changed. A change may remain unseen, so a wait is never longer than every.
+// watch wakes one call of Read when its log directory may have changed. inotify may miss a change, so no wait is longer than
+// every.
 type watch struct {
 	dir   string
 	hub   *hub
@@ -34,13 +36,13 @@ func (w *watch) close() {
 	w.hub.leave(w)
 }
 
-// watchAgain watches the directory that has the name now. A new directory counts as a change.
+// watchAgain watches the directory that has the name now. If it is a new directory, that counts as a change.
 func (w *watch) watchAgain() {
 	st, _ := os.Stat(w.dir) // nil when it doesn't exist
 	w.hub.watchDir(w.dir, st)
 }
 
-// wake ends the present or the next wait. It doesn't block.
+// wake ends the current wait, or the next one if there is none. It doesn't block.
 func (w *watch) wake() {
 	select {
 	case w.woken <- struct{}{}:
@@ -48,7 +50,7 @@ func (w *watch) wake() {
 	}
 }
 
-// wait blocks until the directory may have changed, or the time every is over. It returns an error only after the end of ctx.
+// wait blocks until the directory may have changed, but no longer than every. It returns an error only if ctx ends.
 func (w *watch) wait(ctx context.Context) error {
 	w.watchAgain()
 	w.timer.Reset(w.every)
@@ -61,7 +63,7 @@ func (w *watch) wait(ctx context.Context) error {
 	return nil
 }
 
-// watches serves the whole process, because a user may have only 128 instances of inotify (fs.inotify.max_user_instances).
+// watches is shared by the whole process, because a user may have only 128 inotify instances (fs.inotify.max_user_instances).
 var watches = hub{open: fsnotify.NewWatcher}
 
 // hub shares one instance of inotify, and the goroutine that reads it, among all watches. Both exist only while a watch exists.
@@ -73,7 +75,7 @@ type hub struct {
 	dirs    map[string]*watched
 }
 
-// watched is one directory and its followers.
+// watched is one log directory and the followers (calls of Read) that wait for its changes.
 type watched struct {
 	followers map[*watch]struct{}
 	status    os.FileInfo // status of the directory that inotify watches, nil for none
@@ -116,8 +118,8 @@ func (h *hub) leave(w *watch) {
 	}
 }
 
-// watchDir makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than
-// before, watchDir wakes the followers.
+// watchDir makes inotify watch dir. st is the status of dir, or nil if it doesn't exist. If the name now belongs to another
+// directory than before, watchDir wakes the followers.
 func (h *hub) watchDir(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,12 +130,12 @@ func (h *hub) watchDir(dir string, st os.FileInfo) {
 	if h.watcher == nil {
 		watcher, err := h.open()
 		if err != nil {
-			return // the timer of each watch remains, and the next call tries again
+			return // each follower still has its timer, and the next call tries again
 		}
 		h.watcher = watcher
 		go h.run(watcher)
 	}
-	_ = h.watcher.Remove(dir) // the watch on a replaced directory
+	_ = h.watcher.Remove(dir) // remove the watch on the replaced directory
 	d.status = nil
 	if h.watcher.Add(dir) == nil {
 		d.status = st
@@ -173,7 +175,7 @@ func (h *hub) handleEvent(event fsnotify.Event) {
 	}
 }
 
-// wakeAll wakes all followers, because the event queue has overflowed.
+// wakeAll wakes all followers. It is called when the event queue has overflowed, so that changes may have been missed.
 func (h *hub) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

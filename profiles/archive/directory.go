@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFile opens a regular file for reading. It never waits: an agent may put a pipe in the place of the file.
+// openFile opens the regular file rel for reading. It never waits, even if an agent puts a named pipe in place of the file.
 func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error) {
 	if f, err = in.OpenFile(rel, readFlags, 0); err != nil {
 		return nil, nil, err
@@ -24,15 +24,15 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 	return f, info, nil
 }
 
-// directory is an open directory. Names are resolved beneath it, and no link leads out of it.
+// directory is an open directory. Paths are resolved relative to it, and no link can lead out of it.
 type directory struct {
 	*os.Root
 
 	file *os.File // the same directory
-	name string   // its name in the directory above it
+	name string   // its name in the parent directory
 }
 
-// openReal opens a directory in another one. name must not be a link: an agent could have made it.
+// openReal opens the directory called name in the directory in. It refuses a symbolic link, because an agent could have made it.
 func openReal(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -49,14 +49,15 @@ func openReal(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// isIn reports whether the name in another directory is still this directory, and no link to it.
+// isIn reports whether the name d.name in the directory other still refers to this directory, and not to a link to it.
 func (d *directory) isIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens and locks a directory in another one. The kernel releases the lock when the process ends.
+// lock opens the directory called name in the directory in, and locks it against other commands. It fails at once if another
+// command holds the lock. The kernel releases the lock when the process ends.
 func lock(in *os.Root, name string) (*directory, error) {
 	d, err := openReal(in, name)
 	if err != nil {
@@ -68,7 +69,7 @@ func lock(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// removeUnused removes the directories in d that no command has locked.
+// removeUnused removes those directories in d that no running command has locked. Interrupted commands have left them.
 func (d *directory) removeUnused() {
 	names, _ := d.file.Readdirnames(-1)
 	for _, name := range names {

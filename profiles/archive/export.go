@@ -17,37 +17,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Export describes an archive to make. Run makes it.
+// Export describes an archive to make. Set its fields and call Run.
 type Export struct {
 	Home    string   // home of the profile
 	Name    string   // name of the profile
 	Version string   // version of hinit
-	Skip    []string // paths in the home to leave out, because they belong to other profiles or to no profile
-	Scratch string   // absolute path of the directory for the snapshot; "" is the home
+	Skip    []string // paths in the home to leave out without a record, because they belong to other profiles or to no profile
+	Scratch string   // absolute path of the directory for the snapshot; "" means the home
 	Secrets bool     // include files with secrets
-	Clone   bool     // leave out identities, which two profiles must not share
+	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include links that lead out of the profile
-	// no process writes to the home: send it without a snapshot. Run ignores From if Snapshot does not name this archive
+	// Still says that no process writes to the home, so that it can be sent without a snapshot. Then Run ignores From unless
+	// Snapshot is the name of this archive.
 	Still        bool
 	KeepSnapshot bool   // keep the snapshot after Run
-	Snapshot     string // send this kept snapshot; "" makes a new one
-	From         int64  // offset in the archive at which Run begins to send
+	Snapshot     string // send the snapshot of this name, which an earlier Run has kept; "" makes a new one
+	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
-	// Backup copies the database name from one directory to another. Both are held open. It must follow no link out of them: an
-	// agent may change the home meanwhile.
+	// Backup copies the SQLite database called name between two open directories, from and to. It must not follow links out of
+	// them, because an agent may change the home meanwhile.
 	Backup func(from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
-	Begin  func(from int64) // called with Still, before the first byte, with the offset in the archive; may be nil
+	Begin  func(from int64) // called before the first byte is sent, with the offset in the archive; only if Still is set; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
 // keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists.
 //
-// An agent may put links into its home at any time. So all names are resolved beneath open directories, and no link leads out of
-// them.
+// An agent may put links into its home at any time. So Run resolves all names relative to open directories, and no link leads out
+// of them.
 func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error) {
-	home, err := os.OpenRoot(x.Home) // a renamed home keeps its descriptor
+	home, err := os.OpenRoot(x.Home) // holding it open keeps Run in this home, even if it is renamed
 	if err != nil {
 		return head, "", false, err
 	}
@@ -88,13 +89,13 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	}
 	if kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone; !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
-		_ = at.Remove(stagingDir) // fails if the directory has other snapshots
+		_ = at.Remove(stagingDir) // fails if the directory contains other snapshots
 	}
 	return head, sum, kept, err
 }
 
-// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot. base is the directory
-// above it.
+// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot x.Snapshot. base is
+// its parent directory.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {
@@ -102,7 +103,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 		}
 		return base, dir, err
 	}
-	for try := 0; try < 10 && dir == nil; try++ { // another export may remove a new directory before it is locked
+	for try := 0; try < 10 && dir == nil; try++ { // another export may remove the new directory before it is locked, so try again
 		if err = at.Mkdir(stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			break
 		}
@@ -124,7 +125,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes the archive of a snapshot to out, beginning at offset x.From.
+// send writes the archive of the snapshot in dir and files to out, beginning at the offset x.From.
 func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -141,7 +142,8 @@ func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum stri
 	return head, sum, err
 }
 
-// sendStill writes the archive of a home that no process changes. An unchanged home always gives the same bytes.
+// sendStill writes the archive of a home that no process is changing directly from its files. An unchanged home always gives the
+// same bytes, so an interrupted transfer can continue.
 func (x *Export) sendStill(files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
@@ -170,7 +172,8 @@ func (x *Export) sendStill(files *os.Root, out io.Writer) (head Head, sum string
 	return head, sum, err
 }
 
-// write writes the archive of a directory to out, beginning at offset x.From. It returns the checksum of the whole archive.
+// write writes an archive to out, beginning at the offset x.From. head is the text of the head, and files is the directory with
+// the files. It returns the checksum of the whole archive.
 func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
@@ -184,8 +187,8 @@ func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, 
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls do for every file to archive, in the order of the archive. With Still it also calls leave for every file that is
-// left out.
+// eachFile calls do for every file in files that belongs into the archive, in the order of the archive. If Still is set, it also
+// calls leave for every file that is left out.
 func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
@@ -219,7 +222,7 @@ func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInf
 	if err != nil {
 		return err
 	}
-	// The owner is left out, because a uid means another user elsewhere.
+	// Leave out the owner, because the same uid may be another user elsewhere.
 	*h = tar.Header{Typeflag: h.Typeflag, Name: filePrefix + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
@@ -253,13 +256,13 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// skipWriter is a writer that drops the first skip bytes.
+// skipWriter is a writer that drops the first skip bytes and passes the rest to w.
 type skipWriter struct {
 	w    io.Writer
 	skip int64
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It counts the dropped bytes as written.
 func (b *skipWriter) Write(p []byte) (int, error) {
 	drop := min(b.skip, int64(len(p)))
 	b.skip -= drop

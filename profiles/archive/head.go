@@ -16,20 +16,21 @@ import (
 
 const (
 	format     = 1
-	headName   = "HEAD.json" // name of the first file of an archive
-	sumsName   = "SHA256"    // name of the last file of an archive
-	filePrefix = "profile/"  // prefix of the names of all other files
-	// sumRecord is the key of a file's SHA-256 in its header. Other programs read it as an extended attribute.
+	headName   = "HEAD.json" // name of the first file in an archive
+	sumsName   = "SHA256"    // name of the last file in an archive
+	filePrefix = "profile/"  // prefix of the names of the profile's files in an archive
+	// sumRecord is the PAX record in a file's tar header that holds the file's SHA-256. Other programs read it as an extended
+	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
 	mostHead  = 1 << 20
 	mostNamed = 100 // limit for each list of names in a head
 )
 
-// The values of Head.Moment: whether all files were copied in the state of a single moment.
+// The values of Head.Moment. They say whether the archive shows all files as they were at a single moment.
 const (
-	OneMoment   = "one moment"      // no file changed during the last pass
-	SomeMoments = "several moments" // some files changed during the last pass; the head names them
+	OneMoment   = "one moment"      // no file changed during the last pass of the export
+	SomeMoments = "several moments" // some files changed during the last pass; Head.Moved names them
 )
 
 // Head describes an archive. It is the content of the archive's first file.
@@ -41,7 +42,7 @@ type Head struct {
 	Hinit    string           `json:"hinit"`
 	Moment   string           `json:"moment"`
 	Secrets  bool             `json:"secrets"` // the archive includes files with secrets
-	Clone    bool             `json:"clone"`   // the archive is a clone: it has no identities
+	Clone    bool             `json:"clone"`   // made for a second profile: identities, such as bot tokens, were left out
 	Files    int64            `json:"files"`   // number of files, directories and links
 	Bytes    int64            `json:"bytes"`
 	Moved    Names            `json:"moved"`    // files that changed during the last pass
@@ -49,7 +50,7 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// leave records that a file is left out, and why.
+// leave records that the file rel is left out of the archive, for the reason why.
 func (h *Head) leave(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))
@@ -67,7 +68,8 @@ func (n *Names) add(name string) {
 	}
 }
 
-// sums computes the checksum of an archive: the SHA-256 of its head and of the header of each file.
+// sums computes the checksum of an archive: the SHA-256 of its head and of the tar headers of all files. Those headers contain
+// the checksums of the files' content.
 type sums struct{ hash.Hash }
 
 func newSums(head []byte) sums {
@@ -82,8 +84,9 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// check refuses a file that no export makes: a name outside of the profile, a setuid bit, or the state of a gateway. It returns
-// the path of the file within the profile. With links, a link may lead out of the profile.
+// check checks the tar header h before a file is unpacked. It refuses a file that no export writes: one with a name outside of
+// the profile, a setuid bit, or the state of a gateway. It returns rel, the path of the file within the profile. links allows
+// symbolic links that lead out of the profile.
 func check(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
@@ -101,8 +104,9 @@ func check(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// staysInside reports whether a link leads to a path within the profile. ".." is allowed only at the beginning of the target, because
-// no directory on that part of the path can be a link.
+// staysInside reports whether a symbolic link at the path at, with the given target, leads to a path within the profile. ".." is
+// allowed only at the beginning of target. There it leads through the directories above the link, none of which can be a link
+// itself.
 func staysInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

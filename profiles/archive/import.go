@@ -17,23 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ImportPrefix begins the name of the temporary directory of an import. The directory is beside the homes.
+// ImportPrefix is the prefix of the name of an import's temporary directory, which lies beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrCut means that the stream ended before the archive did. The import keeps the part that it has received, and a later import
-// can continue.
+// ErrCut means that the stream ended before the archive was complete. The import keeps the part that it has received, so that a
+// later import can continue.
 var ErrCut = errors.New("the stream ended early")
 
-// Import describes a profile to make from an archive. Run makes it.
+// Import describes a profile to create from an archive. Set its fields and call Run.
 type Import struct {
-	Dir     string       // directory of the homes; it is created if it is missing
+	Dir     string       // directory that contains the homes of profiles; created if missing
 	Name    string       // name of the new profile
 	Marker  string       // name of the file that every profile must have; "" for no such file
-	Replace bool         // replace an existing profile; Ready stops its gateway
+	Replace bool         // replace an existing profile; Ready must stop its gateway
 	Bare    bool         // allow an archive without secrets to replace a profile
 	Links   bool         // allow links that lead out of the profile
-	From    int64        // offset in the archive at which the stream begins
-	Ready   func() error // called when all files are checked and synced, before the rename; may be nil
+	From    int64        // offset in the archive at which the stream begins, to continue an interrupted import
+	Ready   func() error // called after all files were checked and synced, before the rename; may be nil
 }
 
 // unpacking is the state of a running import.
@@ -42,17 +42,17 @@ type unpacking struct {
 
 	beside  string     // path of the temporary directory, beside the homes
 	held    *directory // the same directory, locked
-	archive *os.File   // file in the temporary directory, or the stream itself if that is a file
-	own     bool       // archive is in the temporary directory
-	top     *os.Root   // home of the new profile
+	archive *os.File   // the received part in the temporary directory, or the stream itself if that is a file
+	own     bool       // archive is in the temporary directory, so it can be continued
+	top     *os.Root   // the new home while it is unpacked
 	head    Head
 	sums    sums
 	files   int64
 	bytes   int64
 }
 
-// Run reads an archive and makes a profile from it. It returns the head and the checksum of the archive. After an error the
-// profile is unchanged.
+// Run reads an archive from in and creates the profile from it. It returns the head and the checksum of the archive. After an
+// error the existing profile, if any, is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	u := &unpacking{Import: im, beside: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
@@ -78,14 +78,15 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrCut) { // after a replacement it holds the old home
+	if !errors.Is(err, ErrCut) { // after a successful replacement this directory holds the old home
 		return u.head, sum, errors.Join(err, homes.RemoveAll(u.held.name))
 	}
 	_, at, where := im.Where()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// Where returns which snapshot an interrupted import was reading, and the offset at which the rest of the archive begins.
+// Where describes an interrupted import: which snapshot it was receiving, and the offset at in the archive at which the missing
+// part begins.
 func (im *Import) Where() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
@@ -99,7 +100,8 @@ func (im *Import) Where() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, info.Size(), u.readHead()
 }
 
-// openTemporary creates and locks the temporary directory. With From it locks the directory of the interrupted import.
+// openTemporary creates and locks the temporary directory. If From is set, it locks the directory that the interrupted import has
+// left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
@@ -116,8 +118,8 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	}
 }
 
-// receive sets u.archive to a file with the archive. If the stream is not a file, receive writes it to one. It first checks the
-// head.
+// receive makes the archive available as the file u.archive. If in is not a regular file, receive writes the stream to one. It
+// checks the head before it receives the rest.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -131,7 +133,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	at, err := u.archive.Seek(0, io.SeekEnd)
 	if err == nil && u.From == 0 {
-		at, err = io.CopyN(u.archive, in, 2*mostHead) // a valid head is within these bytes
+		at, err = io.CopyN(u.archive, in, 2*mostHead) // a valid head fits into these bytes
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -171,7 +173,7 @@ func (u *unpacking) readHead() error {
 	return err
 }
 
-// admit refuses the archive if the profile may not be replaced, or if the volume lacks space.
+// admit returns an error if an existing profile must not be replaced, or if the volume has too little free space.
 func (u *unpacking) admit() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
@@ -197,7 +199,7 @@ func (u *unpacking) admit() error {
 	return nil
 }
 
-// makeProfile unpacks the archive, calls Ready and renames the result to the home of the profile.
+// makeProfile unpacks and checks the archive, calls Ready, and renames the result to the home of the profile.
 func (u *unpacking) makeProfile() (err error) {
 	home := u.beside + "/home"
 	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
@@ -232,7 +234,8 @@ func (u *unpacking) makeProfile() (err error) {
 	return u.commit(home)
 }
 
-// eachFile calls do for each file of the archive after the head. The last file is the checksum, with an empty rel.
+// eachFile calls do for each file in the archive after the head, with its path rel in the profile. The last call is for the
+// checksum of the archive, with an empty rel.
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	if _, err := u.archive.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -261,7 +264,8 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 	}
 }
 
-// unpackFile unpacks one file or directory. It skips links, which are created last: so no path leads through a link meanwhile.
+// unpackFile unpacks one file or directory, or checks the checksum of the archive. It skips symbolic links: makeProfile creates
+// them after all files, so that no path leads through a link meanwhile.
 func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
@@ -294,8 +298,8 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames the new home to its final path. If a profile is replaced, the old home takes the temporary path in the same
-// step.
+// commit renames home, the new home, to its final path. If it replaces a profile, the same step moves the old home to the
+// temporary path.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)

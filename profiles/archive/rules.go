@@ -10,22 +10,25 @@ import (
 	"hinit/internal/dotenv"
 )
 
-// stagingDir is the directory in a home that holds its snapshots. filesDir is the directory in a snapshot that holds the files.
+// stagingDir is the directory in a home that holds the snapshots of exports. filesDir is the directory in a snapshot that holds
+// the copied files.
 const (
 	stagingDir = ".hinit-export"
 	filesDir   = "files"
 )
 
-// isIdentity is the reason for which a clone leaves out a file or a variable.
+// isIdentity is the reason that is recorded when a clone leaves out a file or a variable.
 const isIdentity = "identity that two profiles must not share"
 
-// runtimeState lists files that describe a gateway on one host: process numbers, locks, the desired state, the reserve.
+// runtimeState lists files that describe the gateway on one host and are never exported: process numbers, locks, the desired
+// state, reserved disk space.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
 }
 
-// Names of files that hold secrets. A secretWord is the last word of the name, before an ending in secretKinds.
+// Names of files that hold secrets. A name also counts if its last word is one of secretWords, followed by an ending from
+// secretKinds.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
@@ -33,12 +36,12 @@ var (
 	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
 	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
 	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
-	// identityDirs, at the top of a home, hold the identity of a profile on chat platforms.
+	// identityDirs are directories at the top of a home that hold the profile's identity on chat platforms.
 	identityDirs = []string{"platforms", "pairing"}
 )
 
-// Secret reports whether the name of a file or directory says that it holds secrets: .env, auth.json, client_secret.json, .ssh
-// and the like. It does not find a secret in a file with another name.
+// Secret reports whether the file or directory rel is named like one that holds secrets: .env, auth.json, client_secret.json,
+// .ssh and the like. It does not find secrets in other files.
 func Secret(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {
@@ -51,8 +54,8 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut returns why a file is left out, or "". skip means that the file belongs to another profile or to no profile: then no
-// reason is recorded.
+// leftOut returns the reason why the file rel is left out of the archive, or "". target is the target of a symbolic link. skip
+// means that the file belongs to another profile or to no profile, so that it is left out without a recorded reason.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -77,8 +80,8 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 	return "", false
 }
 
-// withoutIdentity returns a .env without the variables that two live gateways must not share (see [profiles.Store.Exclusives]).
-// names has the names of these variables.
+// withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
+// [profiles.Store.Exclusives]). names has the names of the removed variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	for line := range strings.Lines(text) {
 		name := ""

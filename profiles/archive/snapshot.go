@@ -23,18 +23,18 @@ import (
 
 const (
 	mostPasses = 4
-	// coarse exceeds the resolution of file timestamps. A file that changed within this time before its copy may have changed
-	// again without a new timestamp.
+	// coarse is longer than the resolution of file timestamps. A file that changed less than this time before it was copied may
+	// have changed again without a new timestamp.
 	coarse    = 50 * time.Millisecond
-	mostDepth = 500      // limit for nested directories, because each one is open while its content is copied
-	reserve   = 64 << 20 // bytes of the volume that a snapshot leaves free for gateways
+	mostDepth = 500      // maximum depth of nested directories; each one stays open while its content is copied
+	reserve   = 64 << 20 // bytes on the volume that a snapshot leaves free for the gateways
 	readFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// note describes a file in the snapshot.
+// note is what a snapshot remembers about one file.
 type note struct {
-	stamp uint64 // stamp of the original when it was copied; 0 means copy it again
-	pass  uint8  // last pass that found the original
+	stamp uint64 // stamp of the original when it was copied; 0 means that it must be copied again
+	pass  uint8  // the last pass in which the original existed
 	dir   bool
 	db    bool
 }
@@ -44,19 +44,20 @@ type snapshot struct {
 	*Export
 
 	home     *os.Root
-	top      *os.File // the home as well
+	top      *os.File // the home again, as an os.File for Backup
 	files    *directory
 	seed     maphash.Seed
 	notes    map[uint64]note
-	plain    map[string]bool // databases that SQLite could not copy
+	plain    map[string]bool // databases that SQLite could not copy, so they are copied as ordinary files
 	pass     uint8
 	changed  int // files that changed, appeared or disappeared since the previous pass
 	room     int64
-	unshared []string // names of the variables of .env that a clone leaves out
+	unshared []string // names of the variables in .env that a clone leaves out
 	head     Head
 }
 
-// copyHome makes passes until a pass finds no change, at most mostPasses. Then it writes the head into dir.
+// copyHome copies the home in passes until a pass finds no change, or mostPasses are done. Then it writes the head into dir, the
+// directory of the snapshot. files is the directory for the copies.
 func (x *Export) copyHome(home *os.Root, dir, files *directory) error {
 	s := snapshot{Export: x, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]note), plain: make(map[string]bool)}
 	var err error
@@ -123,8 +124,9 @@ func (s *snapshot) walk(dir string) error {
 	}
 }
 
-// missing returns nil for an error that means that a file is gone, has another type now, or may not be read. It records a file
-// that may not be read. An error of [os.Root] without a number means that a link out of the home has replaced a directory.
+// missing decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has another
+// type now. It also returns nil, and records the file as left out, if reading it is not permitted. An error of [os.Root] without
+// an error number means that a directory was replaced by a link out of the home, so it counts as gone.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.leave(rel, "no permission to read it")
@@ -136,7 +138,7 @@ func (s *snapshot) missing(rel string, err error) error {
 	return err
 }
 
-// entry copies a file of the home if it has changed since it was last copied.
+// entry copies the file rel of the home if it has changed since it was last copied.
 func (s *snapshot) entry(rel string) error {
 	now := time.Now()
 	info, err := s.home.Lstat(rel)
@@ -179,7 +181,7 @@ func (s *snapshot) entry(rel string) error {
 			s.head.Torn.add(rel)
 		}
 		if torn && n.db {
-			return nil // the next pass copies it as an ordinary file
+			return nil // the next pass copies the database as an ordinary file
 		}
 		if torn || now.Sub(last) < coarse {
 			n.stamp = 0
@@ -195,7 +197,8 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy makes a new copy of a file. torn reports whether the file changed or disappeared meanwhile.
+// copy replaces the copy of the file rel in the snapshot. torn reports whether the original changed or disappeared while it was
+// copied, or SQLite could not copy it.
 func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
@@ -209,8 +212,8 @@ func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool
 	case target != "":
 		err = s.files.Symlink(target, rel)
 	case n.db:
-		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. The next pass copies it as an ordinary
-		// file.
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Then the next pass copies it as an
+		// ordinary file.
 		torn = s.Backup(s.top, s.files.file, rel) != nil
 		s.plain[rel] = torn
 	default:
@@ -223,13 +226,13 @@ func changedAt(info fs.FileInfo) time.Time {
 	return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
 }
 
-// stamp returns a hash of the metadata that changes when the content changes. It is never 0.
+// stamp returns a hash of the file's metadata, which changes when the content changes. It is never 0.
 func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 	st := info.Sys().(*syscall.Stat_t)
 	return cmp.Or(maphash.Comparable(s.seed, [...]int64{int64(st.Dev), int64(st.Ino), st.Size, int64(st.Mode), info.ModTime().UnixNano(), changedAt(info).UnixNano()}), 1)
 }
 
-// copyFile copies a file that is not a database.
+// copyFile copies the file rel, which is not a database. For a clone it removes the identities from .env.
 func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	from, before, err := openFile(s.home, rel)
 	if err != nil {
@@ -257,7 +260,8 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish removes copies of files that the last pass did not find, counts the other files, and writes the head into dir.
+// finish removes the copies of files that the last pass no longer found, counts the remaining files, and writes the head into
+// dir.
 func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
 		s.head.Moment = SomeMoments
@@ -294,17 +298,17 @@ func (s *snapshot) finish(dir *directory) error {
 	return err
 }
 
-// companions are the endings of the files that SQLite writes beside a database. They hold its latest changes, which SQLite's
-// backup includes.
+// companions are the name endings of the files that SQLite keeps beside a database. They hold the latest changes, which SQLite's
+// own backup includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// companion reports whether a file is such a file beside a database. It is not copied by itself.
+// companion reports whether the file rel is one of these files of an existing database. Such a file is not copied by itself.
 func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
-// isDatabase reports whether a file is a database that SQLite may be able to copy.
+// isDatabase reports whether the file rel begins like a SQLite database. It returns false if SQLite already failed to copy it.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
 	f, _, err := openFile(s.home, rel)
@@ -317,11 +321,12 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return err == nil && string(head[:]) == magic
 }
 
-// databaseStamp adds the companions of a database to its stamp and to the time of its last change.
+// databaseStamp returns the stamp of the database rel and the time of its last change, with its companion files included. stamp
+// and last are the values of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
-			// without the owner, which SQLite changes by itself
+			// exclude the owner, which SQLite changes by itself
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()

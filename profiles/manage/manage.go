@@ -1,5 +1,6 @@
-// Package manage makes, removes and renames the homes of profiles, for a command line. PID 1 notices these changes in the same
-// way as changes by the agent. No other goroutine of the process may change profiles. The package owns no goroutine.
+// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 notices these changes in the
+// same way as changes by the agent. The caller must ensure that no other goroutine of the process changes profiles meanwhile. The
+// package owns no goroutine.
 package manage
 
 import (
@@ -13,19 +14,19 @@ import (
 	"hinit/profiles"
 )
 
-// soulTemplate is the content of the marker of a new profile. %s is the name.
+// soulTemplate is the content of the marker file of a new profile. %s stands for the profile's name.
 const soulTemplate = `# %s
 
 This file describes who this agent is: its role, its character, how it speaks and what it must not do.
 Replace this text with your own.
 `
 
-// ErrExists is the cause in errors about a profile that exists already.
+// ErrExists is wrapped by errors about a profile that exists already.
 var ErrExists = errors.New("the profile exists already")
 
-// Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command
-// does (contract, section 4). It builds the home under a temporary name and renames it when it is complete. The error wraps
-// [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in use.
+// Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own command
+// does the same (contract, section 4). It builds the home under a temporary name and renames it when it is complete. The error
+// wraps [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -68,10 +69,10 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.Marker()), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// Delete removes the home of the profile called name, with the identity of the agent's user. It fails, and keeps files, that only
-// root may remove. It renames the home first, so no program sees half a profile. If name is the active profile, the default one
-// becomes active. The log directory is kept (contract, section 4). The caller must stop the gateway first. The error wraps
-// [profiles.ErrName] or [profiles.ErrNotExist].
+// Delete removes the home of the profile called name, with the identity of the agent's user. If only root may remove some of the
+// files, Delete fails and keeps them. It renames the home first, so that no program sees half a profile. If name is the active
+// profile, the default profile becomes active. The log directory is kept (contract, section 4). The caller must stop the gateway
+// first. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
@@ -105,8 +106,9 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename gives the profile from the name to. The active profile stays active. The caller must stop the gateway first. The error
-// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists] if to is in use.
+// Rename renames a profile: from is its current name and to the new one. If it is the active profile, it stays active under its
+// new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't
+// exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
@@ -129,7 +131,7 @@ func Rename(s *profiles.Store, from, to string) error {
 		if now != from {
 			return d.Rename(home, target)
 		}
-		// Before the home is renamed, so that after a crash the same command works again.
+		// Set the active profile before the home is renamed, so that after a crash the same command can be repeated.
 		if err := setActive(d, to); err != nil {
 			return err
 		}
@@ -148,12 +150,13 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
-// maxName is the limit of the agent's command line for the length of a name.
+// maxName is the longest profile name that the agent's command line accepts.
 const maxName = 64
 
-// ValidName checks a name by the rule of the agent's command line. The error wraps [profiles.ErrName] and says which rule is broken.
-// A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word. "default" is
-// valid, because it names the root profile. The name must be normalized already. ValidName is pure (contract, section 4).
+// ValidName checks a name by the rule of the agent's command line. The error wraps [profiles.ErrName] and says which rule is
+// broken. A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word.
+// "default" is valid, because it names the root profile. The name must be normalized already, see [profiles.Normalize]. ValidName
+// does no I/O (contract, section 4).
 func ValidName(name string) error {
 	err := profiles.NameProblem(name)
 	switch {
@@ -165,7 +168,8 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error for a name that a profile can't have, and for the default profile.
+// editable returns an error if name can't belong to a profile, or belongs to the default profile. verb is the operation, for the
+// error message.
 func editable(verb, name string) error {
 	err := ValidName(name)
 	if err == nil && name == profiles.Default {

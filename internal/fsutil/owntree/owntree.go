@@ -1,7 +1,7 @@
-// Package owntree gives whole trees of files to a user, for the programs that repair owners.
+// Package owntree gives whole directory trees to a user, for programs that repair the owners of files.
 //
-// It promises that a walk follows no link, leaves no mount and gives away no file that another user may need, see [Walk]. It owns
-// no goroutine.
+// It promises that a walk follows no link, doesn't leave the mount it begins on, and gives away no file that another user may
+// need, see [Walk]. It owns no goroutine.
 package owntree
 
 import (
@@ -16,53 +16,59 @@ import (
 )
 
 const (
-	// maxDepth limits how many directories a walk holds open. Programs that use paths can't create deeper trees.
+	// maxDepth is how many nested directories a walk holds open at most. Programs that use paths can't create deeper trees.
 	maxDepth = 1000
-	// Batch is how many entries a walk handles between two calls of Walk.Between.
+	// Batch is how many entries a walk handles between two calls of [Walk].Between.
 	Batch = 256
 )
 
-// Walk configures walks over one or several trees, and counts their results. The caller sets the upper fields.
+// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields down to Found; the others
+// count results.
 type Walk struct {
 	To fsutil.Owner
-	// Alone refuses files that have names outside of the tree, so that no file is reachable in the places of two users.
+	// Alone refuses files that also have names (hard links) outside of the tree, so that no file is in the directories of two
+	// users.
 	Alone bool
-	// Copied is a user whose files Alone copies instead of refusing them; 0 for none.
+	// Copied is a uid. A file of this user that Alone would refuse is replaced by a copy instead. 0 means no user.
 	Copied uint32
-	// TopLast changes the directory itself after everything in it. It does not change it if anything in it failed.
+	// TopLast changes the top directory only after everything in it, and only if nothing in it failed. So its owner shows whether
+	// the walk was complete.
 	TopLast bool
 	// DryRun changes nothing. Changed counts what would change.
 	DryRun bool
-	From   uint32 // change only files of this user; 0: of any user
+	From   uint32 // change only files of this uid; 0: files of any user
 
-	// Between is called after every [Batch] entries. Its error ends the walk.
+	// Between is called after every [Batch] entries. If it returns an error, the walk ends.
 	Between func() error
-	// Found is called for every file of another owner that was changed (err is nil), was refused, or has failed. It may be nil.
+	// Found is called for every file of another owner. err is nil if the file was changed; otherwise it says why the file was
+	// refused or could not be changed. Found may be nil.
 	Found func(path string, was uint32, err error)
 
-	Seen    int64 // number of entries
+	Seen    int64 // entries that the walk has examined
 	Changed int64 // entries whose owner was changed
 	Refused int64 // entries that were refused, see [fsutil.ErrDevice] and [fsutil.ErrHardLink]
 	Failed  int64 // entries that could not be changed or read
 	Mounts  int64 // mount points that were skipped
 
 	stop   error
-	counts bool             // only count the names of files
-	names  map[inode]uint64 // number of names that each file has in the tree, nil to ignore further ones
+	counts bool             // only count how many names each file has in the tree
+	names  map[inode]uint64 // number of names that each file has in the tree; nil without Alone
 }
 
 type inode struct{ dev, ino uint64 }
 
-// hasNamesOutside reports whether a file has names outside of the tree, which may be in a place of another user.
+// hasNamesOutside reports whether a file has names (hard links) outside of the tree, which may be in a directory of another user.
 func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
 	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
-// Give gives the directory rel and everything beneath it to w.To. It changes links themselves and never follows them. It does not
-// enter other mounts. It may miss a file that is renamed meanwhile. See [fsutil.Dir.Chown] for the files that it refuses.
+// Give gives the directory rel and everything below it to the user w.To. It changes the owner of links and never follows them. It
+// does not enter other mounts. It may miss a file that is renamed meanwhile. See [fsutil.Dir.Chown] for the files that it
+// refuses.
 //
-// With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. The failure of a
-// file is counted and does not end the walk. The returned error comes from w.Between, or says why rel could not be opened.
+// With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file can't be
+// changed, the walk counts this in Failed and continues. An error of Give comes from w.Between, or says why rel could not be
+// opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		if w.names = nil; w.Alone {
@@ -97,7 +103,7 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
-	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier reader may have moved its position
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier walk may have read the directory to its end
 		w.fail(path, st.Uid, err)
 		return
 	}
@@ -180,7 +186,8 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	}
 }
 
-// separate replaces a file that has names outside of the tree by a copy, which belongs to the new owner.
+// separate replaces the file name, which also has names outside of the tree, by a copy that belongs to the new owner. st is the
+// status of the file.
 func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil
