@@ -12,8 +12,8 @@ type TaskLoop interface {
 	Ended() <-chan struct{}
 }
 
-// AwaitTask blocks until a registered task is down. It returns the exit code of the task, or 128+n after signal n. If the task
-// has no exit code, the error says why. If ctx ends first, the error is the cause of ctx.
+// AwaitTask blocks until the registered task name is down, and returns its exit code, or 128+n if signal n ended it. If the
+// task has no exit code, the error says why. If ctx ends first, the error is context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
 		news := loop.News()

@@ -51,9 +51,10 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new loop the state of an old loop. Call TakeOver before Run. main returns the PID of a run's main process, or
-// 0 after the process was reaped. TakeOver compares main's answers with the state, and so finds the starts and exits that the old
-// loop missed. The snapshot shows the services when TakeOver returns.
+// TakeOver gives a new loop the state h of the loop that ran before the re-execution. Call TakeOver before Run. main returns
+// the PID of a run's main process, or 0 after the process was reaped. A fault in the old loop may have lost the event of a
+// start or an exit. TakeOver finds such events by comparing the state with the PIDs from main. When TakeOver returns, the
+// snapshot shows the services.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
@@ -94,7 +95,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
-		// A fault lost the event of the stop command's end.
+		// The stop command has ended, but a fault of the old loop lost that event.
 		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) {
 			l.addLingering(s.name, s.command.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})

@@ -23,8 +23,8 @@ var (
 	ErrStranger = errors.New("it is no process of the service")
 )
 
-// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop calls a Spawner. A call may wait for the
-// kernel only.
+// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop's goroutine calls a Spawner. Its
+// methods may wait for the kernel, but for nothing else.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
@@ -42,39 +42,40 @@ type Spawner interface {
 type LogSink interface {
 	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail calls done in another goroutine with the last lines of the service, after its output so far has been read.
+	// Tail returns at once. When the output that the service has written so far has been read, it calls done with the last
+	// lines, in another goroutine.
 	Tail(name string, done func(lines []string))
 }
 
-// Config holds the parts and limits of a Loop.
+// Config configures a [Loop]. The loop calls the functions in its own goroutine.
 type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // limit of services with Policy.Turns that start at the same time; 0 is no limit
+	Parallel      int                                // how many services with Policy.Turns may be starting at the same time; 0 for no limit
 	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
 	Children      <-chan os.Signal                   // SIGCHLD, capacity 1
-	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if the process cannot do that; the loop calls it
+	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if the process can't do that
 	Signals       <-chan os.Signal                   // signals to pass to OnSignal
-	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none; the loop calls it
-	Admit         func(name string, kind Kind) error // returns an error to refuse the start of a process; nil refuses none; the loop calls it
-	OOMKills      func() uint64                      // the container's count of out-of-memory kills; nil if it is unknown
+	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none
+	Admit         func(name string, kind Kind) error // an error refuses the start of a process; a nil Admit allows every start
+	OOMKills      func() uint64                      // number of out-of-memory kills in the container; nil if the kernel does not count them
 
-	// The loop calls OnPanic in its goroutine after a panic, and Run returns the result. The machine has the state from before
-	// the failed event, so OnPanic may call HandOver. If OnPanic is nil, the panic continues.
+	// OnPanic, if not nil, is called in the loop's goroutine after a panic, and Run returns its result. At that time the
+	// machine has the state from before the failed event, so OnPanic may call HandOver. If OnPanic is nil, the panic continues.
 	OnPanic func(value any, stack []byte) int
 }
 
-// Loop owns the machine and all state that changes. Run is its goroutine. All other methods may be called from any goroutine,
-// unless they say otherwise.
+// Loop owns the machine and all other state of the supervisor that changes. Run executes the loop in the calling goroutine. All
+// other methods may be called from any goroutine, unless they say otherwise.
 type Loop struct {
 	cfg          Config
 	machine      Machine
 	units        map[string]*unit
-	runs         map[uint64]string    // names of services by run, for live and lingering runs
-	notifiers    map[uint64]*notifier // live runs with a pipe for readiness that is still read
-	lingers      []uint64             // runs with live processes whose main process has ended
-	orphansEnded map[uint64]int       // number of reaped orphans by lingering run
+	runs         map[uint64]string    // service names by run number, for runs that have a living process
+	notifiers    map[uint64]*notifier // pipes on which live runs may still report readiness, by run number
+	lingers      []uint64             // lingering runs: their main process has ended, but descendants are alive
+	orphansEnded map[uint64]int       // how many orphans of each lingering run have been reaped
 	requests     chan request
 	ended        chan struct{}
 	code         int
@@ -83,12 +84,12 @@ type Loop struct {
 	flood        flood
 	oomKills     uint64
 	undo         undo
-	resumed      []Event    // events that Run handles first, from TakeOver and Resume
-	orderedBy    *client.By // the client whose order the next step carries out
+	resumed      []Event    // events that TakeOver and Resume have queued; Run handles them first
+	orderedBy    *client.By // the client whose order the next step carries out; nil for none
 	published
 }
 
-// published is the state that readers see, and the changes for the next snapshot.
+// published holds the state that readers see, and the list of changes for the next snapshot.
 type published struct {
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
@@ -144,7 +145,7 @@ func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 // missed.
 func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 
-// History returns the event history. A record appears in it only after the snapshot shows the change that it reports.
+// History returns the event history. A change appears in the snapshot before its record appears in the history.
 func (l *Loop) History() *Ring { return &l.history }
 
 // Orphans returns the number of reaped orphans. It never blocks.
@@ -157,7 +158,8 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // ErrCmd or ErrLast for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
-// Sweep reaps all processes that have ended by now, and returns after the snapshot shows it. It returns the same errors as Do.
+// Sweep reaps all processes that have ended by now, and returns when the snapshot shows their exits. It returns the same errors
+// as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
@@ -226,7 +228,8 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// inputsPerSnapshot limits how many pending inputs one turn of the loop handles before it publishes a snapshot.
+// inputsPerSnapshot limits how many queued inputs (requests and signals) the loop handles before it publishes the next
+// snapshot.
 const inputsPerSnapshot = 64
 
 // Run supervises the services until the container has been shut down, and returns the container's exit code. It must be called
@@ -274,7 +277,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
-			l.reap() // no SIGCHLD announces the end of a process while a tracer holds it
+			l.reap() // a process that a tracer (ptrace) holds ends without a SIGCHLD
 		}
 		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
 			l.reap()
@@ -315,8 +318,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot.
-// handleRequest answers a refused request at once.
+// handleRequest executes a request. It appends an accepted request to answers; Run replies to it after the next snapshot is
+// published. handleRequest replies to a refused request at once.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()

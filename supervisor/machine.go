@@ -1,9 +1,10 @@
 package supervisor
 
-// The transition table. A row is a state, an event, and the consequence; TestTransitionTable walks it cell by cell, so it can't
-// go stale. "settle" is the state chosen when the main process died: down when stopping was asked, else backoff, parked, or a
-// start at once. The leftovers of a dead main process are ended first: TERM, half a second, KILL. Then the finish command runs,
-// if the service has one ("dies" is the end of the main process of such a service).
+// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process ends,
+// its descendants are ended: SIGTERM, half a second later SIGKILL. Then the finish command runs, if any (event "dies"). Then
+// the service enters the state that was chosen when its main process ended: down, backoff, parked, failed, or a start at once.
+// "lacking" means that a need is unmet, "crowded" that no turn is free, "full" that memory is short, "room" the opposite of
+// full. "due" comes from the schedule, "follow" from Policy.RestartOn, "ending" from sd_notify.
 //
 //	state      event       next       does
 //	---------  ----------  ---------  -------------------
@@ -124,26 +125,27 @@ import (
 const (
 	// leftoverGrace is the time between TERM and KILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between two SIGKILLs to a tree, because its processes may fork meanwhile. After killSoonCount
-	// repetitions the time doubles each time, up to killAgain.
+	// killSoon is the time between two SIGKILLs to a process tree, repeated because its processes may fork meanwhile. After
+	// killSoonCount repetitions the time doubles each time, up to killAgain.
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second
-	// drainTime limits how long a service with Policy.Drains reads the rest of its input after the services that write have
-	// ended.
+	// drainTime limits how long a service with Policy.Drains may read the rest of its input during a shutdown, after all
+	// services that write have ended.
 	drainTime = time.Second
-	// mostQuickRestarts limits how often in a row a process may request a restart without a delay, if each run was shorter than
-	// the first restart delay. Further restarts wait for that delay.
+	// mostQuickRestarts limits how often in a row the exit code of a service may request a restart without a delay
+	// (Policy.ImmediateOn). It applies to runs that are shorter than the first restart delay. Further restarts wait for that
+	// delay.
 	mostQuickRestarts = 3
 )
 
-// Reasons that other packages compare.
+// Transition reasons that other packages compare with.
 const (
 	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // reason of a service that is parked after a takeover
-	// ReasonTaken is the last part of the reason of an exit that is no crash, because the profile was renamed or removed.
+	// ReasonTaken ends the reason of an exit that is not a crash, because the service's profile was renamed or removed.
 	ReasonTaken = "because its profile was renamed or removed"
-	ReasonLoop  = "crash loop" // beginning of the remark that explains a crash loop
+	ReasonLoop  = "crash loop" // begins the remark that explains a crash loop
 
 	reasonRequested = "ended as asked"
 )
@@ -159,8 +161,8 @@ const (
 	sigStop = 19
 )
 
-// wakingSignals lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped
-// process gets them.
+// wakingSignals lists the signals that ask a process to end or to reload. With these the machine also sends SIGCONT, because a
+// stopped process would not handle them.
 var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
@@ -173,7 +175,7 @@ const (
 	finished
 )
 
-// Machine is the supervision of all services as a pure state machine. Only one goroutine may use it.
+// Machine supervises all services. It is a pure state machine, see the package documentation. Only one goroutine may use it.
 type Machine struct {
 	// Budget limits the time of a container shutdown, from the first Shutdown to End.
 	Budget time.Duration `reexec:"-"`
@@ -182,12 +184,12 @@ type Machine struct {
 	// Parallel is how many services with Policy.Turns may start at the same time; 0 is no limit.
 	Parallel int `reexec:"-"`
 	// ParallelExtra is added to Parallel once one of these services has become ready. A start does not keep the processor busy
-	// all the time.
+	// all the time, so a few more starts are then useful.
 	ParallelExtra int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
 	order    []*service          `reexec:"-"` // all services, in the order of registration
-	links    int                 `reexec:"-"` // how many services depend on others
+	links    int                 `reexec:"-"` // how many services depend on other services
 	turns
 	runs     uint64
 	phase    phase
@@ -200,14 +202,14 @@ type Machine struct {
 	effects  effects   `reexec:"-"`
 }
 
-// effects are the results of a step.
+// effects holds the results of one call of Step.
 type effects struct {
-	moved bool // a service has changed since the last call of startReleased
+	moved bool // a service has changed, so startReleased must check the waiting services again
 	out   []Action
 }
 
-// Step handles one event and returns the actions that it causes, in order. now must never go backwards. The next Step reuses the
-// slice. Events about unknown services or runs are ignored.
+// Step handles one event and returns the actions that it causes, in order. now must never go backwards. The next call of Step
+// reuses the returned slice. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.effects.out = m.effects.out[:0]
 	if m.phase == finished {
@@ -217,7 +219,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.add(now, e)
 	case NeedMet:
-		// the first services get turns at once
+		// The services that were used last get the first turns.
 		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.needMet(now, s, e.Need)
@@ -340,7 +342,7 @@ func (m *Machine) changed(s *service) {
 	m.emit(Changed{s.name})
 }
 
-// setState changes the state of a service and records the change. Every transition calls setState.
+// setState changes the state of a service and records the transition in the history. Every transition goes through setState.
 func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Time, reason string) {
 	from := s.state
 	s.deadline, s.reason = deadline, reason
@@ -368,7 +370,7 @@ func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.links += e.Policy.linkCount() - s.policy.linkCount()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.checked || !e.Checked { // the checks have changed: their old results are void
+		if !s.checked || !e.Checked { // the set of checks may have changed, so earlier results don't count
 			s.probed = readinessReport{}
 		}
 		s.policy, s.checked = &e.Policy, e.Checked
@@ -415,8 +417,8 @@ func (m *Machine) needMet(now time.Time, s *service, need string) {
 	}
 }
 
-// startOrWait starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits
-// first.
+// startOrWait starts a service that has no live process. If a need is unmet, memory is short or no turn is free, it puts the
+// service into the state waiting.
 func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 	if m.phase != running {
 		m.setState(now, s, Down, time.Time{}, ReasonShutdown)

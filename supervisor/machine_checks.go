@@ -11,15 +11,16 @@ import (
 // ReasonUnhealthy begins the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the reports about the health of a run, by the run itself and by its checks.
+// checks holds the readiness reports about a run, from the run itself and from its checks, and why hinit ended it if a check
+// failed.
 type checks struct {
 	own    readinessReport // report of the run itself
 	probed readinessReport // report of its ready and start-up checks
-	answer string          // answer of the check because of which hinit ended the run
+	answer string          // last answer of the failed check for which hinit ended the run
 	park   bool            // park the service after this run
 }
 
-// readinessReport is one report about the readiness of a run.
+// readinessReport says whether a run is ready, according to the run itself or to its checks.
 type readinessReport struct {
 	ready bool
 	said  string
@@ -45,7 +46,7 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 	m.changed(s)
 }
 
-// unhealthy stops a run whose check has failed for too long. The exit counts as a failure, or parks the service.
+// unhealthy stops a run whose check has failed for too long. Depending on the event, the service is then restarted or parked.
 func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Commands of operators and of the container to a service, and the signals that they cause.
+// Commands from operators and from the container to a service, and the signals that these commands cause.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
@@ -54,7 +54,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	case Stopping:
 		if s.pid != 0 {
 			m.noteCause(s)
-			if s.policy.KillNever { // only another command ends this state, no deadline
+			if s.policy.KillNever { // no deadline ends this state, so repeat the signal
 				m.sendStop(now, s)
 			}
 		}
@@ -78,7 +78,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 	}
 }
 
-// startOnce starts a service for a single run.
+// startOnce starts a service for a single run; after it the service stays down.
 func (m *Machine) startOnce(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
@@ -95,7 +95,7 @@ func (m *Machine) startOnce(now time.Time, s *service) {
 	}
 }
 
-// evict kills the processes of a service without a grace, and forgets the service after they have ended.
+// evict kills the processes of a service without a grace period, and forgets the service after they have ended.
 func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.Once {
 		return
@@ -147,7 +147,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.id, signal, scope, false})
 }
 
-// noteCause records why hinit ends a run. It keeps an earlier cause.
+// noteCause records why hinit ends a run. If a cause is already recorded, it stays.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":
@@ -158,14 +158,15 @@ func (m *Machine) noteCause(s *service) {
 	}
 }
 
-// requestEnd asks the running process to end.
+// requestEnd begins to stop the running process of a service.
 func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
 	m.noteCause(s)
 	m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
 	m.sendStop(now, s)
 }
 
-// sendStop runs the stop command, or sends the stop signal if there is no stop command. SIGCONT lets a stopped process react.
+// sendStop runs the stop command, or sends the stop signal if the service has no stop command. It also sends SIGCONT, so that a
+// process that is stopped (SIGSTOP) can react.
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
@@ -180,8 +181,8 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// stopCommandEnded handles the end of the stop command. It sends the stop signal to a main process that still runs. It kills
-// processes that the command has left behind.
+// stopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal now.
+// Processes that the stop command has left behind are killed.
 func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.command.run == 0 || s.command.run != e.Run {
 		return
@@ -205,8 +206,8 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 	}
 }
 
-// awaitStopCommand handles a service of which only the stop command or its descendants are alive. It waits for them until the
-// grace of the stop is over, then kills them.
+// awaitStopCommand handles a service of which only the stop command or its descendants are alive. They may run until the grace
+// period of the stop is over; then they are killed.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {
@@ -216,8 +217,8 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns a deadline d after now, or none if never is true. During a shutdown the deadline is no later than the end of
-// its budget.
+// deadlineIn returns the time d after now, or the zero time (no deadline) if never is true. During a shutdown the deadline is
+// no later than the end of the shutdown's budget.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
@@ -226,7 +227,8 @@ func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never b
 	return m.withinBudget(s, deadline)
 }
 
-// withinBudget limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) are killed last.
+// withinBudget limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) have a later limit,
+// so they are killed last.
 func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline
@@ -257,7 +259,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	again := min(killSoon<<min(max(0, s.killProgress.kills-killSoonCount+1), 10), killAgain)
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < killAgain {
-		s.deadline = now.Add(again) // the history has the first KILL and needs no repetition
+		s.deadline = now.Add(again) // the history already has the first SIGKILL
 	} else {
 		m.setState(now, s, state, now.Add(again), reason)
 	}
@@ -266,7 +268,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.live(), sigKill, scope, false})
-	if s.command.run != 0 && s.pid != 0 { // the stop command gets no more time than the main process
+	if s.command.run != 0 && s.pid != 0 { // the main process is killed, so the stop command gets no more time either
 		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 }

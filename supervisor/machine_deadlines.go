@@ -2,9 +2,9 @@ package supervisor
 
 import "time"
 
-// Deadlines: transitions that time causes.
+// Deadlines: transitions that the passing of time causes.
 
-// Deadline returns the time at which Step needs a Tick, and whether there is such a time.
+// Deadline returns the time at which Step needs a Tick event. The result is false if no deadline is pending.
 func (m *Machine) Deadline() (time.Time, bool) {
 	var first time.Time
 	earlier := func(t time.Time) {

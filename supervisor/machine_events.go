@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// Event is an input of the machine. The set of events is closed.
+// Event is an input of the machine. Only this package defines events.
 type Event interface {
 	// target returns the name of the service that the event is for, or "" if it is for none. Step ignores unknown services.
 	target() string
@@ -15,51 +15,54 @@ type (
 		Name   string
 		Policy Policy
 		Want   Want
-		Needs  []string // the service does not start before a NeedMet event for each need
-		// A service with Checked is ready only after a Checked event, and after a Ready event too if Policy.Announces is set.
+		Needs  []string // names of conditions; the service does not start before a NeedMet event has come for each
+		// Checked means that the service has readiness checks. It is then ready only after a Checked event, and if
+		// Policy.Announces is set, after a Ready event too.
 		Checked bool
 	}
-	// NeedMet reports to all services with this need that it is met.
+	// NeedMet reports that a condition is met, to all services that have it in Add.Needs.
 	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict kills services at once, without a grace, and forgets them, because this init has lost the right to run them.
+	// Evict kills services at once, without a grace period, and forgets them. It is used when this init has lost the right to
+	// run them.
 	Evict struct {
 		Names  []string
-		Cause  Cause // cause in the exits of their runs; "" means CauseOperator
+		Cause  Cause // cause to record for their exits; "" for CauseOperator
 		Reason string
 	}
 	// Start sets the desired state to up and starts a service at once, without a restart delay. Earlier failures are forgotten.
 	Start struct{ Name string }
-	// Stop sets the desired state to down and ends a running process.
+	// Stop sets the desired state to down and ends the running process.
 	Stop struct{ Name string }
-	// Restart ends a running process and starts the service again at once. It starts a service that is not running.
+	// Restart ends the running process and then starts the service again at once. If the service is not running, Restart starts
+	// it.
 	Restart struct{ Name string }
-	// Once asks for a single run. A service that is not running starts now, and stays down after the run. For a running service
-	// Once is the same as Unwant.
+	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
+	// goes on, and stays down after the current run, as with Unwant.
 	Once struct{ Name string }
-	// Unwant sets the desired state to down and drops a pending start. A running process goes on.
+	// Unwant sets the desired state to down and drops a pending start, but lets a running process go on.
 	Unwant struct{ Name string }
-	// Scheduled reports when the schedule of a task starts it next. With Now the task also starts at once, unless it runs or is
-	// about to start.
+	// Scheduled reports when the schedule of a task will start it next. If Now is set, the task also starts at once, unless it
+	// runs already or is about to start.
 	Scheduled struct {
 		Name string
 		Next time.Time // zero if the task has no schedule any more
 		Now  bool
 	}
-	// Pause stops the main process, or with Group its process group, by SIGSTOP. The service counts as paused until a Continue,
-	// an order to end, or its end.
+	// Pause sends SIGSTOP to the main process, or with Group to its process group. The service counts as paused until it ends,
+	// or until a Continue or an order to stop it.
 	Pause struct {
 		Name  string
 		Group bool
 	}
-	// Continue undoes Pause, by SIGCONT.
+	// Continue ends a Pause by sending SIGCONT.
 	Continue struct {
 		Name  string
 		Group bool
 	}
-	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the service, the
-	// service restarts. Signal 0 stands for the stop signal.
+	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the process, the
+	// service restarts. Signal 0 stands for the service's stop signal.
 	SignalMain struct {
 		Name   string
 		Signal int
@@ -74,8 +77,8 @@ type (
 	SpawnFailed struct {
 		Name      string
 		Error     string
-		Permanent bool // another try can't succeed without a change
-		Passing   bool // the kernel lacked a resource that it may have again soon
+		Permanent bool // another attempt can't succeed unless something changes
+		Passing   bool // the kernel lacked a resource that may be available again soon
 		Code      int  // the exit code with which a shell reports this error: 126 or 127
 	}
 	// Exited reports the end of a main process or of a finish command.
@@ -84,9 +87,9 @@ type (
 		PID      int
 		Code     int    // -1 after the end by a signal
 		Signal   int    // 0 after an exit
-		OOM      bool   // the kernel's out-of-memory killer killed it
+		OOM      bool   // the kernel's out-of-memory killer killed the process
 		Leftover bool   // descendants of the process are alive
-		Strays   string // PIDs of living processes that hide whether they belong to the run; "" for none
+		Strays   string // PIDs of living processes that may belong to the run but hide it; "" for none
 		CPU      time.Duration
 		MaxRSS   int64
 	}
@@ -94,7 +97,7 @@ type (
 	StopCommandEnded struct {
 		Name     string
 		Run      uint64 // run of the stop command
-		Fault    string // "" when it succeeded
+		Fault    string // how the command failed; "" if it succeeded
 		Leftover bool   // descendants of the command are alive
 	}
 	// Gone reports that all processes of the last run of a service, or of its stop command, have ended.
@@ -102,14 +105,15 @@ type (
 		Name string
 		Run  uint64
 	}
-	// DescendantsEnded follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A
-	// growing number means that new processes replace the killed ones.
+	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is the number of descendants that have ended since
+	// the main process did. If it grows with every SIGKILL, new processes replace the killed ones.
 	DescendantsEnded struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// CorrectCause corrects the cause of an exit to CauseReplaced, or to CauseOperator when the profile was renamed or removed.
+	// CorrectCause corrects the recorded cause of an exit when a better cause becomes known. The new cause is CauseReplaced, or
+	// CauseOperator if the profile was renamed or removed.
 	CorrectCause struct {
 		Name  string
 		Run   uint64
@@ -121,62 +125,64 @@ type (
 		Run   uint64
 		Lines []string
 	}
-	// Ready reports whether a running service is ready. The service itself sends this report.
+	// Ready carries a report of a running service about its own readiness.
 	Ready struct {
 		Name  string
 		Run   uint64
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// Checked reports the result of the ready and start-up checks of a running service. The service is ready only if its Ready
-	// reports say so too.
+	// Checked carries the result of the ready and start-up checks of a running service. The service is ready only if its own
+	// Ready reports agree.
 	Checked struct {
 		Name  string
 		Run   uint64
 		Ready bool
-		Text  string // as Text of Ready
+		Text  string // why the checks fail, or a warning
 	}
 	// Unhealthy stops a running service, because one of its checks has failed for too long.
 	Unhealthy struct {
 		Name   string
 		Run    uint64
 		Answer string // last answer of the check
-		Park   bool   // park the service; otherwise it is restarted
+		Park   bool   // park the service after the stop; otherwise it is restarted
 	}
-	// Hold ends a running service with Policy.Sheddable, and prevents its start. A Hold without a reason releases the service,
-	// and so does an operator's command. With Disk the profile uses too much disk space, and Policy.Sheddable does not matter.
+	// Hold ends a running service, and prevents its start until the hold is released. An empty Reason releases the hold, and so
+	// does a command of an operator. Without Disk, the reason is a shortage of memory, and only services with Policy.Sheddable
+	// are affected. With Disk, the reason is a profile that uses too much disk space, and every service can be held.
 	Hold struct {
 		Name, Reason string
 		Disk         bool
 	}
-	// HoldStarts makes all services with Policy.Sheddable wait before they start. A HoldStarts without a reason releases them.
+	// HoldStarts makes all services with Policy.Sheddable wait before they start. An empty Reason releases them.
 	HoldStarts struct{ Reason string }
-	// Notified is a message of sd_notify from a process of a running service, see [Loop.Tell].
+	// Notified is an sd_notify message from a process of a running service, see [Loop.Tell].
 	Notified struct {
 		Name            string
 		Run             uint64
 		Ready, Stopping bool
 		Status          string // a line for people, valid if HasStatus is set; "" clears it
 		HasStatus       bool
-		Extend          time.Duration // time that the service still needs to end, from now; 0 if the message has no such time
+		Extend          time.Duration // how much more time the service needs to end, from now; 0 if the message does not say
 	}
 	// InputsChanged reports that the input files of a parked service have changed.
 	InputsChanged struct{ Name string }
-	// Forward sends a signal that PID 1 got to the main process.
+	// Forward passes a signal that PID 1 has received on to the main process.
 	Forward struct {
 		Name   string
 		Signal int
 	}
-	// Remark adds a line to the history. Service is "" for the container. Only a notice has Key and Data.
+	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only in a
+	// notice.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown ends the container within the machine's budget. A second Shutdown kills everything at once.
+	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything at once.
 	Shutdown struct {
-		Code   int // exit code of the container, unless the CMD has one
+		Code   int // exit code of the container, used if the CMD has not ended with a code of its own
 		Reason string
 	}
-	// Swept reports that this process has no child process left.
+	// Swept reports that PID 1 has no child process left.
 	Swept struct{}
-	// Tick reports only the time, for deadlines.
+	// Tick only tells the machine the current time, so that it can handle deadlines.
 	Tick struct{}
 )
 
@@ -215,7 +221,8 @@ func (Shutdown) target() string   { return "" }
 func (Swept) target() string      { return "" }
 func (Tick) target() string       { return "" }
 
-// Action is an output of the machine. The loop executes actions in the given order. The set of actions is closed.
+// Action is an output of the machine. The loop executes actions in the order in which Step returns them. Only this package
+// defines actions.
 type Action interface{ action() }
 
 // Actions that the machine asks the loop for.
@@ -229,7 +236,7 @@ type (
 	SpawnFinish struct {
 		Name string
 		Run  uint64
-		Exit Exit // of the run before the finish command
+		Exit Exit // the exit of the run before the finish command
 	}
 	// SpawnStop starts the stop command of a service as a run with its own number. After its end the loop sends StopCommandEnded.
 	SpawnStop struct {
@@ -242,18 +249,18 @@ type (
 		Run    uint64
 		Signal int
 		Scope  Scope
-		Wake   bool // send SIGCONT too: a stopped process reacts to SIGKILL only
+		Wake   bool // send SIGCONT too, because a stopped process reacts only to SIGKILL
 	}
-	// SignalRest sends a signal to all other descendants of this process. At that time no service is alive.
+	// SignalRest sends a signal to all descendants of this process, at a time when no service is alive.
 	SignalRest struct{ Signal int }
 	// Changed reports that the published view of a service is out of date.
 	Changed struct{ Name string }
-	// Note adds a record to the history. After a record with Dropped the loop forgets the service.
+	// Note adds a record to the history. If the record has Dropped set, the loop forgets the service afterwards.
 	Note struct{ Record Record }
-	// Release reports, during a shutdown, that all processes of a service have ended. The loop may now close the pipe for their
+	// Release reports during a shutdown that all processes of a service have ended. The loop then closes the pipe for their
 	// output.
 	Release struct{ Name string }
-	// End ends the loop. Run returns the code.
+	// End ends the loop. Run then returns Code.
 	End struct{ Code int }
 )
 

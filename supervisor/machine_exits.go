@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Exits of the processes of a service, and the resulting transitions.
+// Starts and exits of the processes of a service, and the transitions that follow from them.
 
 func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
@@ -108,8 +108,8 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants of a dead process. Without leftover there are none, and the transition goes on at once. of is
-// the name of the dead process.
+// endLeftovers ends the descendants that a dead process has left behind. of says in words which process ended: the main process
+// or the finish command. If leftover is false there are no descendants, and the next transition follows at once.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -128,8 +128,8 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 	m.emit(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
-// leftoversGone runs after all descendants of the run, or of the finish command, have ended. It starts the finish command, or
-// settles the service after the finish command. First it waits for a stop command that is still alive.
+// leftoversGone is called after all descendants of the run, or of the finish command, have ended. If the stop command is still
+// alive, it waits for that. Then it starts the finish command, or settles the service if the finish command has already run.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.command.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -145,8 +145,8 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finish, *s.last})
 }
 
-// finishVerdict handles the exit code of a finish command. The restart delay begins now. A start that was requested after the
-// exit overrides the verdict "do not start again".
+// finishVerdict handles the exit code of a finish command. The restart delay begins now. The code may say that the service must
+// not start again. A start that was requested after the exit overrides that.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
@@ -155,7 +155,7 @@ func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit chooses the state after an exit, and updates the counters of failures.
+// afterExit chooses the state that follows an exit, and updates the counters of failures.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describe(exit)
 	switch {
@@ -196,13 +196,13 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if next, ok := s.stateWithoutRestart(exit, reason); ok {
 		return next
 	}
-	// The first crash after a healthy run has no delay. An exit with code 0 may be a takeover by another instance, which becomes
-	// known only a little later; so it gets a delay.
+	// The first crash after a healthy run is followed by a restart without a delay. An exit with code 0 gets a delay: another
+	// instance may have taken over, and hinit learns that only a little later.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
 	if s.ready && s.policy.Announces && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
-		m.countFailure(now, s) // only the first restart has no delay
+		m.countFailure(now, s) // so that the next restart has a delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
 	if exit.Cause == CauseOperator { // an operator ended it with a signal, so the service did not fail
@@ -211,9 +211,9 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was long,
-// or if it was parked for longer than its restart delay. Otherwise the service may have changed the files itself: then the change
-// counts as a fast exit, and the rest of the delay applies.
+// inputsChanged starts a parked service after its input files have changed. The service starts at once if its last run was
+// long, or if it was parked for longer than its restart delay. Otherwise the service may have changed the files itself. Then
+// the change counts as a fast exit, and the service waits for the rest of the delay.
 func (m *Machine) inputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -255,8 +255,8 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostErrorText limits an error in the history and in the runs, in bytes. An error contains file names, and the agent chooses
-// their length.
+// mostErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file names,
+// whose length the agent chooses.
 const mostErrorText = 1 << 10
 
 // Shorten cuts a text to the length that the history keeps.
@@ -267,7 +267,7 @@ func Shorten(text string) string {
 	return text
 }
 
-// recordExit stores the exit, counts it, and adds it to the history.
+// recordExit stores an exit as the service's last exit, counts it, and adds it to the history.
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.last = exit
 	s.exits = s.exits.with(exit.Cause, 1)
@@ -301,7 +301,7 @@ func (m *Machine) runGone(now time.Time, s *service, e Gone) {
 	}
 }
 
-// settle chooses the next state after the end of a run, when its processes and its finish command are gone.
+// settle enters the next state after a run, when all its processes and its finish command have ended.
 func (m *Machine) settle(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
@@ -319,7 +319,7 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.startOrWait(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.startTime().After(now):
 		m.startOrWait(now, s, next.reason)
-	case next.state == Down: // an order ended the run, and a later order starts the service
+	case next.state == Down: // an earlier order ended the run, and a later order wants the service up
 		m.startOrWait(now, s, "wanted up")
 	default:
 		m.setState(now, s, next.state, next.startTime(), next.reason)
@@ -337,10 +337,10 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// certainCauses lists the causes that a CorrectCause event must not replace.
+// certainCauses lists the causes that are known for certain, so a CorrectCause event must not replace them.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// parkRefused parks a service whose output says that a restart does not help, see Policy.Refusal.
+// parkRefused parks a service if its last output says that a restart would not help, see Policy.Refusal.
 func (m *Machine) parkRefused(now time.Time, s *service) {
 	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
 		return

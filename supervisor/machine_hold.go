@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Services that wait before their start, or are ended, because the container lacks memory or a profile uses too much disk space.
-// Their desired state does not change.
+// Holds: services wait before their start, or are ended, because the container lacks memory or a profile uses too much disk
+// space. A hold does not change their desired state.
 
-// shortage records which services must not run, because memory or disk space is short.
+// shortage records which services must not run because memory or disk space is short.
 type shortage struct {
-	all  string            `reexec:"full"` // why services with Policy.Sheddable wait before their start; "" if they need not wait
-	held map[string]string // why a single service must not run, by service; a step replaces the map, so that undo can restore the old one
+	all  string            `reexec:"full"` // why all services with Policy.Sheddable must wait before they start; "" if they need not wait
+	held map[string]string // why a single service must not run, by name; a step replaces the map, so that undo can restore the old one
 }
 
 // setHold records why a service must not run. An empty reason releases the service.
@@ -32,8 +32,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// Names of the unmet needs of a service that waits for memory, and of a service whose profile uses too much disk space. The
-// reason of a [Hold] for the disk begins with NeedDisk.
+// Names under which a shortage appears among the unmet needs of a waiting service. The container lacks memory (NeedMemory), or
+// the service's profile uses too much disk space (NeedDisk). The Reason of a [Hold] with Disk begins with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -41,7 +41,7 @@ const (
 
 func forDisk(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
 
-// hold ends a running service and keeps it from starting. A Hold without a reason lets it start again.
+// hold handles a Hold event: it ends a running service and keeps it from starting, or releases it if the event has no reason.
 func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
 	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && forDisk(held) || e.Disk && e.Reason == "" && !forDisk(held) {
@@ -82,8 +82,8 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	}
 }
 
-// lacksRoom returns the unmet need of a service that lacks memory or disk space, and the reason. Both are "" if the service may
-// start.
+// lacksRoom returns NeedDisk or NeedMemory if the service must wait for it, and the reason. Both results are "" if the service
+// may start.
 func (m *Machine) lacksRoom(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {
 	case forDisk(held):

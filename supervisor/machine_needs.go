@@ -7,48 +7,48 @@ import (
 	"time"
 )
 
-// Needs of services, limits on restarts, and tasks.
+// Dependencies between services, limits on restarts, and tasks.
 
-// RestartAfter says which kinds of exit restart a service. Exits that hinit requested don't count.
+// RestartAfter says which kinds of exit are followed by an automatic restart. It does not apply to exits that hinit requested.
 type RestartAfter string
 
-// The values of RestartAfter. After an end without a restart the service is down if the exit code was 0, else failed.
+// The values of RestartAfter. After an exit without a restart the service is down if the exit code meant success, else failed.
 const (
 	RestartAlways    RestartAfter = ""
-	RestartOnFailure RestartAfter = "on-failure" // an exit code other than 0, or a signal
-	RestartOnSuccess RestartAfter = "on-success" // exit code 0
+	RestartOnFailure RestartAfter = "on-failure" // an exit code that does not mean success, or a signal
+	RestartOnSuccess RestartAfter = "on-success" // an exit code that means success
 	RestartNever     RestartAfter = "never"
 )
 
-// Until is the condition that a needed service must meet.
+// Until is the condition that a needed service must meet before its dependant may start.
 type Until string
 
 // The values of Until.
 const (
-	UntilStarted Until = "started" // up; for a task: started
+	UntilStarted Until = "started" // the service is up; a task has been started at least once
 	UntilReady   Until = "ready"   // up and ready
-	UntilDone    Until = "done"    // down after exit code 0
-	UntilTried   Until = "tried"   // ready, or ended once; applies to starts only, not to the order of a shutdown
+	UntilDone    Until = "done"    // down after a run that ended by itself with success
+	UntilTried   Until = "tried"   // ready, or has ended at least once; applies only to starts, and is ignored in a shutdown's order
 )
 
-// Need is a service that another one waits for before each start.
+// Need names a service that another service waits for before each start.
 type Need struct {
 	Name     string
 	Until    Until
-	Optional bool // ignore the need while that service is unknown or not wanted up
+	Optional bool // the need counts as met while that service is unknown or not wanted up
 }
 
 // Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value changes nothing.
 type Order struct {
 	After          RestartAfter
 	MaxRestarts    int           // limit of automatic restarts within RestartsWindow; 0 is no limit
-	RestartsWindow time.Duration // the window of MaxRestarts; the first end beyond the limit makes the service failed
+	RestartsWindow time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
 	Needs          []Need
-	RestartOn      []string  // restart the service when one of these starts anew, or is a task and done
-	OneShot        bool      // the service is a task: its end is expected
-	Turns          bool      // limit simultaneous starts, see [Machine.Parallel]
-	Used           time.Time // time of the last use; before their first start, recently used services come first in the queue
-	EachStart      bool      // the service is a task that runs again before each start of a service that needs it done
+	RestartOn      []string  // restart the service when one of these is started again, or is a task that has succeeded
+	OneShot        bool      // the service is a task (of hinit.yaml), so its end is expected
+	Turns          bool      // its starts need a turn, which limits simultaneous starts, see [Machine.Parallel]
+	Used           time.Time // when the service was last used; for the first start, recently used services come first in the queue
+	EachStart      bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
 }
 
 // linkCount returns 1 if the policy makes a service depend on others, else 0.
@@ -59,16 +59,16 @@ func (o *Order) linkCount() int {
 	return 0
 }
 
-// order holds the state of a service that its [Order] needs.
+// order is the part of a service's state that belongs to the [Order] of its policy.
 type order struct {
-	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: the runs of EachStart tasks that this start waits for
-	unmet     []string    `reexec:"lacks"` // in state waiting: the names of unmet needs
-	done      bool        // its last run ended by itself with exit code 0
-	respawns  []time.Time // automatic restarts within the window
-	nextRun   time.Time   // when its schedule starts it next, zero without a schedule
+	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: runs of EachStart tasks that must succeed before this start
+	unmet     []string    `reexec:"lacks"` // in state waiting: names of the unmet needs
+	done      bool        // the last run ended by itself with success
+	respawns  []time.Time // times of the automatic restarts within RestartsWindow
+	nextRun   time.Time   // when the schedule starts the service next; zero without a schedule
 }
 
-// taskNeed is a need for a task. Only a run with a number above Run meets the need.
+// taskNeed is a need for a task. It is met only by a run whose number is greater than Run.
 type taskNeed struct {
 	Name string
 	Run  uint64
@@ -77,10 +77,10 @@ type taskNeed struct {
 // runningStates lists the states in which a run exists.
 var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idleStates lists the states in which nothing of a service runs, and only a command can start it.
+// idleStates lists the states in which no process of a service runs, and only an order can start it.
 var idleStates = []State{Down, Parked, Failed}
 
-// startNeededTasks starts the EachStart tasks that s needs done, once for each start of s.
+// startNeededTasks starts the EachStart tasks that s needs with UntilDone. They run once for each start of s.
 func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
@@ -89,7 +89,7 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 		}
 		after := m.runs
 		if slices.Contains(runningStates, t.state) && t.requestedCause == "" {
-			after = t.id - 1 // the current run of the task counts
+			after = t.id - 1 // the current run of the task meets the need too
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idleStates, t.state) && !t.removing {
@@ -108,13 +108,13 @@ func (s *service) taskNeedFor(name string) *taskNeed {
 	return nil
 }
 
-// wantUpAgain wants a service up and forgets its earlier failures.
+// wantUpAgain sets the desired state to up and forgets earlier failures.
 func (m *Machine) wantUpAgain(s *service) {
 	s.want, s.once, s.respawns = WantUp, false, nil
 	s.forgetFailures()
 }
 
-// unmetNeeds returns the unmet needs of s, and a sentence about them.
+// unmetNeeds returns the names of the unmet needs of s, and a text that says what s waits for.
 func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	var why []string
 	for _, n := range s.policy.Needs {
@@ -165,7 +165,8 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// waitForNeeds puts a service into the state waiting if a need is unmet or memory is short, and reports whether it did.
+// waitForNeeds puts a service into the state waiting if a need is unmet, or if it must wait for memory or disk space. It
+// reports whether the service has to wait.
 func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	need, reason := m.lacksRoom(s)
 	names := []string{need}
@@ -189,7 +190,8 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startReleased starts the waiting services whose needs are now met. Step calls it after a change of a state.
+// startReleased starts the waiting services whose needs are now met. Step calls it after each event; it does nothing if no
+// service has changed.
 func (m *Machine) startReleased(now time.Time) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -207,7 +209,7 @@ func (m *Machine) startReleased(now time.Time) {
 	}
 }
 
-// restartFollowers restarts the services that name t in Policy.RestartOn.
+// restartFollowers restarts the services that have t in Policy.RestartOn.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -220,8 +222,8 @@ func (m *Machine) restartFollowers(now time.Time, t *service) {
 	}
 }
 
-// stateWithoutRestart returns the state after an exit that the policy does not follow with a restart. For other exits ok is
-// false.
+// stateWithoutRestart returns the state that a service enters if its restart policy does not restart it after this exit. ok is
+// false if the policy restarts it.
 func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
@@ -250,7 +252,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts counts an automatic restart. After too many restarts in the window it returns the state failed instead.
+// limitRestarts counts an automatic restart. If the limit Policy.MaxRestarts is exceeded, it returns the state failed instead
+// of next.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
@@ -269,8 +272,8 @@ func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	return nextState{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// handleSchedule handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not
-// idle skips this start.
+// handleSchedule handles a Scheduled event. It stores the next scheduled time, and starts the task if e.Now is set. If the task
+// is running or about to start, this start is skipped.
 func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.changed(s)
@@ -289,8 +292,8 @@ func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns, for each needed service, the length of the longest chain of live dependants above it. top is the
-// longest length.
+// dependantHeights returns a height for each service that others need: the length of the longest chain of live dependants above
+// it. top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {

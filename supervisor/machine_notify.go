@@ -2,15 +2,16 @@ package supervisor
 
 import "time"
 
-// Messages of the processes of a service by sd_notify(3).
+// sd_notify(3) messages from the processes of a service.
 
-// mostExtended limits how long a service may delay its own end by EXTEND_TIMEOUT_USEC, as a multiple of its grace.
+// mostExtended limits how long a service may delay its own end with EXTEND_TIMEOUT_USEC, as a multiple of its grace period.
 const mostExtended = 10
 
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// handleNotified handles a message of a living run, and ignores messages of all others.
+// handleNotified handles a message from the current run of a service. Messages from other runs, or after the end of the main
+// process, are ignored.
 func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 	if s.id != e.Run || !s.runs() {
 		return
@@ -39,7 +40,8 @@ func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 	}
 }
 
-// markOverdue marks a service as unhealthy if it has announced its end and is still alive after the grace.
+// markOverdue marks a service as unhealthy if it has announced its own end with STOPPING=1, but is still alive after the grace
+// period.
 func (m *Machine) markOverdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
 		s.requestedCause, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"

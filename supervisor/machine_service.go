@@ -8,17 +8,17 @@ import (
 // service is the machine's state of one service.
 type service struct {
 	name   string
-	policy *Policy  // replaced, never changed: undo copies the service shallowly
-	needs  []string // unmet needs, for which no NeedMet event has come yet
+	policy *Policy  // replaced, never modified: undo keeps only a shallow copy of the service
+	needs  []string // conditions from Add.Needs for which no NeedMet event has come yet
 
 	state    State
 	since    time.Time
 	reason   string    // why the service is in this state
-	deadline time.Time // when the state changes by itself; zero for never
+	deadline time.Time // when the machine must act on this state; zero for never
 
 	want     Want
 	removing bool
-	once     bool  // the pending start is wanted for one run only
+	once     bool  // the pending start is for one run only
 	respawn  bool  // the pending start is an automatic restart
 	place    int64 // position in the queue for turns, lowest first; 0 when not in the queue
 
@@ -36,29 +36,29 @@ type service struct {
 	order
 }
 
-// tally counts how runs ended.
+// tally counts the exits of a service.
 type tally struct {
 	restarts  int
-	exits     causeCounts // all ends by cause, including failed starts
-	restarted causeCounts // the exits that a restart followed, by cause
+	exits     causeCounts // all exits by cause, including failed starts
+	restarted causeCounts // the exits that were followed by a restart, by cause
 }
 
-// readiness is the part of the readiness that is kept between runs.
+// readiness is the part of the readiness state that outlives a run.
 type readiness struct {
 	checked    bool      // the service is ready only after its checks pass too
-	readySince time.Time // since when the service is ready; while nothing of the service runs: when its last run was over
+	readySince time.Time // when the service became ready; while no process of the service runs: when its last run was over
 }
 
-// fastExits has the counters that decide about restart delays, crash loops and parking.
+// fastExits holds the counters that decide about restart delays, crash loops and parking.
 type fastExits struct {
 	failures      int         // fast exits in a row
-	quickRestarts int         `reexec:"quick"` // short runs in a row that ended with a request to restart
-	recent        []time.Time // fast exits within the window
+	quickRestarts int         `reexec:"quick"` // consecutive short runs whose exit code requested a restart
+	recent        []time.Time // times of the fast exits within Policy.LoopWindow
 	looping       bool
-	loopTold      bool // the history already says why it is in a crash loop
+	loopTold      bool // the history already explains the crash loop
 }
 
-// run is the current or last run of a service, including its finish command.
+// run is the current or last run of a service. It includes the finish command.
 type run struct {
 	id             uint64 `reexec:"run"`
 	pid            int    // main process; in state finishing the finish command; 0 for none
@@ -66,41 +66,42 @@ type run struct {
 	said           string // text of the last Ready event
 	status         string // text of the last Notified event with a status
 	paused         bool
-	sent           int          // last signal an operator sent
-	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if it did not ask
+	sent           int          // last signal that an operator sent
+	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not
 	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
-	finish    uint64 // number of the finish command's run, 0 before that starts
-	permanent bool   // the finish command asked for no further start
+	finish    uint64 // run number of the finish command, 0 before that starts
+	permanent bool   // the exit code of the finish command said not to start the service again
 	next      nextState
-	again     bool // restart at once after this run
+	again     bool // start the service again at once after this run
 
 	checks
 }
 
-// killProgress records whether repeated SIGKILLs reduce the processes of a run.
+// killProgress records whether repeated SIGKILLs make the number of processes of a run smaller.
 type killProgress struct {
+	// number of SIGKILLs so far
 	kills   int
 	deaths  int  // number of the run's processes that have ended since its main process ended
-	growing bool `reexec:"reborn"` // new processes appear in spite of the SIGKILLs
+	growing bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
 }
 
-// stopCommand is the stop command of a service while it is alive.
+// stopCommand describes the stop command of a service while its processes are alive.
 type stopCommand struct {
-	run uint64    // 0 when neither the command nor a descendant of it is alive
-	end time.Time // when the command and its descendants are killed
+	run uint64    // its run number; 0 when neither the command nor a descendant of it is alive
+	end time.Time // when the command and its descendants will be killed
 }
 
-// nextState is the next state, entered when all processes of a run and of its finish command are gone.
+// nextState is the state that a service enters when all processes of its run and of its finish command have ended.
 type nextState struct {
 	state  State
-	delay  time.Duration // before the start
+	delay  time.Duration // restart delay
 	from   time.Time     // when the delay begins
 	reason string
 }
 
-// startTime returns when the service starts, or zero for no start.
+// startTime returns when the service starts, or zero if it does not start by itself.
 func (n nextState) startTime() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
@@ -108,7 +109,7 @@ func (n nextState) startTime() time.Time {
 	return n.from.Add(n.delay)
 }
 
-// forgetFailures clears the counters of failures of earlier runs.
+// forgetFailures resets the counters of fast exits.
 func (s *service) forgetFailures() {
 	s.failures, s.quickRestarts, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = nil
@@ -117,8 +118,8 @@ func (s *service) forgetFailures() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live returns the run whose processes are alive: normally the current run. If only the stop command is left, it returns the run
-// of that command. After the finish command has started, it returns that command's run.
+// live returns the run number whose processes are alive. Normally that is the current run. If only the stop command is left, it
+// is the run of that command. After the finish command has started, it is the run of the finish command.
 func (s *service) live() uint64 {
 	switch {
 	case s.finish != 0:
@@ -153,13 +154,14 @@ func (s *service) classify(e Exited) Cause {
 	return CauseCrash
 }
 
-// without returns a copy of a slice without the elements that drop selects. The original stays unchanged, for undo.
+// without returns a copy of a slice without the elements for which drop returns true. The original stays unchanged, so that
+// undo can restore it.
 func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
 // causeCounts counts exits by cause. It is immutable, so snapshots can share it.
 type causeCounts []CauseCount
 
-// with returns a copy in which n is added to the count of a cause.
+// with returns a copy in which the count of cause is increased by n.
 func (c causeCounts) with(cause Cause, n int) causeCounts {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })

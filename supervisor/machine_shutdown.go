@@ -17,8 +17,9 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown ends all services at once, except loggers and services that other services need. A needed service ends after its
-// dependants, or when its share of the time is over. The rest of the budget is for the time after SIGKILL.
+// beginShutdown asks all services to end at once, except loggers and services that other services need. A needed service is
+// asked when its dependants have ended, or when its share of the time is over. The last part of the budget is reserved for the
+// time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
@@ -55,8 +56,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// startDraining gives services with Policy.Drains a last moment to read their input, after all other services have ended. It
-// announces this moment with the signal Policy.LastSignal.
+// startDraining is called when only services with Policy.Drains are left. It gives them drainTime to read the rest of their
+// input, and announces that with the signal Policy.LastSignal.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
@@ -68,7 +69,7 @@ func (m *Machine) startDraining(now time.Time) {
 	}
 }
 
-// killAtOnce handles a second request to stop: it kills everything now.
+// killAtOnce handles a second request to stop: it sends SIGKILL to every service.
 func (m *Machine) killAtOnce(now time.Time) {
 	m.emit(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
@@ -87,7 +88,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 	if m.phase == stopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so the search from the end is short
+		for _, s := range slices.Backward(m.order) { // the last service usually ends last, so a search from the end is short
 			if s.isActive() {
 				alive, writing = true, !s.policy.Drains
 			}

@@ -6,37 +6,37 @@ import (
 	"time"
 )
 
-// Turns limit how many services start at the same time. A start is bound by the processor, so too many at once delay even the
-// first.
+// Turns limit how many services start at the same time. A start mainly needs the processor, so too many at once would delay all
+// of them.
 
 const (
-	// turnLimit limits how long a service that does not become ready keeps its turn.
+	// turnTime limits how long a service that does not become ready keeps its turn.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnLimit if no service reports readiness. With turns of 10 s the last of 500 services would start after
-	// 40 minutes.
+	// shortTurn replaces turnTime when many turns in a row have timed out, so the services seem not to report readiness. With
+	// turns of 10 s the last of 500 services would start after 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn begins the reason of a service that waits for the starts of other services.
+	// ReasonTurn begins the reason of a service that waits for its turn.
 	ReasonTurn = "waits for its turn"
-	// mostShownPlaces is the longest queue in which each waiting service shows its position.
+	// mostShownPlaces is the longest queue for which each waiting service shows its position.
 	mostShownPlaces = 256
 )
 
-// turns holds the starting services, and the queue of the services that wait for a turn. A step replaces the slices, so that undo
-// can restore the old ones.
+// turns holds the services that are starting, and the queue of services that wait for a turn. A step replaces the slices
+// instead of modifying them, so that undo can restore the old ones.
 type turns struct {
 	starting  []*service `reexec:"-"`
-	queue     []*service `reexec:"-"` // unsorted: service.place gives the order
+	queue     []*service `reexec:"-"` // not sorted: service.place gives the order
 	lastPlace int64      `reexec:"tickets"`
-	unready   int        `reexec:"-"` // turns that timed out since a service with turns last became ready
-	readied   bool       `reexec:"-"` // one of the services that started together has become ready
+	unready   int        `reexec:"-"` // number of turns that timed out since a service with Policy.Turns last became ready
+	readied   bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
 
-// holdsTurn reports whether a service holds a turn now.
+// holdsTurn reports whether a service occupies a turn now.
 func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
 
-// turnLimit returns the time limit of a turn.
+// turnLimit returns how long a service may keep its turn.
 func (m *Machine) turnLimit() time.Duration {
 	if m.unready >= 2*m.Parallel {
 		return shortTurn
@@ -44,8 +44,8 @@ func (m *Machine) turnLimit() time.Duration {
 	return turnTime
 }
 
-// enqueue puts a service into the queue if no turn is free, and reports whether the service has to wait. Automatic restarts need
-// no turn.
+// enqueue puts a service into the queue if no turn is free, and reports whether the service has to wait. Automatic restarts
+// don't need a turn.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.place != 0:
@@ -64,8 +64,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	}
 	m.lastPlace++
 	s.place = m.lastPlace
-	// The service that was used last comes first. The agent controls that time, so it may have any value; place 0 is reserved for
-	// "not queued".
+	// Recently used services come first. The agent controls Policy.Used, so it may have any value. Place 0 is reserved for "not
+	// in the queue".
 	if ns := s.policy.Used.UnixNano(); !s.started && !s.policy.Used.IsZero() && ns != 0 {
 		s.place = -ns
 	}
@@ -82,7 +82,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.unready += ended // changed last, because turnLimit and holdsTurn read it
+		m.unready += ended // only now, because turnLimit and holdsTurn read it above
 	}
 	if m.readied {
 		return m.Parallel + m.ParallelExtra - len(m.starting)
@@ -121,8 +121,8 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// showPlaces writes the number of earlier services into the reason of each waiting service. It leaves out a long queue, because
-// that costs too much.
+// showPlaces writes into the reason of each waiting service how many services are before it. It does nothing for a long queue,
+// because updating all of them would cost too much.
 func (m *Machine) showPlaces() {
 	if len(m.queue) > mostShownPlaces {
 		return
@@ -135,7 +135,7 @@ func (m *Machine) showPlaces() {
 	}
 }
 
-// affectedByTurns returns the services that startQueued, dequeue and showPlaces may change in one step.
+// affectedByTurns returns the services that startQueued, dequeue and showPlaces may change in one step, for undo.
 func (m *Machine) affectedByTurns() []*service {
 	if len(m.queue) <= mostShownPlaces {
 		return m.queue
@@ -143,7 +143,7 @@ func (m *Machine) affectedByTurns() []*service {
 	return slices.SortedFunc(slices.Values(m.queue), byPlace)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
 }
 
-// resumeTurns rebuilds the queue, and the list of starting services, after re-execution.
+// resumeTurns rebuilds the queue and the list of starting services after a re-execution.
 func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.place != 0 {

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// The loop starts and reaps processes here.
+// How the loop starts and reaps processes.
 
 // spawn starts the main process of a run.
 func (l *Loop) spawn(a Spawn) Event {
@@ -42,7 +42,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	return answer
 }
 
-// spawnFinish starts the finish command after a run.
+// spawnFinish starts the finish command of a service after a run.
 func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u := l.units[a.Name]
 	if u.Finish == "" {
@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // the value that s6 passes after a signal
+		code = 256 // s6 passes this value after an end by a signal
 	}
 	u.finish = a.Run
 	spec := u.Spec
@@ -58,7 +58,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	return l.startProcess(u, a.Run, spec, oomCheap, nil)
 }
 
-// spawnStop starts the stop command of a service.
+// spawnStop starts the stop command of a service. If that fails, it returns a StopCommandEnded event.
 func (l *Loop) spawnStop(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
@@ -69,7 +69,8 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	return nil
 }
 
-// startProcess starts a process of a service. An error names the command, and the directory if that may be the reason.
+// startProcess starts a process of a service and returns a Spawned or SpawnFailed event. An error names the command, and the
+// directory if that may be the reason.
 func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
 	files, own, err := l.openFiles(u)
 	if err != nil {
@@ -89,7 +90,7 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 	return Spawned{u.Name, pid}
 }
 
-// signalRun signals processes of a run, and returns the resulting events.
+// signalRun sends a signal to processes of a run, and returns the events that follow from it.
 func (l *Loop) signalRun(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
@@ -117,7 +118,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // these are copies of pipe ends, and nothing was written through them
+			_ = f.Close() // an error does not matter: these are copies of pipe ends that were never written to
 		}
 	}
 }
@@ -156,12 +157,12 @@ func (l *Loop) exited(x proc.Exit) {
 		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: formatPIDs(x.Unmarked),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
-	if l.cfg.OOMKills != nil { // read at every exit, so the kill of another process is not attributed to a later exit
+	if l.cfg.OOMKills != nil { // read at every exit, so that the kill of one process is not attributed to a later exit of another
 		kills := l.cfg.OOMKills()
 		e.OOM = x.Signal == 9 && kills > l.oomKills
 		l.oomKills = kills
 	}
-	if x.OOM != nil { // the count of the run's own control group is more exact
+	if x.OOM != nil { // the count of the run's own control group is more precise
 		e.OOM = *x.OOM
 	}
 	if x.Leftover {
@@ -189,7 +190,7 @@ func (l *Loop) exited(x proc.Exit) {
 	l.step(e)
 }
 
-// formatPIDs formats PIDs for people. It shortens a long list.
+// formatPIDs formats a list of PIDs for people, and shortens a long list.
 func formatPIDs(pids []int) string {
 	const most = 8
 	var b strings.Builder
@@ -205,7 +206,7 @@ func formatPIDs(pids []int) string {
 	return b.String()
 }
 
-// forgetRun ends a lingering run, which has no live process any more.
+// forgetRun drops a lingering run after its last process has ended.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// notifier is the pipe on which a run writes a newline when it is ready. Its goroutine reads until a newline, the end of the
-// pipe, or a call of close.
+// notifier is the pipe on which a run writes a newline to say that it is ready. A goroutine reads the pipe until a newline, the
+// end of the input, or a call of close.
 type notifier struct {
-	fd   int // descriptor number in the process
+	fd   int // descriptor number of the writing end in the new process
 	r, w *os.File
 }
 
@@ -24,7 +24,7 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// addTo returns files with the writing end at index fd. The descriptors between them are closed in the new process.
+// addTo returns files extended so that the writing end has index fd. The descriptors in between are closed in the new process.
 func (n *notifier) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
@@ -35,17 +35,17 @@ func (n *notifier) addTo(files []*os.File) []*os.File {
 	return all
 }
 
-// closeWriter closes this program's copy of the writing end. Call it after the spawn.
+// closeWriter closes hinit's copy of the writing end. Call it after the spawn.
 func (n *notifier) closeWriter() { _ = n.w.Close() }
 
-// close closes the pipe, which ends the goroutine.
+// close closes the reading end, which ends the goroutine.
 func (n *notifier) close() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
-// awaitNewline calls ready at the first newline, and returns. It ignores later output.
+// awaitNewline calls ready when it reads the first newline, and then returns. It ignores later output.
 func (n *notifier) awaitNewline(ready func()) {
 	defer n.r.Close()
 	buf := make([]byte, 256)
@@ -55,7 +55,7 @@ func (n *notifier) awaitNewline(ready func()) {
 			ready()
 			return
 		}
-		if err != nil { // end of the pipe, or closed by close
+		if err != nil { // the process has closed the pipe, or close was called
 			return
 		}
 	}

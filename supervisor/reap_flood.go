@@ -3,26 +3,28 @@ package supervisor
 import "time"
 
 const (
-	// A flood begins when this number of orphans is reaped within floodWindow.
+	// A flood begins when floodOrphans orphans are reaped within floodWindow.
 	floodOrphans = 16
 	floodWindow  = 100 * time.Millisecond
 	// floodPause is the time between two reaps in a flood.
 	floodPause = 4 * time.Millisecond
-	// floodEnd is the number of reaps in a row without an orphan that ends a flood.
+	// floodEnd is how many consecutive reaps without an orphan end a flood.
 	floodEnd = 5
 )
 
-// flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. Meanwhile the loop
-// reaps every floodPause, so it sees the end of a service at most floodPause late. The zero value is no flood.
+// flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood the
+// loop reaps at intervals of floodPause, so it notices the end of a service at most that much later. The zero value means no
+// flood.
 type flood struct {
 	on    bool
 	next  time.Time // time of the next reap in a flood
-	count int       // outside a flood: number of orphans in this window; in a flood: number of reaps in a row without an orphan
+	count int       // outside a flood: orphans reaped since `since`; during a flood: consecutive reaps without an orphan
+	// when the current window began
 	since time.Time
 }
 
-// countOrphans receives the number of orphans of one reap, and decides whether a flood begins or ends. If matters is false, a
-// flood ends at once. changed reports whether on has changed.
+// countOrphans is called after each reap with the number of orphans that it found, and decides whether a flood begins or ends.
+// matters is false during a shutdown: then a flood ends at once. changed reports whether f.on has changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

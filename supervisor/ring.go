@@ -8,40 +8,40 @@ import (
 )
 
 const (
-	ringSize = 1024 // records in the ring, of all services together
-	keptSize = 8    // overwritten records that are kept for each service
-	mostKept = 512  // limit of services with kept records
+	ringSize = 1024 // number of records in the ring, for all services together
+	keptSize = 8    // how many overwritten records are kept for each service
+	mostKept = 512  // for how many services overwritten records are kept
 
-	rootOrders = "\x00" // key of the kept records of root's orders; no service has this name
-	rootSize   = 64     // number of overwritten records that are kept of root's orders
+	rootOrders = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
+	rootSize   = 64     // how many overwritten records of root's orders are kept
 )
 
-// Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow reader
-// loses the oldest records and learns their number. A busy service overwrites the records of other services. So the ring keeps
-// the last few records of each service, and the last orders of root, for longer, see [Ring.Kept].
+// Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow
+// reader loses the oldest records, but learns how many. One busy service could overwrite the records of all other services. So
+// the ring also keeps, for longer, the last few records of each service and the last orders of root, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced when a service is added
+	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced, not modified
 	last  uint64                                  // Seq of the newest record, 0 for none; used by the loop only
 	head  atomic.Uint64                           // Seq of the newest record that readers see
 	news  broadcast
 }
 
-// add numbers a record and appends it. Readers see the record after the next publish. Only the loop may call add.
+// add gives a record the next number and appends it. Readers see the record after the next publish. Only the loop may call add.
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
 	r.store(&rec)
 }
 
-// keptRecords holds the last overwritten records of a service, or of root's orders.
+// keptRecords is a small ring of overwritten records, of one service or of root's orders.
 type keptRecords struct {
 	slots []atomic.Pointer[Record]
 	next  int // index to write next; used by the loop only
 }
 
-// store stores a record. It keeps the overwritten record for its service, or among the orders of root. It drops overwritten
-// notices, because clients can post any number of them.
+// store puts a record into the ring. The record that it overwrites is kept for its service, or among root's orders. Overwritten
+// notices are not kept, because clients can post any number of them.
 func (r *Ring) store(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
@@ -77,7 +77,7 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the overwritten records that the ring still has and whose Seq is below end, oldest first. These are the last
+// Kept returns, oldest first, the overwritten records that are still kept and whose Seq is below end. These are the last
 // records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
@@ -86,7 +86,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 	return records
 }
 
-// Older returns the same records as Kept without copies, limited to records after Seq after.
+// Older returns the same records as Kept, but only those whose Seq is above after, and without copying them.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {
@@ -101,7 +101,7 @@ func (r *Ring) Older(after, end uint64) (records []*Record) {
 	return records
 }
 
-// publish lets readers see the added records. Call it after the snapshot is published. Only the loop may call it.
+// publish makes the added records visible to readers. Only the loop may call it, after it has published the snapshot.
 func (r *Ring) publish() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
@@ -109,9 +109,9 @@ func (r *Ring) publish() {
 	}
 }
 
-// Since returns the records after cursor, oldest first, and the number of records that were overwritten before this call. The
-// next cursor is the Seq of the last record; 0 is before the first record. Since may be called from any goroutine and does not
-// block.
+// Since returns the records after cursor, oldest first. lost is the number of records after cursor that were overwritten before
+// they could be read. A cursor is the Seq of the last record that was read, or 0 to begin. Since may be called from any
+// goroutine and does not block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	head := r.head.Load()
 	if head > ringSize && cursor < head-ringSize {
@@ -120,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // overwritten during the loop: all records before this one are lost too
+		if rec.Seq != seq { // overwritten while this loop ran, so all records before it are lost too
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue
@@ -133,7 +133,8 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 // Last returns the Seq of the newest record that readers see.
 func (r *Ring) Last() uint64 { return r.head.Load() }
 
-// News returns a channel that is closed at the next append. Call News before Since, because Since misses later records.
+// News returns a channel that is closed at the next publish. Call News before Since, or records published between the two calls
+// are missed.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
 // broadcast wakes all waiting goroutines once. It has no lock and costs nothing if no goroutine waits.

@@ -9,10 +9,10 @@ import (
 type Snapshot struct {
 	Services []*Service // in the order of registration
 	Stopping bool       // the container is shutting down
-	Full     string     // why starts wait for memory; "" if they do not wait
+	Full     string     // why starts must wait for memory; "" if they need not wait
 }
 
-// Find returns the named service, or nil.
+// Find returns the service with this name, or nil.
 func (s *Snapshot) Find(name string) *Service {
 	for _, v := range s.Services {
 		if v.Name == name {
@@ -24,49 +24,50 @@ func (s *Snapshot) Find(name string) *Service {
 
 // Service is the state of one service. It is immutable.
 type Service struct {
-	Name         string
-	Profile      string // "" if the service belongs to no profile
-	Group        string // see [Unit]
+	Name    string
+	Profile string // "" if the service belongs to no profile
+	// Group is a name under which operators address several services; "" for none.
+	Group        string
 	Kind         Kind
-	Yields       bool     // see [Unit]
-	Log          string   // path of the current log file, "" if the service has none
-	Command      []string // command of the current run, else of the next run
-	Drifted      bool     // the running process has an older definition than the next run will have
+	Yields       bool     // a profile of the same name takes precedence, see [Unit]
+	Log          string   // path of the current log file; "" if the service has none
+	Command      []string // command of the running process, else of the next start
+	Drifted      bool     // the definition has changed since the running process was started
 	State        State
 	Want         Want
 	Reason       string    // why the service is in this state
 	Since        time.Time // when the service entered this state
 	ProcessSince time.Time // when the main process last started or ended; before the first start, when the service was registered
-	PID          int       // PID of the main process, 0 for none; never of a finish command
+	PID          int       // PID of the main process, 0 if it is not running; never the PID of a finish command
 	Run          uint64    // number of the current or last run, 0 before the first
 	Ready        bool
-	// ReadySince is when the service became ready, zero while it is not ready. If nothing of the service runs, ReadySince is the
-	// end of its last run.
+	// ReadySince is when the service became ready, zero while it is not ready. While no process of the service runs, it is the
+	// end of the last run.
 	ReadySince time.Time
 	Announces  bool      // the service reports its readiness itself
 	Warning    string    // warning from the running main process, see [Ready]; the service controls this text
-	Status     string    // text of the running service about its work, see [Notified]; no warning
+	Status     string    // what the running service says about its current work, see [Notified]; not a warning
 	Paused     bool      // an operator has stopped the process with SIGSTOP
 	Started    bool      // the service has started at least once
-	Permanent  bool      // the service doesn't restart by itself: its finish command said so, or it is parked or failed
-	Restarts   int       // number of starts after an exit without an order
+	Permanent  bool      // the service won't start again by itself: its finish command said so, or it is parked or failed
+	Restarts   int       // number of automatic restarts
 	Failures   int       // number of fast exits in a row
-	CrashLoop  bool      // the service had too many fast exits within the window, and restarts at the longest delay
+	CrashLoop  bool      // the service had too many fast exits within the window, and now restarts with the longest delay
 	NextStart  time.Time // when the service starts by itself, zero if it doesn't
-	Needs      []string  // services, and other needs, for which the service waits
+	Needs      []string  // names of the services and other conditions that the service waits for
 	Held       bool      // the service was ended, or must not start, because memory is short; see [Hold]
 	OOMAdj     int       // oom_score_adj of the service's processes, minus the oom_score_adj of hinit
 	LastExit   *Exit
 	NextRun    time.Time    // next start by the schedule; zero without a schedule
 	After      RestartAfter // kinds of exit that restart the service
 	Task       bool         // the service is a task: its end is expected
-	Done       bool         // the last run ended by itself with exit code 0
+	Done       bool         // the last run ended by itself with success
 
-	Exits     []CauseCount // number of ends by cause; must not be changed
+	Exits     []CauseCount // number of exits by cause; must not be changed
 	Restarted []CauseCount // number of restarts by the cause of the preceding exit; must not be changed
 }
 
-// CauseCount is the number of exits with a cause.
+// CauseCount is the number of exits that had the given cause.
 type CauseCount struct {
 	Cause Cause
 	N     int
@@ -97,7 +98,7 @@ func (s *service) snapshot(u *unit) *Service {
 	return v
 }
 
-// viewOf returns the part of the next snapshot that describes one service.
+// viewOf returns the entry of one service for the next snapshot.
 func (l *Loop) viewOf(s *service, u *unit) *Service {
 	v := s.snapshot(u)
 	held := l.machine.shortage.held[s.name]
@@ -105,7 +106,7 @@ func (l *Loop) viewOf(s *service, u *unit) *Service {
 	return v
 }
 
-// publish shows the changed services to readers, and then the history records about them.
+// publish shows the changed services to readers, and then the history records about these changes.
 func (l *Loop) publish() {
 	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
@@ -138,7 +139,7 @@ func (l *Loop) publish() {
 	l.news.wake()
 }
 
-// markChanged marks the view of a unit as out of date.
+// markChanged notes that the snapshot's entry of a unit is out of date.
 func (l *Loop) markChanged(u *unit) {
 	if !u.dirty {
 		u.dirty = true

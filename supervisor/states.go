@@ -10,7 +10,7 @@ import (
 	"hinit/internal/backoff"
 )
 
-// State is a stage in the life of a service. Status and the API print these values.
+// State is a stage in the life of a service. The status command and the API print these values.
 type State string
 
 // The states of a service. The API documents them; the table in machine.go lists the transitions.
@@ -41,22 +41,22 @@ type Cause string
 
 // The causes of an exit.
 const (
-	CauseCrash    Cause = "crash"    // an exit code other than 0 that has no special meaning
-	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
-	CauseConfig   Cause = "config"   // an exit code that means: a restart does not help
+	CauseCrash    Cause = "crash"    // an exit code other than 0 without a special meaning
+	CauseClean    Cause = "clean"    // exit code 0 or another success, or a code that requests a restart at once
+	CauseConfig   Cause = "config"   // an exit code by which the service says that a restart won't help
 	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
 	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
 	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
 	CauseShutdown Cause = "shutdown" // hinit ended the service because the container is stopping
 	CauseSpawn    Cause = "spawn"    // the process did not start
-	CauseReplaced Cause = "replaced" // another instance has taken over
+	CauseReplaced Cause = "replaced" // another instance of the service has taken over
 	CauseHealth   Cause = "health"   // a health check failed for too long
 	CauseShed     Cause = "shed"     // hinit ended the service because the container was short of memory
 	CauseQuota    Cause = "quota"    // hinit ended the service because its profile used more disk space than its quota
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
-// Kind says where a service comes from, and what the supervisor does after the exit of its process.
+// Kind says where a service comes from. The supervisor also decides by it how to handle the exit of the process.
 type Kind string
 
 // The kinds of service.
@@ -64,16 +64,18 @@ const (
 	KindGateway Kind = client.KindGateway
 	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
-	KindHook    Kind = "hook"             // a command of the boot; it runs once
-	KindStandIn Kind = "standin"          // a placeholder process; reports leave it out
-	KindRun     Kind = "run"              // a command of a client; it runs once and is forgotten after its end
-	KindCheck   Kind = "check"            // one call of an exec check; it is forgotten after its end, and is not in the history
+	KindHook    Kind = "hook"             // a command that runs once during the boot
+	KindStandIn Kind = "standin"          // a placeholder process, which reports leave out
+	KindRun     Kind = "run"              // a command that a client runs; it runs once and is forgotten after its end
+	KindCheck   Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
-// oomAdj is added to the oom_score_adj of hinit for a process of each kind. 50 points weigh as much as a twentieth of the memory.
-// The kernel should kill cheap processes first: without PID 1 or the CMD the container ends, but a gateway only restarts.
+// oomAdj gives, for each kind, how much the oom_score_adj of its processes exceeds the value of hinit. 50 points weigh as much
+// as a twentieth of the memory. The kernel should first kill processes that are cheap to lose: a gateway only restarts, but
+// without PID 1 or the CMD the container ends.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
+// oomCheap is for processes that are cheap to lose: finish and stop commands, hooks, commands of clients, and checks.
 const oomCheap = 900
 
 // Scope selects the processes of a run that receive a signal.
@@ -86,52 +88,53 @@ const (
 	ScopeGroup              // the process group that the main process leads
 )
 
-// Policy says how a service restarts and stops. The zero value restarts at once, without a limit, and kills without grace.
+// Policy says how a service restarts and stops. The zero value restarts at once and without a limit, and kills without a grace
+// period.
 type Policy struct {
 	Backoff          backoff.Policy
 	ResetAfter       time.Duration // a run of at least this length clears the count of earlier failures
-	LoopCount        int           // number of fast exits within LoopWindow that is a crash loop
-	LoopWindow       time.Duration // the window of LoopCount
-	ParkOn           []int         // exit codes that park the service
-	Refusal          string        // beginning of a line of output; if one of the last lines of a failed run has it, the service is parked; "" for no such rule
-	ImmediateOn      []int         // exit codes that restart the service at once, without counting a failure
-	Successes        []int         // exit codes besides 0 that mean success
+	LoopCount        int           // this many fast exits within LoopWindow are a crash loop
+	LoopWindow       time.Duration // time window of LoopCount
+	ParkOn           []int         // exit codes after which the service is parked
+	Refusal          string        // a failed run whose last output has a line with this beginning parks the service; "" for none
+	ImmediateOn      []int         // exit codes after which the service restarts at once, without counting a failure
+	Successes        []int         // exit codes other than 0 that mean success
 	StopSignal       int           // signal that asks the service to end
 	Grace            time.Duration // time from the stop signal to SIGKILL
-	StopCommand      []string      // command that runs first when the service must end; the stop signal follows after it; empty for none
-	Announces        bool          // the service is ready only after a Ready event; without Announces it is ready while it is up
-	Task             bool          // the service runs once and then stays down
+	StopCommand      []string      // command to run first when the service must end; the stop signal follows after its end; empty for none
+	Announces        bool          // the service is ready only after a Ready event; otherwise it is ready as soon as it is up
+	Task             bool          // every run is a single run: after it the desired state is down (hooks, commands of clients, exec checks)
 	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive the main process stay alive
-	Sheddable        bool          `reexec:"Sheds"` // if memory is short, the service may be ended, or has to wait before it starts
-	Once             bool          // the service runs once; its exit ends the container with its code
+	Sheddable        bool          `reexec:"Sheds"` // when memory is short, the service may be ended, or must wait before it starts
+	Once             bool          // the service is the CMD: it runs once, and its exit ends the container with its code
 	Order
 
 	// Fields for s6 service directories.
 
-	Drains       bool          // the service reads the output of other services, so a shutdown ends it after them
-	LastSignal   int           `reexec:"Last"` // at shutdown this signal says to a service with Drains that no other process is alive; 0 for none
+	Drains       bool          // the service reads the output of other services, so a shutdown ends it after all of them
+	LastSignal   int           `reexec:"Last"` // at shutdown: signal that tells a service with Drains that all others have ended; 0 for none
 	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with Once: a passing one); 0 counts the failure as a fast exit
-	ReadyRestart time.Duration // a run that was ready for this long is followed by a restart at once; 0 for never
-	KillNever    bool          // a stop never escalates to SIGKILL, and a second stop repeats the signal; only a shutdown kills
-	KillScope    Scope         `reexec:"Kill"` // target of SIGKILL after Grace or FinishTimeout; at shutdown always the tree
+	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 for never
+	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
+	KillScope    Scope         `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
 	Finishes
 }
 
 // success reports whether an exit code counts as success.
 func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
 
-// Finishes holds the fields of [Policy] for the finish command of an s6 service directory.
+// Finishes is the part of [Policy] about the finish command of an s6 service directory.
 type Finishes struct {
-	Finish          bool          // run Unit.Finish after each run, before the next transition
+	Finish          bool          // run Unit.Finish after each run, before the service enters its next state
 	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none
-	PermanentFinish []int         // exit codes of the finish command that set the desired state to down
+	PermanentFinish []int         // exit codes of the finish command that mean: do not start the service again
 }
 
-// Exit describes how a run ended. It never changes, except that a later copy has Tail, after hinit has read the log.
+// Exit describes how a run ended. It is never modified. After hinit has read the log, a copy with Tail replaces it.
 type Exit struct {
 	Run    uint64    // number of the run
 	PID    int       // PID of the main process, 0 if there was none
-	Code   int       // exit code; -1 if Signal is set or there was no process
+	Code   int       // exit code; -1 after an end by a signal, or if there was no process
 	Signal int       // signal that ended the process, 0 if none
 	Cause  Cause     //
 	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
@@ -154,8 +157,8 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Words describes the end of a run, and quotes the line of output that most likely explains it. That line is the last line of
-// level WARNING or worse, else the last line. The service controls its text.
+// Words describes the end of a run, and quotes the line of its output that most likely explains it. That is the last line that
+// looks like a warning or worse, else the last line. The service controls this text.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
@@ -188,7 +191,7 @@ type Record struct {
 	To      State
 	Reason  string
 	PID     int
-	Exit    *Exit // the exit that this record reports; a second record follows when a better cause becomes known
+	Exit    *Exit // the exit that this record reports; if a better cause becomes known, a second record follows
 	Dropped bool  // the loop has forgotten the service; no later record is about it
 
 	By *client.By // the client whose order the record carries out; nil if hinit decided by itself

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// undo restores the machine after a step that panicked, so the successor starts from a consistent state. It keeps shallow copies:
-// a step must replace slices and maps, and never change their contents.
+// undo restores the machine after a step that panicked, so that the next loop starts from a consistent state. It keeps only
+// shallow copies. So a step must replace slices and maps, and never change their contents.
 type undo struct {
 	armed    bool
 	machine  Machine
@@ -35,7 +35,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 	case Add, Remark:
 		u.save(one)
 	case Tick:
-		now := time.Now().Add(time.Second) // Step reads the clock later, so include deadlines up to a second from now
+		now := time.Now().Add(time.Second) // Step reads the clock a little later, so include all deadlines of the next second
 		for _, s := range m.order {
 			if !s.deadline.IsZero() && !now.Before(s.deadline) {
 				u.save(s)
@@ -53,7 +53,8 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 }
 
-// changedService returns the service that an event changes. Unlike target it returns the service of an Add, too.
+// changedService returns the name of the service that an event changes. Unlike Event.target it also returns the service that an
+// Add event registers.
 func changedService(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name
@@ -72,7 +73,7 @@ func (u *undo) save(s *service) {
 // discard drops the saved state, because the step has succeeded.
 func (u *undo) discard() { u.armed = false }
 
-// restore restores the state before the step, if that step did not complete.
+// restore restores the state from before the step, unless the step has completed.
 func (u *undo) restore(m *Machine) {
 	if !u.armed {
 		return

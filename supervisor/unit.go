@@ -8,53 +8,53 @@ import (
 	"hinit/internal/proc"
 )
 
-// Unit is the definition of a service, as Register takes it.
+// Unit is the definition of a service, which is passed to Register.
 type Unit struct {
 	Name    string
 	Profile string
 	Kind    Kind
-	Yields  bool // the agent can create such a service, so a profile of the same name takes precedence
+	Yields  bool // an agent could have created this service, so a profile of the same name takes precedence
 	Policy  Policy
 	Spec    proc.Spec // at each start the loop sets ID, Name and Files
 	Log     string
 	Needs   []string
 	Group   string // name under which operators address several services; "" for none
 
-	// Stdio, if not nil, is the list of the process's descriptors, from 0. Then the service has no log.
+	// Stdio, if not nil, lists the descriptors of the process, starting with descriptor 0. Such a service has no log.
 	Stdio []*os.File `reexec:"-"`
-	// Std replaces /dev/null (descriptor 0) and the pipes of LogSink (1 and 2) where it is not nil. The owner of the files closes
-	// them after the loop has forgotten the service. During a shutdown the loop closes descriptor 1 of a service that is down, so
-	// the reader of that pipe sees its end.
+	// Std replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1 and
+	// 2. The owner of these files closes them after the loop has forgotten the service. During a shutdown the loop closes
+	// Std[1] when the service is down, so that the reader of that pipe sees the end of the input.
 	Std [3]*os.File `reexec:"-"`
 
-	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It
-	// needs Policy.Announces.
+	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It is
+	// used together with Policy.Announces.
 	NotifyFD int
 
-	// Checked services are ready only after a Checked event.
+	// Checked means that the service has readiness checks, and is ready only after a Checked event.
 	Checked bool
 
-	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the files,
-	// environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a signal), signal
-	// or 0, name, PID. A missing program is ignored.
+	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the
+	// descriptors, environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a
+	// signal), signal or 0, name, PID. If the program does not exist, this is ignored.
 	Finish string
 
-	// Pin is the open directory that Spec.Dir names by descriptor number, or nil. The unit keeps the directory open, so the
-	// number can't mean another file.
+	// Pin is the open directory to which Spec.Dir refers by descriptor number, or nil. As long as the unit keeps it open, that
+	// number can't come to mean another file.
 	Pin *os.File
 }
 
 // MaxNotifyFD is the highest value of Unit.NotifyFD.
 const MaxNotifyFD = 1023
 
-// unit is a registered definition and the files of its service.
+// unit is a registered definition, together with the descriptors of its service.
 type unit struct {
 	Unit     `reexec:"Unit"`
-	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run has another one
-	Stdio    bool        // the output goes to Files and not to a log; a descriptor that Files lacks is /dev/null
-	Files    [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
+	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run has a different one
+	Stdio    bool        // the output goes to Files and not to a log; descriptors that Files lacks are /dev/null
+	Files    [3]*os.File // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
 
-	finish uint64   `reexec:"-"` // run of the finish command that started last
+	finish uint64   `reexec:"-"` // run number of the finish command that was started last
 	view   *Service `reexec:"-"`
 	index  int      `reexec:"-"` // index of its view in the snapshot
 	dirty  bool     `reexec:"-"`
@@ -76,7 +76,7 @@ func (u *unit) setDefinition(next Unit) {
 	}
 }
 
-// openFiles returns the descriptors for a new process, and in own the files to close after the start.
+// openFiles returns the descriptors for a new process. own lists the files that the caller must close after the start.
 func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {

@@ -1,6 +1,5 @@
-// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on", after events of services.
-// It asks hinit over the control socket as any client does, and needs no privileges. It reads its arguments. Its only goroutine
-// waits for signals.
+// Command hinit-actions runs commands and sends web requests after events of services, as hinit.yaml lists them under "on". It
+// is a client of hinit's control socket like any other, and needs no privileges. Its only goroutine waits for signals.
 package main
 
 import (
@@ -60,7 +59,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := checkTrusted(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
-	rules.size = -1 // makes the runner read the file again, although it was just found valid
+	rules.size = -1 // makes the runner read the file again, although it was just read
 	host, _ := os.Hostname()
 	r := &actions.Runner{
 		Watch: dial.Here(cfg.Control.Socket, os.LookupEnv).Watch,
@@ -69,9 +68,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
-// checkTrusted refuses a configuration file that any user except root and this user can change or create, because its commands
-// run as this user. The agent's files are accepted from two callers: the agent's user, and a user other than root who runs a
-// plain supervisor (hinit run).
+// checkTrusted returns an error if a user other than root and this user can change or create one of the files in paths. The
+// commands in these files run as this user. Two callers may use files that the agent can change: the agent's own user, and a
+// user other than root who runs a plain supervisor (hinit run).
 func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {
@@ -82,7 +81,7 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 		if err != nil {
 			return err
 		}
-		if doubt, _ := trust.Check(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a file may be missing
+		if doubt, _ := trust.Check(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a missing file is allowed
 			return fmt.Errorf("uid %d does not run the commands in %q, because others can change it: %s %s; name another file (HINIT_CONFIG, HINIT_ACTIONS_STATE), or run it as %s",
 				uid, path, doubt.Path, doubt.Why, cfg.Agent.User)
 		}
@@ -90,7 +89,7 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	return nil
 }
 
-// ruleFile reads the configuration again when its file has changed.
+// ruleFile reads the configuration file, and reads it again when it has changed.
 type ruleFile struct {
 	options config.Options
 	path    string
@@ -107,7 +106,8 @@ func (r *ruleFile) readIfChanged() (*config.Config, error) {
 	return r.read()
 }
 
-// read reads the configuration. A file that was read, valid or not, is not read again until it changes.
+// read reads the configuration, and remembers the state of the file. So a file is not read again until it changes, even if it
+// was invalid.
 func (r *ruleFile) read() (*config.Config, error) {
 	for {
 		if fi, err := os.Stat(r.path); err == nil {

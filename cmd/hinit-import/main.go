@@ -1,5 +1,5 @@
-// Command hinit-import writes hinit.yaml from the configuration of another supervisor: hinit import. It reads files, talks to no
-// running hinit, and owns no goroutine.
+// Command hinit-import writes hinit.yaml from the configuration of another supervisor; it is the program behind hinit import.
+// It only reads files, does not connect to a running hinit, and owns no goroutine.
 package main
 
 import (
@@ -29,8 +29,8 @@ or works in another way, a line each: file, line, key and what to do instead. Th
 process-compose.yaml becomes an env_file of each service.`,
 }
 
-// run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not
-// trusted.
+// run converts one configuration and returns the exit code. Texts from the files pass through show.Line before they are
+// printed, because the files are not trusted.
 func run(args []string, out, errs io.Writer) int {
 	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""

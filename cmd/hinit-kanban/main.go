@@ -1,5 +1,6 @@
-// Command hinit-kanban is the task board that agent profiles share, and its dispatcher: hinit kanban. It gives up root for the
-// agent's user. Called as hinit-limits, it sets limits and executes a worker. It owns no goroutine.
+// Command hinit-kanban is the task board that agent profiles share, and the dispatcher of its tasks; it is the program behind
+// hinit kanban. If it is started as root, it changes to the agent's user. Under the name hinit-limits it sets limits and then
+// executes a worker. It owns no goroutine.
 package main
 
 import (
@@ -30,10 +31,10 @@ func main() {
 	os.Exit(cli.System().Main(os.Args[1:]))
 }
 
-// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would
-// follow the agent's links and signal the processes that the agent has written there. If the agent's user does not exist, the
-// process becomes the owner of home, the directory with the board. It stays root if root owns home. It blocks on /etc and on the
-// volume.
+// becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this
+// program would follow links that the agent has made, and signal processes that the agent has named in the board. If the
+// agent's user does not exist, the process becomes the owner of home, the directory of the board; it stays root if root owns
+// home. becomeAgent blocks on /etc and on the volume.
 func becomeAgent(home string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -57,7 +58,7 @@ func becomeAgent(home string) error {
 	for i, g := range user.Groups {
 		groups[i] = int(g)
 	}
-	// Each call changes all threads. The uid comes last, because the process may not change its groups afterwards.
+	// Each call changes all threads. The uid comes last, because after this change the process can't change its groups.
 	for _, step := range []error{syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)} {
 		if step != nil {
 			return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, step)

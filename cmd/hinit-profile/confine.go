@@ -10,11 +10,11 @@ import (
 	"hinit/internal/isolation"
 )
 
-// confine limits this process to some directories by Landlock, for reading and writing. SQLite opens a database and the files beside
-// it by their names, and follows links. An agent can put a link there that leads to another profile. On a kernel without Landlock
-// nothing is confined: there no profile is isolated by it either.
+// confine restricts this process to some directories by Landlock, for reading and for writing. SQLite opens a database and the
+// files next to it by name, and follows links. An agent could put a link there that leads into another profile. On a kernel
+// without Landlock, confine does nothing; there Landlock does not isolate the profiles either.
 func confine(dirs ...string) error {
-	const all = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1 // all accesses of version 1
+	const all = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1 // all kinds of access in Landlock version 1
 	abi := isolation.LandlockABI()
 	if abi == 0 {
 		return nil

@@ -1,6 +1,6 @@
-// Command hinit-profile copies a database of the working directory to the same name in another directory: hinit-profile NAME DIRECTORY.
-// It uses SQLite's backup API, and so copies the state of a single moment. hinit profile export runs it as the owner of the database,
-// because an agent wrote the file that SQLite reads. It confines itself to the two directories. It owns no goroutine.
+// Command hinit-profile NAME DIRECTORY copies the database NAME from the working directory to DIRECTORY. It uses SQLite's
+// backup API, so the copy is consistent. hinit profile export runs it as the owner of the database, because an agent has
+// written the file that SQLite parses. The process restricts itself to the two directories. It owns no goroutine.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 
-	"modernc.org/sqlite" // a port of SQLite to Go, without cgo
+	"modernc.org/sqlite" // SQLite translated to Go, without cgo
 )
 
 func main() {
@@ -41,7 +41,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// backup copies a database that other processes may use meanwhile. If the database is locked, it waits up to ten seconds.
+// backup copies a database while other processes may use it. If the database is locked, backup waits up to ten seconds.
 func backup(from, to string) error {
 	address := func(path, query string) string {
 		path, _ = filepath.Abs(path)

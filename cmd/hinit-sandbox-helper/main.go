@@ -1,4 +1,4 @@
-// Command hinit-sandbox-helper starts the commands of a sandbox, inside its container.
+// Command hinit-sandbox-helper starts the commands of a sandbox. It runs inside the sandbox's container.
 //
 //	hinit-sandbox-helper serve ID          listen and serve until the container ends
 //	hinit-sandbox-helper attach ID         connect standard input and output to the server; start the server if necessary
@@ -7,7 +7,7 @@
 //	hinit-sandbox-helper init CMD...       run the command with this process as its init, without a gate
 //	hinit-sandbox-helper check PATH...     print whether process 1 waits and what is mounted; open the gate if the answer is go
 //
-// Package sandbox starts it; it is not for people. Package inside starts its goroutines.
+// Package sandbox starts this program; people don't call it. Its goroutines are in package inside.
 package main
 
 import (

@@ -12,8 +12,8 @@ import (
 
 func main() { os.Exit(program.Program{Engine: openEngine}.Run(os.Args)) }
 
-// openEngine returns Docker. For another engine it executes the program of that engine, which is installed beside this one and
-// has the same command line.
+// openEngine returns Docker. If another engine is configured, it executes the program for this engine instead, which is
+// installed next to this program and has the same command line.
 func openEngine(address string) (sandbox.FullEngine, error) {
 	switch name := os.Getenv("HINIT_SANDBOX_ENGINE"); name {
 	case "", "docker":

@@ -1,7 +1,7 @@
-// Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
-// events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The
-// names of the tools of s6 and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It
-// dispatches to packages tools, applet, agentcli, identity and volume and does nothing else; it owns no goroutine.
+// Command hinit-tools contains the commands that PID 1 does not need to link. hinit executes it for explain, tree, profile,
+// topology, logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle,
+// completion and man. It also runs under the names of the s6 tools and of the agent's gateway commands, and PID 1 starts it as
+// the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume. It owns no goroutine.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"hinit/internal/boot/identity"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
-	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if no thread can be created
+	_ "hinit/internal/entry" // the first code of the process, so that s6-svc works even if the process can't create threads
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
@@ -30,11 +30,11 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // sets the limits and the user, then executes the command
+	case proc.LimitsName: // sets limits and the user, then executes the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case boot.ProgramName: // PID 1 starts this program at the boot
+	case boot.ProgramName: // PID 1 starts this program at boot
 		if len(argv) > 1 {
 			return identity.Main(argv[1], os.Stdout)
 		}

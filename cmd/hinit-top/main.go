@@ -1,5 +1,5 @@
-// Command hinit-top is the screen that shows all services and gives orders to them: hinit top. It dispatches to package top and
-// does nothing else; it owns no goroutine.
+// Command hinit-top is a screen that shows all services and controls them; it is the program behind hinit top. It only
+// dispatches to package top. It owns no goroutine.
 package main
 
 import (

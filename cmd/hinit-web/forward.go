@@ -50,7 +50,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, err)
 }
 
-// stateFile returns the file in which hinit forward records what it has sent.
+// stateFile returns the path of the file in which hinit forward records what it has sent.
 func stateFile(env func(string) (string, bool), home string) string {
 	if file, ok := env("HINIT_FORWARD_STATE"); ok && file != "" {
 		return file
@@ -61,7 +61,7 @@ func stateFile(env func(string) (string, bool), home string) string {
 	return filepath.Join(home, ".hinit-forward.json")
 }
 
-// forwardCounters returns the counters of the forwarder that belongs to this hinit, or nil if none runs.
+// forwardCounters returns the counters of the log forwarder of this hinit, or nil if they can't be read.
 func (h *source) forwardCounters(i client.Init) *metrics.Forwarded {
 	as, err := h.logReader(i)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Command hinit-web shows hinit to the outside: it serves the status page and the metrics, and forwards logs. hinit web, hinit
-// metrics and hinit forward are this program. It asks hinit over the control socket as any client does, and needs no privileges.
+// Command hinit-web connects hinit to other systems: it serves the status page and the metrics, and forwards logs. It is the
+// program behind hinit web, hinit metrics and hinit forward. It is a client of hinit's control socket like any other, and needs
+// no privileges.
 //
-// It owns the goroutine that waits for signals.
+// It owns one goroutine, which waits for signals.
 package main
 
 import (
@@ -16,7 +17,7 @@ import (
 	"hinit/internal/metrics"
 )
 
-// verb is one command of this program.
+// verb is one of the commands of this program.
 type verb struct {
 	cmdline.Verb
 	run func(context.Context, *cmdline.Call) int

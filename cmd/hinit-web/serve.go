@@ -20,10 +20,10 @@ import (
 	"hinit/internal/web"
 )
 
-// defaultAddress is the default address of the page.
+// defaultAddress is the address on which the page is served by default.
 const defaultAddress = "127.0.0.1:9120"
 
-// minToken is the least length of a token in bytes. A remote attacker could guess a shorter token.
+// minToken is the smallest allowed length of a token, in bytes. An attacker could guess a shorter token.
 const minToken = 16
 
 var serveVerb = verb{cmdline.Verb{
@@ -97,10 +97,11 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// needsToken is why a page without a token is not served.
+// needsToken explains why the page is not served without a token while profiles are isolated.
 const needsToken = "isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
-// refuseIsolated refuses all requests while profiles are isolated. A reload can isolate them after the start of this program.
+// refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
+// isolate profiles after this program was started.
 func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.isolates() {
@@ -111,14 +112,14 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// isolationListener is a Unix socket. While profiles are isolated it closes their connections: they may have the same user as the
-// socket's owner.
+// isolationListener is a Unix socket that accepts no connections from isolated profiles. File permissions can't keep them out,
+// because they may run as the user who owns the socket.
 type isolationListener struct {
 	net.Listener
 	isolates func() bool
 }
 
-// Accept waits for a connection of a process that is not isolated.
+// Accept waits for a connection from a process that is not isolated.
 func (o isolationListener) Accept() (net.Conn, error) {
 	for {
 		c, err := o.Listener.Accept()
@@ -132,11 +133,11 @@ func (o isolationListener) Accept() (net.Conn, error) {
 	}
 }
 
-// serveAll serves until ctx ends or a listener fails.
+// serveAll serves the page on all listeners until ctx ends or a listener fails.
 func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listeners []net.Listener, c *cmdline.Call) error {
 	server := web.NewHTTPServer(s)
 	server.Handler = handler
-	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // mistakes of clients are not logged
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // errors that clients cause are not logged
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		all.Go(func() error { return server.Serve(l) })
@@ -161,7 +162,7 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	return nil
 }
 
-// readToken reads the token from its variable or file.
+// readToken returns the token from the environment variable or from the file.
 func readToken(c *cmdline.Call, file string) (string, error) {
 	token := c.Variable("HINIT_WEB_TOKEN", "")
 	if file != "" {

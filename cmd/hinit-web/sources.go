@@ -20,7 +20,7 @@ import (
 	"hinit/internal/web"
 )
 
-// source asks this container's hinit, and reads the other data that this program shows.
+// source is the connection to this container's hinit. It also finds the other data that this program shows.
 type source struct {
 	*dial.Client
 	env func(string) (string, bool)
@@ -30,10 +30,10 @@ func newSource(env func(string) (string, bool)) *source {
 	return &source{cmdline.Here(env), env}
 }
 
-// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim. If the list can't
-// be read, it returns true.
+// isolates reports whether any profile is isolated. It reads the list that hinit writes for the exec shim. If the list can't be
+// read, the result is true.
 func (h *source) isolates() bool {
-	if h.Reach() != nil && h.Socket() == "" { // no hinit was found yet, so there is nothing to show
+	if h.Reach() != nil && h.Socket() == "" { // hinit has not been found yet, so there is nothing to show
 		return false
 	}
 	info, err := os.Stat(filepath.Join(filepath.Dir(h.Socket()), account.IsolatedFile))
@@ -43,7 +43,7 @@ func (h *source) isolates() bool {
 	return info.Size() > 0
 }
 
-// procPath returns the path of the /proc that shows hinit's processes, or "".
+// procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
 func (h *source) procPath(i client.Init) string { return procusage.Root(h.Socket(), i.PID) }
 
 // logReader returns the identity with which this program opens hinit's log files.
@@ -51,8 +51,8 @@ func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }
 
-// programsBeside returns the programs that read boards and sandboxes. They are installed beside this program, and run as its
-// user. Root gets no boards, because root does not open the agent's files.
+// programsBeside returns the programs that read task boards and sandboxes. They are installed next to this program, and run as
+// its user. For root there is no program for boards, because root must not open the agent's files.
 func programsBeside(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
@@ -68,11 +68,11 @@ func programsBeside(env func(string) (string, bool)) web.Programs {
 	return b
 }
 
-// maxOutput limits the bytes that are read from a program's output.
+// maxOutput limits how many bytes of a program's output are read.
 const maxOutput = 8 << 20
 
-// programOutput runs a program of hinit for a home and returns its output. The error is [fs.ErrNotExist] if the program is not
-// installed.
+// programOutput runs one of hinit's programs for the data directory home, and returns its output. If the program is not
+// installed, the error is [fs.ErrNotExist].
 func programOutput(ctx context.Context, home, name string, args ...string) ([]byte, error) {
 	program, err := cmdline.Beside(name)
 	if err == nil {

@@ -11,13 +11,13 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry" // the first code of the process
+	_ "hinit/internal/entry" // the first code that runs in the process
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
 )
 
-// init keeps the main goroutine on the main thread, see [container.Main].
+// init locks the main goroutine to the main thread, see [container.Main].
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only in an init is the main goroutine sure to have the main thread
 
 func main() { os.Exit(run(os.Args)) }
@@ -32,24 +32,24 @@ func run(argv []string) int {
 		return units.StandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	// hinit-tools handles these: no verb, or a name that is a link to hinit
+	// The next cases go to hinit-tools: a call without a verb, and names that are links to hinit.
 	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
 		return container.Plain("")
-	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or prints what is wrong
+	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or says what is wrong with them
 		return container.Plain(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		fmt.Println(reexec.Format) // hinit reexec asks a new binary for this
+		fmt.Println(reexec.Format) // the command hinit reexec asks a new binary for this
 		return 0
 	}
 	return execTools(argv)
 }
 
-// execTools replaces the process by hinit-tools. That program has every other command, the tools of s6, and the program that sets
-// limits before a command. It returns only after a failure. It is the fallback for commands for which package entry could not
-// execute hinit-tools.
+// execTools replaces this process by hinit-tools, which has all other commands, the tools of s6, and the program that sets
+// limits before a command. It returns only after a failure. Normally package entry has already executed hinit-tools, before Go
+// started; execTools is the fallback if that was not possible.
 func execTools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")
@@ -60,9 +60,9 @@ func execTools(argv []string) int {
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
 	switch {
 	case argv[0] == proc.LimitsName:
-		return 126 // the exit code of shells
+		return 126 // as shells do for a command that can't be executed
 	case strings.HasPrefix(argv[0], "s6-"):
-		return 111 // the exit code of s6's tools after a failed system call
+		return 111 // as the tools of s6 do after a failed system call
 	}
 	return 1
 }

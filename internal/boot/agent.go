@@ -15,28 +15,28 @@ import (
 	"hinit/internal/proc"
 )
 
-// Agent is the user of the agent's processes, and of the init's work on the data volume. It is valid even if /etc could not be
-// changed.
+// Agent describes the agent's user. The agent's processes run as this user, and hinit's own work on the data volume is done as
+// this user. It is valid even if /etc could not be changed.
 type Agent struct {
 	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
-	Lines []Line       // messages about changed ids
+	Lines []Line       // messages for the log about changed ids
 
-	// [SettleAgent], [LookupAgent] and [NewAgent] set these fields. In the boot program they are empty.
-	Cred  *proc.Cred // nil: don't change the user
+	// [SettleAgent], [NewAgent] and [Caller] set these fields. Package identity leaves them empty.
+	Cred  *proc.Cred // credentials for the agent's processes; nil: don't change the user
 	Actor *fsutil.Actor
 	// Tenants are the profiles that had their own users when this program started. [Agent.WithTenants] sets the field.
 	Tenants Tenants
 }
 
-// WithTenants returns the agent with the tenants of a configuration.
+// WithTenants returns a copy of the agent with the tenants (profiles that have their own users) of a configuration.
 func (a Agent) WithTenants(cfg *config.Config) Agent {
 	a.Tenants = TenantsOf(cfg, a.Actor)
 	return a
 }
 
-// Homes returns the actor for file operations in the homes of profiles. It acts as the agent, but as the tenant inside the home
-// of a tenant.
+// Homes returns the actor for file operations in the homes of profiles. It acts as the agent, except inside the home of a
+// tenant, where it acts as the tenant's user.
 func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
@@ -44,15 +44,16 @@ func (a Agent) Homes(home string) *fsutil.Actor {
 	return a.Actor.OwnHomes(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
-// RunsAs reports whether a process with these credentials runs as the agent. Only then may its command contain values that the agent
-// writes.
+// RunsAs reports whether a process with these credentials runs as the agent. Only the command of such a process may contain
+// values that the agent can write.
 func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes the agent's ids to a file for programs such as the exec shim, because /etc may be read-only and have other ids.
-// Only root can write dir and the file. It has agent.user of the configuration, uid, gid and groups, a line each. If dir is "" or
-// the agent's user is hinit's, PublishIDs does nothing. warn is called if the shim uses another directory. It may block on the disk.
+// PublishIDs writes the agent's ids to a file in dir, for programs such as the exec shim. They can't rely on /etc, which may be
+// read-only and still have other ids. Only root can write to dir and the file. The file has four lines: agent.user of the
+// configuration, uid, gid and groups. If dir is "", or hinit runs as the agent's user, PublishIDs does nothing. It calls warn
+// if the exec shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" || a.Cred == nil {
 		return nil
@@ -90,7 +91,7 @@ func isolatedText(cfg *config.Config) string {
 	return text.String()
 }
 
-// UnknownAgent returns the error for services that cannot run because their user is unknown. It advises what to change.
+// UnknownAgent returns the error for services that can't run because the user who is unknown. It advises what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -98,17 +99,17 @@ func UnknownAgent(who string, err error) error {
 	return fmt.Errorf("cannot run services as %q: %w", who, err)
 }
 
-// NewAgent returns the agent for a user that is already determined. known says that /etc/passwd has the user.
+// NewAgent returns the agent for a user that the caller has already determined. known says that /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// Caller returns this process's own user as an agent, for a plain supervisor.
+// Caller returns this process's own user as the agent, for a plain supervisor, which has no agent of its own.
 func Caller() Agent { return Agent{User: currentUser(), Known: true, Actor: fsutil.Self()} }
 
 func currentUser() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// withCred sets Cred and Actor.
+// withCred sets Cred and Actor according to what this process may do.
 func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
 		if !a.Known {
@@ -118,20 +119,20 @@ func (a Agent) withCred() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // set even if root cannot change users: then the start fails, and the agent never runs as root by accident
+	if a.User.UID != 0 { // set even if root can't change users: the start then fails, so the agent never runs as root by accident
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a
 }
 
-// CredFor returns the credentials of a service whose user is who, "" for the agent's; nil means no change of user. It blocks on
-// /etc unless the user is the agent.
+// CredFor returns the credentials for a service that runs as the user who ("" for the agent). A nil result means no change of
+// user. CredFor blocks on /etc unless the user is the agent.
 func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // these ids count even if /etc could not be changed
+		return a.Cred, nil // valid even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// ContainerEnv returns the container's environment without the variables of an outer hinit. It always has HERMES_HOME, so that
-// the agent uses the same directory as hinit, and its PATH is the agent's.
+// ContainerEnv returns the environment for programs of the container, without the variables of an outer hinit. HERMES_HOME is
+// always set, so that the agent uses the same directory as hinit. PATH is the agent's.
 func ContainerEnv(home string) []string {
 	env := OuterEnv()
 	if os.Getenv("HERMES_HOME") == "" {
@@ -23,8 +23,8 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without two kinds of variables: those set by an outer hinit, and those by which a
-// service would reach this container's supervisor.
+// OuterEnv returns this process's environment without two kinds of variables. The first kind was set by an outer hinit that
+// supervises this one. Through the second kind a service would reach this container's supervisor.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

@@ -15,7 +15,7 @@ import (
 
 var errNoHome, errReadOnly = errors.New("no data directory"), errors.New("mount it without :ro")
 
-// makeHome makes the data directory with its parents (step 2).
+// makeHome creates the data directory and its parents (contract, section 2.1, step 2).
 func (p *preparer) makeHome(context.Context, *Step) (err error) {
 	defer func() {
 		if err == nil && ReadOnly(p.Home) {
@@ -47,7 +47,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// makeDirectories creates the agent's directories as the agent's user. That needs no right to change owners (step 10).
+// makeDirectories creates the agent's directories, as the agent's user, which needs no right to change owners (step 10).
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 				continue
 			}
 			err := d.Mkdir(rel, 0o755)
-			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the target of a link is the agent's business
+			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the agent may put a link there
 				first = err
 			}
 		}
@@ -81,7 +81,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	return first
 }
 
-// makeScratchDir creates the agent's directory for files outside of the volume, which no other user can open.
+// makeScratchDir creates the directory Options.Scratch for the agent's files outside of the volume. No other user can open it.
 func (p *preparer) makeScratchDir(s *Step) {
 	parent, name := filepath.Split(p.Scratch)
 	err := func() error {
@@ -94,12 +94,12 @@ func (p *preparer) makeScratchDir(s *Step) {
 			return err
 		}
 		own, err := d.SubSame(name)
-		if err != nil { // the host has chosen the owner of a mount
+		if err != nil { // it is a mount, whose owner the host has chosen
 			return err
 		}
 		defer own.Close()
 		if _, _, err := own.Chown("", p.Owner()); err != nil {
-			return err // root stays the owner
+			return err // the owner stays root
 		}
 		return p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
@@ -111,8 +111,8 @@ func (p *preparer) makeScratchDir(s *Step) {
 	}
 }
 
-// agentDirectories are the directories that each boot creates in the data directory. Options.Logs says where the logs of the
-// gateways are.
+// agentDirectories are the directories that each boot creates in the data directory. The logs of the gateways are elsewhere,
+// see Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
@@ -127,7 +127,7 @@ func (p *preparer) isStuck(rel string) bool {
 	return false
 }
 
-// logsBeneath returns the log directory relative to the data directory, if it is beneath.
+// logsBeneath returns the gateways' log directory relative to the data directory. ok is false if it is elsewhere.
 func (p *preparer) logsBeneath() (rel string, ok bool) {
 	rel, err := filepath.Rel(p.Home, p.Logs)
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
@@ -147,8 +147,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutside("the log directory", p.Logs)
 }
 
-// makeOutside creates a directory outside of the volume, which messages call what. The agent creates it, or if the agent may not,
-// root does and gives it to the agent. An existing directory keeps its owner.
+// makeOutside creates a directory outside of the volume; messages call it what. If the agent is not allowed to create it, root
+// does, and makes the agent its owner. An existing directory keeps its owner.
 func (p *preparer) makeOutside(what, path string) error {
 	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(path, 0o755)) })
 	if err == nil {
@@ -168,13 +168,13 @@ func (p *preparer) makeOutside(what, path string) error {
 	return err
 }
 
-// makeRealHome makes the directory of HERMES_REAL_HOME, the HOME of every service.
+// makeRealHome creates the directory that HERMES_REAL_HOME names. It is the HOME of every service.
 func (p *preparer) makeRealHome(s *Step) error {
 	dir := Value(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
 		return nil
 	}
-	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // the root directory exists, and must never become the agent's
+	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // never give the root directory to the agent
 		s.home = "/"
 		return nil
 	}
@@ -186,7 +186,8 @@ func (p *preparer) makeRealHome(s *Step) error {
 	return p.makeOutside("HERMES_REAL_HOME", dir)
 }
 
-// PlainPath reports whether a path is absolute, is not the root directory, and has no surrounding blanks or control characters.
+// PlainPath reports whether a path is absolute and not the root directory, and has no control characters and no blanks at its
+// ends.
 func PlainPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0

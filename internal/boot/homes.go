@@ -12,17 +12,17 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The agent's files beneath the data directory and beneath the home of a profile (contract, section 2.1, steps 5 to 8).
+// The agent's files in the data directory, and in the home of each profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AlwaysDirs hold only the agent's own state. Their owners are checked at every boot.
+	// AlwaysDirs are directories that hold only the agent's own state. At every boot hinit checks that the agent owns them.
 	AlwaysDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// TargetedDirs are checked only if the data directory belonged to another user before. They may have files of other owners on
-	// purpose.
+	// TargetedDirs are directories that may contain files of other owners on purpose. They are checked only if the data
+	// directory belonged to another user before.
 	TargetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // not in the contract's list: the gateway and this boot make them there
+		"state", "backups", // not in the contract's list; created by the gateway and by this boot
 	}
-	// AgentFiles are the agent's files; all others may be the host's.
+	// AgentFiles are the names of files that belong to the agent; all other files may belong to the host.
 	AgentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
@@ -33,14 +33,15 @@ var (
 const (
 	// ProfilesDir is the directory of the profiles' homes, in the data directory.
 	ProfilesDir = "profiles"
-	// RecordFile is the file in the data directory with the inputs of the last successful steps. It belongs to the agent, who may
-	// delete it; then all steps run.
+	// RecordFile is the file in the data directory that records the inputs of each step's last success. It belongs to the
+	// agent, who may delete it; then all steps run again.
 	RecordFile = ".hinit-boot.json"
-	// PendingFile marks a repair of the whole data directory that has begun, so that it is resumed after an interruption.
+	// PendingFile is a mark for a repair of the whole data directory that has begun. After an interruption the next boot
+	// resumes it.
 	PendingFile = ".hinit-repair-pending"
-	// EnvFile has the agent's secrets, among them the key that the boot generates for each container.
+	// EnvFile holds the agent's secrets, including a key that the boot generates for each container.
 	EnvFile = ".env"
-	// StampFile is a note about the install method, which older images left in homes that they shared with the host.
+	// StampFile is a note about the install method. Older images left it in homes that they shared with the host.
 	StampFile = ".install_method"
 	// ConfigFile is the agent's configuration, in a home.
 	ConfigFile = "config.yaml"
@@ -48,25 +49,25 @@ const (
 	ConfigMode = 0o640
 )
 
-// Options configure work on the data directory. Home and Agent are required.
+// Options configures work on the data directory. Home and Agent are required.
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
 	User  string        // name of the agent's user in messages
 	Agent *fsutil.Actor `json:"-"` // identity of the agent's user
-	Say   func(Line)    `json:"-"` // gets every line at once; called by one goroutine at a time
+	Say   func(Line)    `json:"-"` // receives every message at once; called by one goroutine at a time
 
 	Tenants Tenants // profiles with their own users
 
 	Env         func(name string) (string, bool) `json:"-"`
-	Scratch     string                           // the agent's directory for files outside of the volume; "": /tmp/hermes-files
-	PhaseBudget time.Duration                    // time limit of one phase; 0: 10 s
-	Budget      time.Duration                    // time limit of all phases; 0: 30 s
+	Scratch     string                           // the agent's directory for files outside of the volume; "" for /tmp/hermes-files
+	PhaseBudget time.Duration                    // time limit of one phase; 0 for 10 s
+	Budget      time.Duration                    // time limit of all phases; 0 for 30 s
 
 	Stamp        string   // identifies the build of the agent's image
-	Seeds        bool     // the image's boot script fills the data directory, and hinit does not
-	Full         bool     // the repair handles all of the agent's directories, see [Report]
-	OnlyProfiles []string // the repair handles only the homes of these profiles; nil: all
+	Seeds        bool     // the image's boot script fills the data directory, so hinit does not
+	Full         bool     // the repair checks all of the agent's directories, see [Report]
+	OnlyProfiles []string // the repair handles only the homes of these profiles; nil for all
 }
 
 // Owner returns the agent's user as the owner of files.
@@ -75,9 +76,9 @@ func (o Options) Owner() fsutil.Owner {
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
 }
 
-// Adopt gives the files that a gateway needs to start, in the home of one named profile, to the agent's user. The boot program
-// does the same for all profiles, and handles the other files later. Adopt does nothing if it can't change owners, or if the
-// profile is missing, a link or a mount. It blocks as long as the disk does; o.Say gets the warnings.
+// Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The boot
+// program does the same for all profiles, and handles the other files later. Adopt does nothing if it can't change owners, or
+// if the profile is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -104,17 +105,17 @@ func giveProfile(ctx context.Context, o Options, profile string) error {
 	return ctx.Err()
 }
 
-// Homes gives the homes of profiles to their owners.
+// Homes changes the owners of profiles' homes.
 type Homes struct {
 	Options
 	*Teller
 
-	To     fsutil.Owner // the agent
-	InTime func() error // fails when the budget is used up, and the repair in the background must do the rest; nil: never
+	To     fsutil.Owner // the agent's user, as the owner of every home that does not belong to a tenant
+	InTime func() error // returns an error when the budget is used up; the repair in the background then does the rest; nil for no budget
 }
 
-// GiveFiles gives a profile's home, and the files that its gateway opens first, to the home's owner. The repair in the background
-// handles the rest. GiveFiles skips links silently, as the image's script does.
+// GiveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent or the tenant.
+// The repair in the background handles the other files. Like the image's script, GiveFiles skips links without a message.
 func (h *Homes) GiveFiles(home *fsutil.Dir) {
 	to := h.To
 	if info, err := home.Lstat(""); err == nil && h.Tenants.HasUID(fsutil.UID(info)) {
@@ -125,7 +126,7 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 		h.Chowned(h.Home, home.Path()+"/"+rel, err)
 	}
 	give("")
-	there := Names(home) // a home has few of these names, and a test of each would be a system call
+	there := Names(home) // one listing costs less than a system call for each name
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
 			give(name)
@@ -143,8 +144,8 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 	}
 }
 
-// Names lists a directory. It returns a function that reports whether a name may be in it. If the listing fails, every name may
-// be.
+// Names lists the directory d, and returns a function that reports whether a name may exist in it. If the listing fails, the
+// function always returns true.
 func Names(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {

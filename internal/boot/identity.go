@@ -17,24 +17,25 @@ import (
 	"hinit/internal/proc"
 )
 
-// DockerSockets are the possible paths of the Docker socket; the first existing one counts.
+// DockerSockets lists the possible paths of the Docker socket. The first one that exists is used.
 var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 
-// GraphicsDir has the graphics devices.
+// GraphicsDir is the directory of the graphics devices.
 const GraphicsDir = "/dev/dri"
 
-// Identity is the agent's user after the boot program has updated /etc.
+// Identity is the output of the boot program after it has updated the agent's user in /etc.
 type Identity struct {
 	User  account.User
 	Lines []Line
-	Error string // why the container should not start; "" for none
+	Error string // why the container must not start; "" for none
 }
 
-// mostIdentity limits how many bytes of the program's output are read.
+// mostIdentity limits how many bytes of the boot program's output are read.
 const mostIdentity = 1 << 20
 
-// SettleAgent determines the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
-// agent must join the group of a device, the boot program changes /etc/passwd and /etc/group. It may block on /etc and /dev.
+// SettleAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
+// agent may have to join the group of a device. Then SettleAgent makes the boot program change /etc/passwd and /etc/group. It
+// may block on /etc and /dev.
 func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
 
 func settleAgent(cfg *config.Config, uid int) (Agent, error) {
@@ -57,7 +58,7 @@ func settleAgent(cfg *config.Config, uid int) (Agent, error) {
 	return a.withCred(), nil
 }
 
-// isSettled reports whether /etc already has everything that the container asks for.
+// isSettled reports whether /etc already has the ids and group memberships that the container asks for.
 func (a *Agent) isSettled() bool {
 	has := func(id uint32, names [2]string) bool {
 		want, _, text, ok := account.RequestedID(os.Getenv, names)
@@ -66,7 +67,7 @@ func (a *Agent) isSettled() bool {
 	if !has(a.User.UID, account.UIDVars) || !has(a.User.GID, account.GIDVars) {
 		return false
 	}
-	if a.User.Name == "" { // a user without a name is in no group of /etc/group
+	if a.User.Name == "" { // a user without a name can't be a member in /etc/group
 		return true
 	}
 	if path, gid, ok := DockerSocket(DockerSockets, os.LookupEnv); ok {
@@ -82,8 +83,8 @@ func (a *Agent) isSettled() bool {
 	})
 }
 
-// DockerSocket returns the first existing socket and its group. It returns none if the sandbox service is on: the agent does not
-// need the socket then, and its group means root on the host.
+// DockerSocket returns the path of the first existing socket, and its group. If the sandbox service is on, ok is false: then
+// the agent does not need the socket, whose group is equivalent to root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
 	if config.IsShellTruthy(Value(env, "HINIT_SANDBOX")) {
 		return "", 0, false
@@ -96,13 +97,13 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 	return "", 0, false
 }
 
-// AlreadyIn says that the agent's user is in the group of the Docker socket.
+// AlreadyIn returns a message: the agent's user is already in the group of the Docker socket.
 func AlreadyIn(user string, gid uint32, path string) Line {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
-// DeviceGroup returns the group of a graphics device that the agent's user should join. Root's group is excluded, because it
-// would give access to far more than the device.
+// DeviceGroup returns the group of a graphics device, which the agent's user should join. ok is false if the group is root's,
+// because that group gives access to far more than the device.
 func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	info, err := e.Info()
 	if err != nil || info.IsDir() || info.Mode()&fs.ModeSymlink != 0 || fsutil.Stat(info).Gid == 0 {

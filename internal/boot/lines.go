@@ -11,18 +11,18 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Line is one line of the boot for the container's log, without its newline. It is written to standard error, because standard
+// Line is a message of the boot for the container's log, without a newline. It is written to standard error, because standard
 // output belongs to the CMD and the services.
 type Line struct {
-	Warning bool // status shows it as long as the container runs
+	Warning bool // the status command shows the line as long as the container runs
 	Text    string
 }
 
-// Stage2 is the prefix of the image's boot script, which people and tests search for.
+// Stage2 is the prefix that the image's boot script gives to its messages. People and tests search for it.
 const Stage2 = "[stage2] "
 
-// SetupComplete is the last line of the image's boot script (contract, section 2.1, step 20). It is printed after all other steps
-// and hooks.
+// SetupComplete is the last message of the image's boot script (contract, section 2.1, step 20). It is printed after all other
+// steps and all hooks.
 const SetupComplete = Stage2 + "Setup complete; starting user services"
 
 // Info returns a line about something that the boot has done.
@@ -31,7 +31,7 @@ func Info(text string) Line { return Line{Text: Stage2 + text} }
 // Warning returns a line about something that the boot could not do.
 func Warning(text string) Line { return Line{Warning: true, Text: Stage2 + "Warning: " + text} }
 
-// Teller formats the lines of one boot step. Its methods may be called from any goroutine, if Tell may.
+// Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, so are the methods.
 type Teller struct {
 	Tell func(Line)
 
@@ -44,17 +44,19 @@ func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(form
 // Warn reports something that could not be done.
 func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports a symbolic link that root would have to follow, and therefore leaves alone (contract, section 2.1, step 9).
+// Refuse reports that root does not perform action, because path is a symbolic link that it would have to follow (contract,
+// section 2.1, step 9).
 func (t *Teller) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
-// CannotChown reports, once, that an owner could not be changed: if one can't be changed, most others can't either.
+// CannotChown reports that the owner of path could not be changed. It does so only once, because most other changes will fail
+// too.
 func (t *Teller) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
-// Chowned reports the result of a change of owner in the data directory home.
+// Chowned reports err, the result of a change of owner of path. home is the data directory.
 func (t *Teller) Chowned(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):

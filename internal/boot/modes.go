@@ -12,25 +12,26 @@ import (
 
 // ModesOptions describes the container for [Modes].
 type ModesOptions struct {
-	UID      int           // effective user of this process
-	Agent    *fsutil.Actor // identity for using the volume
-	AgentUID uint32        // the agent's user
-	Known    bool          // the image has the agent's user
-	Name     string        // name of the agent's user in messages
-	Pod      bool          // the container belongs to a pod
+	UID      int           // effective uid of this process
+	Agent    *fsutil.Actor // identity for work on the volume
+	AgentUID uint32        // uid of the agent's user
+	Known    bool          // the image has a user for the agent
+	Name     string        // name of the agent's user, for messages
+	Pod      bool          // the container is part of a pod
 }
 
-// Modes returns one line for each thing that this container can't do because of how it was started, worst first. Root with Docker's
-// default capabilities and a writable root gets none. It blocks on /proc and on the root file system.
+// Modes returns a message for each thing that this container can't do because of how it was started, the worst first. There is
+// none for root with Docker's default capabilities and a writable root file system. Modes blocks on /proc and on the root file
+// system.
 func Modes(o ModesOptions) []string {
-	// Read the thread's own status: the main thread (/proc/self) may just have the agent's identity.
+	// Read the status of this thread: the main thread (/proc/self) may have the agent's identity at this moment.
 	runtime.LockOSThread()
 	status := procstat.StatusOf("thread-self")
 	runtime.UnlockOSThread()
 	return modes(o, status, ReadOnly("/"), !runUsable())
 }
 
-// modes is Modes with the facts as arguments.
+// modes is Modes with the facts about the system as arguments.
 func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
@@ -73,7 +74,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	return lines
 }
 
-// adviceFor returns the text for this kind of container.
+// adviceFor returns the advice that fits this container: pod in a pod, else docker.
 func (o ModesOptions) adviceFor(docker, pod string) string {
 	if o.Pod {
 		return pod
@@ -81,7 +82,7 @@ func (o ModesOptions) adviceFor(docker, pod string) string {
 	return docker
 }
 
-// runUsable reports whether this process can write /run, or directories there that the image made for it.
+// runUsable reports whether this process can write to /run, or to the directories in it that the image has made for this user.
 func runUsable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")

@@ -16,15 +16,16 @@ import (
 
 const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingWas is a second line of the mark, with the agent's former uid.
+	// pendingWas is the second line of PendingFile. It holds the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is how long the boot waits for mounts among the agent's directories. The wait is divided into steps, so that
-	// a pause of this whole process uses up one step at most.
+	// mountPatience is how long the boot waits for mounts among the agent's directories. The time is measured in steps, so that
+	// a pause of this whole process (SIGSTOP) counts as one step at most.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
 
-// giveOwnership makes the agent's user the owner of the files that a gateway needs to start, without recursion.
+// giveOwnership makes the agent's user the owner of the files that a gateway needs to start. It does not descend into
+// directories; the repair in the background does that.
 func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	if p.linked {
 		if p.Agent.Switches() {
@@ -67,7 +68,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.full {
-		o.giveDirectory(p.root, "platforms", "chown") // the directory itself; only pairing in it has further files
+		o.giveDirectory(p.root, "platforms", "chown") // only the directory itself: apart from pairing, nothing in it is the agent's
 	}
 	o.giveLogs(ctx)
 	o.giveConfig()
@@ -75,20 +76,21 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	return nil
 }
 
-// ownershipPhase is the state of the phase ownership.
+// ownershipPhase is the state of the phase that changes owners.
 type ownershipPhase struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
 	homes  Homes
-	queued []string // directories to handle later, because they are mount points
+	queued []string // directories that are mount points, to be handled at the end
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
 }
 
-// giveHome gives the data directory to the agent, and decides whether everything in it must be checked.
+// giveHome makes the agent the owner of the data directory. If the owner was another user, everything in it must be checked
+// (step.full).
 func (o *ownershipPhase) giveHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -101,12 +103,14 @@ func (o *ownershipPhase) giveHome() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	text := pendingText
-	// If the former owner also owns the record of boot steps, it was the agent's user, and not a user of the host.
+	// The former owner may have been the agent with another uid, or a user of the host. If it owns RecordFile, it was the
+	// agent.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// Written before the change of owner, so that the mark survives a crash between the two. The agent can remove it.
-	_ = o.root.Remove(PendingFile) // of an earlier repair
+	// The mark is written before the change of owner, so that it exists if this process crashes between the two. The agent can
+	// remove it.
+	_ = o.root.Remove(PendingFile) // left by an earlier repair
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.CannotChown(o.Home)
@@ -117,9 +121,9 @@ func (o *ownershipPhase) giveHome() error {
 	return nil
 }
 
-// PendingRepair reads the mark of an unfinished repair. was is the former uid of the agent, 0 for none. The agent can't forge
-// the mark, because it can neither create a file of root nor write into one. It can't save the mark and restore it either. A
-// rename or a link sets the ctime of the inode, which is otherwise the time of the last write (inode(7)).
+// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, 0 for none. The agent can't
+// forge the mark, because it can neither create a file of root nor write to one. The agent can't keep the mark and restore it
+// later either. A rename or a link sets the ctime of the inode, which is otherwise the time of the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -130,11 +134,11 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	if err != nil || !is {
 		return 0, false
 	}
-	_, _ = fmt.Sscanf(rest, pendingWas, &was) // 0 without the line
+	_, _ = fmt.Sscanf(rest, pendingWas, &was) // stays 0 if the line is missing
 	return was, true
 }
 
-// giveFile gives a file in the data directory to the agent. The file may be a mount.
+// giveFile makes the agent the owner of a file in the data directory. The file may be a mount point.
 func (o *ownershipPhase) giveFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	switch {
@@ -145,10 +149,11 @@ func (o *ownershipPhase) giveFile(name, action string) {
 	}
 }
 
-// reportChown reports the result of a change of owner.
+// reportChown reports the result of a change of owner, if it is worth a message.
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.Home, path, err) }
 
-// giveDirectory gives one of the agent's directories, without its content, to the agent. A mount is handled later.
+// giveDirectory makes the agent the owner of one of its directories, but not of the content. A mount point is queued for
+// giveMounts.
 func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubSame(rel)
 	switch {
@@ -158,7 +163,7 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(rel))
 		return
-	case err != nil: // missing, or no directory
+	case err != nil: // it is missing, or is not a directory
 		return
 	}
 	defer d.Close()
@@ -169,9 +174,9 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// giveProfiles gives the profiles' homes to their owners until the budget is used up.
+// giveProfiles changes the owners of the profiles' homes in d until the budget is used up.
 func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
-	var found []string // the repair in the background handles names beyond the limit
+	var found []string // the repair in the background handles names beyond this limit
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			found = append(found, name)
@@ -199,9 +204,9 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 	}
 }
 
-// giveLogs gives the directories of the gateways' logs to the agent.
+// giveLogs makes the agent the owner of the directories of the gateways' logs.
 func (o *ownershipPhase) giveLogs(ctx context.Context) {
-	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before the repair in the background is done
+	if d, err := o.root.SubSame("logs"); err == nil { // the boot writes this log before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
 			o.reportChown(d.Path()+"/"+name, err)
@@ -212,7 +217,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.full { // otherwise the repair does it
+	if !o.step.full { // otherwise the repair in the background handles it
 		o.giveDirectory(o.root, "logs", "chown")
 	}
 	o.giveDirectory(o.root, rel, "chown")
@@ -241,7 +246,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	}
 }
 
-// giveConfig gives config.yaml to the agent and makes it private (step 8).
+// giveConfig makes the agent the owner of config.yaml, and sets its mode so that other users can't read it (step 8).
 func (o *ownershipPhase) giveConfig() {
 	info, err := o.root.Lstat(ConfigFile)
 	switch {
@@ -254,21 +259,22 @@ func (o *ownershipPhase) giveConfig() {
 	}
 }
 
-// setMode sets the mode of a file with the agent's identity, because the agent may have replaced the file.
+// setMode sets the mode of a file. It uses the agent's identity, because the agent may have replaced the file.
 func (p *preparer) setMode(rel string, mode fs.FileMode) {
 	d, err := p.asAgent()
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	_, _ = d.Chmod(rel, mode) // errors are ignored (contract, section 2.1, step 8): in a rootless container the file may be another user's
+	_, _ = d.Chmod(rel, mode) // the contract (section 2.1, step 8) ignores errors: in a rootless container the file may be another user's
 }
 
-// mountTurns limits how many mounts are examined at the same time. A dead server blocks one call forever, and the boot must keep
-// a call for others.
+// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, so some of the
+// calls that the process may have must remain free for other work.
 var mountTurns = make(chan struct{}, 2)
 
-// giveMounts handles the directories that are mounts, all at once. It does not wait long for a dead server.
+// giveMounts handles the queued directories, which are mount points, all at the same time. It does not wait long for a dead
+// file server.
 func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -283,7 +289,8 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) }) // these turns are not the volume's, so a call that hangs here delays no call there
+				// Not a turn of blocking.Volume: a call that hangs here must not delay other work on the volume.
+				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()
 		}
@@ -306,8 +313,9 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	}
 }
 
-// giveMount gives a mounted directory to the agent if its owner is root, because Docker creates missing directories as root. A mount
-// that belongs to another user stays the host's, except in directories that hold only profiles.
+// giveMount makes the agent the owner of a mounted directory if its owner is root: Docker creates missing directories as root.
+// A mount of another owner belongs to the host and stays as it is. But the directory of all profiles, and the homes in it, are
+// always changed.
 func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

@@ -18,12 +18,13 @@ import (
 	"hinit/internal/guard"
 )
 
-// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the other steps.
-// more are phases of the boot program that must come before the agent's directories are made; they are skipped for a data directory that
-// root must not change. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
+// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the
+// other steps. The phases in more run before the agent's directories are created; they are skipped if root must not change the
+// data directory. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
 //
-// A phase that fails is a warning. A phase that exceeds its budget is abandoned, and later phases that need the volume are skipped.
-// Prepare returns after all phases, at the latest after o.Budget. When ctx ends, the current phase is abandoned.
+// If a phase fails, Prepare reports a warning and goes on. If a phase exceeds its budget, it is abandoned, and later phases
+// that need the volume are skipped. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, the
+// current phase is abandoned.
 func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
@@ -38,10 +39,10 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // otherwise a hung phase may be writing it
+	if !r.Unusable { // otherwise a hung phase may still be writing these fields
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}
-	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // otherwise a hung phase may be using it
+	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // otherwise a hung phase may still be using the directory
 		p.root.Close()
 	}
 	return r
@@ -56,25 +57,25 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. The phases run one after the other. Once a phase was abandoned, the state is not
-// used any more.
+// preparer is the state that the phases share. The phases run one after the other. After a phase was abandoned, the state is no
+// longer used.
 type preparer struct {
 	Options
 
-	root    *fsutil.Dir // the data directory, opened as root; nil if no owners are changed
+	root    *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
 	secrets bool        // see [Report].HasSecrets
-	linked  bool        // the data directory is a link, so root changes nothing in it
-	stuck   []string    // directories of the agent, relative, on mounts that don't answer
+	linked  bool        // the data directory is a symbolic link, so root changes nothing in it
+	stuck   []string    // the agent's directories, relative to Home, on mounts that don't answer
 }
 
 // Phase is a step of the boot with a budget and a measured duration.
 type Phase struct {
 	Name   string
-	Volume bool // it needs the data volume
+	Volume bool // the phase needs the data volume
 	Run    func(ctx context.Context, s *Step) error
 }
 
-// Step collects the results of a running phase, until the phase is abandoned.
+// Step collects the results of a phase while it runs. After the phase was abandoned, it records no more messages.
 type Step struct {
 	Teller
 	Env     map[string]string // see [Report]
@@ -88,7 +89,7 @@ type Step struct {
 	full     bool
 }
 
-// NewStep returns the Step for a phase that begins.
+// NewStep returns the Step for a phase that is about to run. Messages of the phase go to say.
 func NewStep(say func(Line)) *Step {
 	s := &Step{say: say, Env: map[string]string{}}
 	s.Tell = s.record
@@ -109,7 +110,7 @@ func (s *Step) record(l Line) {
 
 var errAbandoned = errors.New("took too long")
 
-// Run executes phases and adds their results to the report.
+// Run runs phases one after the other, and adds their results to the report.
 func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	o = o.withDefaults()
 	end := time.Now().Add(o.Budget)
@@ -153,7 +154,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase executes one phase in a goroutine. It abandons the goroutine if that exceeds the budget.
+// runPhase runs one phase in a goroutine. It abandons the goroutine after the budget.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -166,7 +167,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	case err = <-done:
 	case <-ctx.Done():
 		select {
-		case err = <-done: // it ended at the last moment
+		case err = <-done: // the phase ended at the last moment
 		default:
 			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
 		}
@@ -174,14 +175,14 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if abandoned { // the phase may still write fields that the lock does not protect
+	if abandoned { // the phase may still be writing fields that the lock does not protect
 		return &Step{warnings: s.warnings}, true, err
 	}
 	return s, false, err
 }
 
-// Path returns the path of a file in the data directory.
+// Path returns the path of a file whose name is given relative to the data directory.
 func (o Options) Path(rel string) string { return filepath.Join(o.Home, rel) }
 
-// Since returns the seconds since a moment.
+// Since returns the number of seconds since start.
 func Since(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -12,52 +12,54 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// The boot program works on the data volume, so that PID 1 neither has the code nor waits for that disk. It does work of the
-// boot, repairs owners, compresses the archives of logs and examines the volume. It is hinit-tools under the name ProgramName.
-// PID 1 starts it, writes a [Job] to its standard input, and reads messages from its standard output. PID 1 answers some of the
-// messages with an [Answer].
+// The boot program works on the data volume, so that PID 1 neither contains this code nor waits for the disk. It does work of
+// the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools, started under the name
+// ProgramName. PID 1 starts it, writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
+// output. PID 1 replies to some of the messages with an [Answer].
 
 const (
-	// Program is the file of the boot program, which is in the same directory as hinit.
+	// Program is the file name of the boot program, which is in the same directory as hinit.
 	Program = "hinit-tools"
-	// ProgramName is the argv[0] of the boot program.
+	// ProgramName is the argv[0] with which PID 1 starts the boot program.
 	ProgramName = "hinit-boot"
 
-	// Seed is the file that the build of the image saves after a first boot with an empty data directory. It has the content of
-	// all files, one after the other. Their names are in a second file, with the suffix kept.Index.
+	// Seed is a file with the content of all files of the data directory after a first boot, one after the other. The build of
+	// the image creates it. A second file, with the suffix kept.Index, has the names.
 	Seed = "/usr/share/hinit/home"
-	// Install is the agent's installation in its image.
+	// Install is the directory of the agent's installation in its image.
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program has to do. Normally that is the steps before the first service that not every container needs;
-// [Prepare] does the others. With Plant it only fills an empty data directory, with Repair it does the later work in the
-// background.
+// Job says what the boot program must do. Normally that is the part of the boot before the first service that not every
+// container needs; [Prepare] does the other part. If Plant, Move, Repair, Examine, Pack or Gateways is set, the program does
+// only that work.
 type Job struct {
 	Options   Options
 	AgentUser account.User
-	Known     bool   // /etc/passwd has the agent's user
-	Version   string // version of hinit: a new version runs all hooks
+	Known     bool   // /etc/passwd has AgentUser
+	Version   string // version of hinit; after an update all hooks run
 	Hooks     []Hook
-	Plain     bool // there is no agent and no data volume; only the hooks run
-	Strict    bool // the first failed hook ends the boot
-	Scripts   bool // the first failed script of the image ends the boot
-	Plant     bool
-	Move      bool   // only change the owners of homes, see [Tenants]
-	Starting  string // of Move: the only profile whose home may change, because others may run; "" for all, before the first start
-	Repair    bool
-	Examine   bool               // only examine the data volume for hinit doctor
-	Marker    string             // profiles.marker, for Examine
-	Profiles  int                // profiles.max, for Examine
-	Pack      []gzipped.Archives // only compress these archives of logs, if they are older than Young
-	Young     time.Duration
-	Gateways  []Gateway `json:"Weigh"` // only measure these, see Measure; earlier versions of hinit use this name
-	Measure   string    // one of the Measure constants
-	Planted   bool      // the repair also syncs the files that the boot copied to an empty data directory
+	Plain     bool // no agent and no data volume: run only the hooks
+	Strict    bool // a failed hook ends the boot
+	Scripts   bool // a failed script of the image ends the boot
+	// Plant: only fill an empty data directory from the image.
+	Plant    bool
+	Move     bool   // only change the owners of profiles' homes, see [Tenants]
+	Starting string // with Move: the only profile whose home may be changed, because others may be running; "" before the first start, for all
+	// Repair: only do the work that the boot has left for the background.
+	Repair   bool
+	Examine  bool               // only examine the data volume, for hinit doctor
+	Marker   string             // profiles.marker, for Examine
+	Profiles int                // profiles.max, for Examine
+	Pack     []gzipped.Archives // only compress these rotated logs, if they are older than Young
+	Young    time.Duration
+	Gateways []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions of hinit use this name
+	Measure  string    // one of the Measure constants
+	Planted  bool      // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
-// Wanted reports whether the boot program has work before the first service. That is so in the image of the agent, and if hooks,
-// scripts or variables need the program. Files on the data volume do not count. It blocks on the root file system.
+// Wanted reports whether the boot program has work before the first service. It does in the agent's image, and if hooks,
+// scripts or environment variables need it. Files on the data volume do not matter. Wanted blocks on the root file system.
 func (j Job) Wanted() bool {
 	if len(j.Hooks) > 0 || j.Options.Seeds {
 		return true
@@ -74,75 +76,76 @@ func (j Job) Wanted() bool {
 	return err == nil || len(scripts) > 0
 }
 
-// HasSeed reports whether the image has files for an empty data directory. It blocks on the root file system.
+// HasSeed reports whether the image has files with which to fill an empty data directory. It blocks on the root file system.
 func (j Job) HasSeed() bool {
 	_, err := os.Stat(Seed)
 	return err == nil && !j.Options.Seeds
 }
 
-// ContInitDir holds users' scripts that run as root at boot.
+// ContInitDir holds the user's own scripts, which run as root at boot.
 const ContInitDir = "/etc/cont-init.d"
 
-// Message is a message of the boot program. One field is set.
+// Message is a message from the boot program to PID 1. Exactly one field is set.
 type Message struct {
 	Line   *Line             `json:",omitempty"` // for the container's log
-	Agents *Line             `json:",omitempty"` // likewise, but an agent can cause it
-	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Env
-	Begin  *int              `json:",omitempty"` // the number of hooks that follow
-	Hook   *Hook             `json:",omitempty"` // PID 1 must run the hook; it answers with the hook's number and code
+	Agents *Line             `json:",omitempty"` // like Line, but an agent can cause it
+	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
+	Begin  *int              `json:",omitempty"` // number of hooks that follow
+	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
 	Steps  []client.BootStep `json:",omitempty"` // all hooks have ended
 	Repair *client.Repair    `json:",omitempty"` // progress of the repair
 	Result string            `json:",omitempty"` // summary of the repair
-	Found  client.Findings   `json:",omitempty"` // findings of a check of Examine
+	Found  client.Findings   `json:",omitempty"` // what a check of Examine has found
 
-	Examining *Examining `json:",omitempty"` // a check of Examine begins
+	Examining *Examining `json:",omitempty"` // a check of Examine is about to begin
 
 	Packed   []gzipped.Result `json:",omitempty"`        // result of Pack for each log
 	Measured []Measurement    `json:"Weighed,omitempty"` // result of Measure for each gateway
-	Done     *Done            `json:",omitempty"`        // the program ends
+	Done     *Done            `json:",omitempty"`        // the program is about to end
 }
 
-// Examining names the current check of an examination. Silent is the finding if the check does not end.
+// Examining names the check that is running. Silent is the finding to report if the check never ends.
 type Examining struct{ Check, Silent string }
 
-// Done says that the boot program has finished. Error is why the container must stop, "" for none.
+// Done says that the boot program has finished its work. Error is why the container must stop, "" if it need not.
 type Done struct{ Error string }
 
-// Answer is an answer of PID 1 to a message.
+// Answer is a reply from PID 1 to a message of the boot program.
 type Answer struct {
-	Report *Report  // the report of [Prepare], which makes the program begin
+	Report *Report  // the report of [Prepare]; the boot program waits for it before it begins
 	Env    []string // environment for programs that run as the agent
-	Hook   int      // number of the hook
+	Hook   int      // number of the hook that has ended
 	Code   int      // its exit code, 128+n after signal n
-	Err    string   // why there is no code
+	Err    string   // why there is no exit code
 }
 
-// Report is the state of the data volume after its preparation.
+// Report is the result of the preparation of the data volume.
 type Report struct {
+	// Phases lists the phases that have run, with their duration and error.
 	Phases   []client.BootStep
-	Warnings []string // texts of the lines that are warnings
+	Warnings []string // texts of the messages that are warnings
 
-	// Env has variables for everything that starts later. Home is the value of HOME for it, "" for no change.
+	// Env has environment variables to set for everything that starts later. Home is the HOME to set for it, "" for no change.
 	Env  map[string]string
 	Home string
 
-	// Full makes the repair check all of the agent's directories: the data directory belonged to another user, or an earlier
-	// repair was interrupted.
+	// Full tells the repair to check all of the agent's directories. It is set if the data directory belonged to another user,
+	// or if an earlier repair was interrupted.
 	Full bool
 
-	// Planted: the data directory was empty and was filled from the image.
+	// Planted says that the data directory was empty, and was filled from the image.
 	Planted bool
 
-	Linked   bool // the data directory is a link, so root changes nothing in it
-	ReadOnly bool // the data volume is read-only, and that was reported
-	// HasSecrets: the data directory has files that the boot program must check, even if it has nothing else to do.
+	Linked   bool // the data directory is a symbolic link, so root changes nothing in it
+	ReadOnly bool // the data volume is read-only, and a message has said so
+	// HasSecrets says that the data directory has files that the boot program must check, even if it has nothing else to do.
 	HasSecrets bool
 
-	// Unusable: the data volume did not answer, or there is none. Services that don't need it can start.
+	// Unusable says that the data volume did not answer, or does not exist. Only services that don't need it can start.
 	Unusable bool
 }
 
-// Failed returns the first phase that failed, ignoring the named ones. ok is false if none did.
+// Failed returns the first failed phase, but ignores the phases named in but. ok is false if there is none.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -154,21 +157,22 @@ func (r Report) Failed(but ...string) (client.BootStep, bool) {
 
 // Hook is a command that runs once at boot.
 type Hook struct {
-	Name     string // name in messages and in the timeline
-	Number   int    // position among the hooks of this boot, from 1
+	Name     string // name in messages and in the timeline of the boot
+	Number   int    // position among the hooks of this boot, starting at 1
 	Command  []string
-	User     string // "": the agent's user
+	User     string // "" for the agent's user
 	Timeout  time.Duration
 	Required bool
-	IfExists string // run only if this file exists; "": always
-	ContInit bool   // a script of /etc/cont-init.d, which has its own messages
+	IfExists string // run the hook only if this file exists; "" for always
+	ContInit bool   // it is a script of /etc/cont-init.d, for which other messages are printed
 
-	// Inputs are paths and globs of the files that the hook reads and writes; see config.Hook. A hook is skipped if none has
-	// changed since its last success. Nil: it runs at every boot. Only for hooks that run as the agent's user.
+	// Inputs are paths and glob patterns of the files that the hook reads and writes, see config.Hook. If none of them has
+	// changed since the hook's last success, the hook is skipped. If Inputs is nil, the hook runs at every boot. Inputs is used
+	// only for hooks that run as the agent's user.
 	Inputs []string
 }
 
-// ConfiguredHooks returns the hooks of boot.hooks, including the image's own.
+// ConfiguredHooks returns the hooks in boot.hooks of the configuration, which include the image's own hooks.
 func ConfiguredHooks(cfg *config.Config) []Hook {
 	hooks := make([]Hook, len(cfg.Boot.Hooks))
 	for i, h := range cfg.Boot.Hooks {
@@ -182,7 +186,8 @@ func ConfiguredHooks(cfg *config.Config) []Hook {
 	return hooks
 }
 
-// hookName returns the name of the script if the command is an interpreter, else the name of the program.
+// hookName returns the file name of the script if the command is an interpreter with a script, else the file name of the
+// program.
 func hookName(command []string) string {
 	if len(command) > 1 && filepath.IsAbs(command[1]) && filepath.Ext(command[1]) != "" {
 		return filepath.Base(command[1])

@@ -14,47 +14,47 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is hinit's command line and the context for its interpretation. Every field but Own is required.
+// CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Own are required.
 type CommandLine struct {
-	Argv0 string                           // argv[0] of the init; "tini" has options of its own
-	Args  []string                         // the words after the init and its verb: the container's CMD
+	Argv0 string                           // argv[0] of the init; under the name "tini" it has further options
+	Args  []string                         // the words after the init's own words: the container's CMD
 	Agent string                           // the agent's program (agent.binary)
-	Own   []string                         // the agent's subcommands: such a word means the agent, even if a program has that name
+	Own   []string                         // the agent's subcommands; such a word means the agent, even if a program with that name exists
 	Env   func(name string) (string, bool) // the container's environment
-	Look  func(word string) (string, bool) // returns the path of the program that a word names; see [Lookup]
+	Look  func(word string) (string, bool) // returns the path of the program that a word names, see [Lookup]
 }
 
 // Route is the meaning of a container's command.
 type Route struct {
-	// Supervise: there is no command to run. The gateway of Profile is supervised, and the container runs until it is asked to
-	// stop. Print [Breadcrumb] on stderr.
+	// Supervise says that there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
+	// until it is asked to stop. Print [Breadcrumb] on stderr.
 	Supervise bool
 
-	// Path and Argv are the container's command, Argv[0] included. Both are empty when Supervise is set.
+	// Path and Argv are the container's command; Argv includes argv[0]. Both are empty if Supervise is set.
 	Path string
 	Argv []string
 
-	// Foreground: the command itself is the gateway of Profile, so no other gateway of that profile must be started.
+	// Foreground says that the command itself is the gateway of Profile. No other gateway of this profile must be started.
 	Foreground bool
 
-	// Profile is the profile of Supervise or Foreground, else empty. ProfileNamed reports whether the command line named it.
-	// Otherwise it is "default", and the caller uses the agent's active profile. A named profile need not exist.
+	// Profile is the profile for Supervise or Foreground, else empty. ProfileNamed reports whether the command line has named
+	// it. If not, Profile is "default", and the caller uses the agent's active profile instead. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
-	// Ignored are words after "gateway run" that have no effect on a supervised gateway.
+	// Ignored lists the words after "gateway run" that have no effect, because the gateway is supervised.
 	Ignored []string
 
-	// DashboardOnly: the container runs only the dashboard. It gets no gateways and no boot log: another container shares the home
-	// (contract, section 3.2).
+	// DashboardOnly says that the container runs only the dashboard. It has no gateways and writes no boot log, because another
+	// container uses the same home (contract, section 3.2).
 	DashboardOnly bool
 
-	// Plain: hinit supervises only the services of its configuration. There is no command, no agent, no profile and no data volume.
-	// RouteCommand never returns it.
+	// Plain says that hinit supervises only the services in its configuration. There is no command, no agent, no profile and no
+	// data volume. RouteCommand never sets Plain.
 	Plain bool
 
-	// LegacyGatewayRun: in a home without gateway_state.json the default gateway counts as running (contract, section 5, legacy
-	// migration).
+	// LegacyGatewayRun says that in a home without gateway_state.json the default gateway counts as running (contract, section
+	// 5, legacy migration).
 	LegacyGatewayRun bool
 }
 
@@ -64,20 +64,20 @@ func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
 // HasProfiles reports whether this container has gateways.
 func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It reads files only by c.Look.
+// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It reads files only through c.Look.
 //
 // It first removes the words of the image's entrypoint. These are tini's options if hinit was started as tini, a leading "--",
 // "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
 //
 //   - no words: the agent without arguments;
-//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere: a gateway to supervise, or one in the
-//     foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere: a gateway to supervise, or
+//     one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
 //   - a first word that is a subcommand of the agent: arguments for the agent;
 //   - a first word that a shell would find as a command: that command;
 //   - anything else: arguments for the agent.
 //
-// A shell also finds its builtins and keywords, so /bin/sh runs those ("cd /tmp", "exit 3"); a keyword ends with status 127, as
-// in the image's script. Without a /bin/sh such a word goes to the agent.
+// A shell also finds its builtins and keywords. So RouteCommand runs these with /bin/sh, for example "cd /tmp" or "exit 3". A
+// keyword ends with status 127, as in the image's script. Without a /bin/sh such a word goes to the agent.
 func RouteCommand(c CommandLine) Route {
 	words := removeEntrypointWords(c)
 	agentArgs, program, argv := c.program(words)
@@ -97,16 +97,17 @@ func RouteCommand(c CommandLine) Route {
 		return r
 	}
 	r.Supervise, r.Path, r.Argv = true, "", nil
-	r.LegacyGatewayRun = !named && len(rest) > 1 // the state of the default profile doesn't matter for a named one
+	r.LegacyGatewayRun = !named && len(rest) > 1 // for a named profile the state of the default profile doesn't matter
 	for _, word := range rest[min(2, len(rest)):] {
-		if word != "--replace" { // supervised gateways always replace
+		if word != "--replace" { // a supervised gateway always behaves as with --replace
 			r.Ignored = append(r.Ignored, word)
 		}
 	}
 	return r
 }
 
-// program returns the program for words and its argument vector. agentArgs are the agent's arguments, nil if it is another program.
+// program returns the path and the argv of the program that words mean. agentArgs holds the agent's arguments; it is nil if the
+// program is not the agent.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
 		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
@@ -136,7 +137,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 	return agent(words)
 }
 
-// shellWords are the builtins and reserved words of dash, the image's shell, which "command -v" accepts.
+// shellWords are the builtins and reserved words that "command -v" accepts in dash, the image's shell.
 var shellWords = []string{
 	"!", ".", ":", "[", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "do", "done", "echo", "elif",
 	"else", "esac", "eval", "exec", "exit", "export", "false", "fg", "fi", "for", "getopts", "hash", "if", "in", "jobs",
@@ -149,7 +150,8 @@ func agentWord(word, agent string) bool {
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly reports whether the command is the dashboard. Like the agent it considers only the words, and no files.
+// dashboardOnly reports whether the command is the agent's dashboard. Like the agent itself, it looks only at the words, not at
+// files.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && agentWord(words[0], agent) {
 		words = words[1:]
@@ -157,7 +159,8 @@ func dashboardOnly(words []string, agent string) bool {
 	return len(words) > 0 && words[0] == "dashboard"
 }
 
-// isGatewayRun reports whether the agent's arguments, without the profile's, run a gateway. A call for help runs nothing.
+// isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A request
+// for help runs nothing.
 func isGatewayRun(args []string) bool {
 	if len(args) == 0 || args[0] != "gateway" {
 		return false
@@ -168,8 +171,8 @@ func isGatewayRun(args []string) bool {
 	return args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help")
 }
 
-// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without one the profile is
-// the root profile. ok is false for an invalid name, about which the agent itself reports an error.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without such an option
+// the profile is the root profile. ok is false if the name is invalid; the agent itself then reports the error.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -191,13 +194,13 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 	return rootProfile, false, args, true
 }
 
-// Value returns a variable, "" for none.
+// Value returns the value of a variable, "" if it is not set.
 func Value(env func(string) (string, bool), name string) string {
 	v, _ := env(name)
 	return v
 }
 
-// removeEntrypointWords removes the words of the image's entrypoint.
+// removeEntrypointWords removes the words that belong to the image's entrypoint, see RouteCommand.
 func removeEntrypointWords(c CommandLine) []string {
 	words := c.Args
 	if filepath.Base(c.Argv0) == "tini" {
@@ -228,8 +231,8 @@ func removeTiniOptions(words []string) []string {
 	return words
 }
 
-// Breadcrumb returns a text for stderr about a command that became a supervised gateway: what happened, the benefit, and how to
-// avoid it. It ends in a newline.
+// Breadcrumb returns a text for stderr for the case that a "gateway run" command became a supervised gateway. It says what has
+// happened, what the benefit is, and how to avoid it. It ends with a newline.
 func Breadcrumb(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
@@ -239,11 +242,13 @@ func Breadcrumb(profile string) string {
 `
 }
 
-// Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
-// slash is found if the file exists; an error appears when it is run. Another word must name an executable file in a directory of
-// path. A directory that does not answer hides no later one: a hung data volume early on the PATH does not hide the system's programs.
-// Before a word counts as unknown, the directories that did not answer are asked once more, and longer. So a slow disk does not turn
-// the container's command into words for the agent.
+// Lookup returns a function that finds a program, given PATH and the working directory, like a shell's "command -v". If a word
+// has a slash, the file only has to exist; an error appears when it is run. Any other word must name an executable file in a
+// directory of path.
+//
+// A directory that does not answer, such as a hung data volume early on the PATH, does not hide the programs in later
+// directories. Before a word counts as unknown, the directories that did not answer are tried once more, with more patience. So
+// a slow disk does not turn the container's command into arguments for the agent.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -278,13 +283,15 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// How long Lookup waits for one directory. A caller that can do without an answer waits for ShortPatience only.
+// How long Lookup waits for one directory: ShortPatience at first, longPatience at the second attempt. Callers that can do
+// without an answer also use ShortPatience.
 const (
 	ShortPatience = 2 * time.Second
 	longPatience  = 8 * time.Second
 )
 
-// StatWithin is os.Stat with a time limit, in a turn of share.
+// StatWithin is os.Stat with a time limit. It takes a turn of share, which limits the number of calls that may hang at the same
+// time.
 func StatWithin(share blocking.Share, patience time.Duration, path string) (fs.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -20,22 +20,23 @@ const systemRuntimeDir = account.RuntimeDir
 
 // Runtime says where hinit's control socket is.
 type Runtime struct {
-	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if there is no place for one
-	Dir      string // directory of Socket, ready for use; empty when Socket is abstract or empty
-	Fallback bool   // another place than the configured one
-	Warning  string // why it is another place, one line; may be empty
+	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
+	Dir      string // directory of Socket, ready for use; empty if Socket is abstract or empty
+	Fallback bool   // the place is not the configured one
+	Warning  string // one line that says why another place is used; may be empty
 }
 
-// PrepareRuntime finds and makes the directory of the control socket. socket is the configured path; when it is empty,
-// HINIT_RUNTIME_DIR names the directory, else it is /run/hinit. uid is the effective user, who will own the socket.
+// PrepareRuntime chooses and creates the directory of the control socket. socket is the configured path. If it is empty,
+// HINIT_RUNTIME_DIR names the directory; the default is /run/hinit. uid is the effective user, who will own the socket.
 //
-// If that place cannot be used, it tries the following in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID
-// below TMPDIR and below /tmp. The last try is an abstract socket named after the PID namespace. A directory is used only if it
-// and its parent belong to root or uid and no other user can write them. Callers are checked by credentials, so other users may
-// see the socket, but not replace it.
+// If that place can't be used, PrepareRuntime tries the following in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for
+// root); hinit-UID below TMPDIR and below /tmp. The last resort is an abstract socket, named after the PID namespace. A
+// directory is used only if it and its parent belong to root or uid, and no other user can write to them. Other users may see
+// the socket, because hinit checks the credentials of every caller, but they must not be able to replace it.
 //
-// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user creates a directory of its own
-// below it. Only another user can replace that directory, and clients refuse that user's socket.
+// In a pod, a volume on /run may be writable for all users. Root sets the sticky bit of this volume. Any other user creates a
+// directory of its own in it. The owner of the volume could replace this directory, but clients refuse a socket of another
+// user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
 		setStickyBit(filepath.Dir(systemRuntimeDir))
@@ -44,8 +45,8 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	return prepareSocketDir(client.Places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
-// setStickyBit sets the sticky bit of a directory of root that everybody may write, such as an emptyDir of a pod. Then only the
-// owner of an entry can remove it.
+// setStickyBit sets the sticky bit of a directory of root that everybody may write to, such as an emptyDir volume of a pod.
+// Then only the owner of an entry can remove it.
 func setStickyBit(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -53,16 +54,17 @@ func setStickyBit(dir string) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && fsutil.UID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
-		_ = f.Chmod(info.Mode() | fs.ModeSticky) // after an error, makeDir refuses the directory and another place is used
+		_ = f.Chmod(info.Mode() | fs.ModeSticky) // after an error, makeDir refuses the directory, and another place is used
 	}
 }
 
-// InPod reports whether the container belongs to a pod of Kubernetes. The variable can be set by anyone, so it decides only about
-// words and places, never about permissions.
+// InPod reports whether the container belongs to a Kubernetes pod. Anyone can set this variable, so the result must only decide
+// about messages and places, never about permissions.
 func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// removeForeignDir removes a directory of another user from a directory of root, so that root can create its own. A process
-// other than process 1 removes only an empty directory. For process 1, the files are from an earlier container.
+// removeForeignDir removes dir if it belongs to another user, but lies in a directory of root, so that root can create its own.
+// If first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
+// is removed.
 func removeForeignDir(dir string, first bool) {
 	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
 	if err != nil {
@@ -79,16 +81,17 @@ func removeForeignDir(dir string, first bool) {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
-		return // another process may be using it
+		return // another process may be using the directory
 	}
-	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory and another place is used
+	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }
 
-// prepareSocketDir uses the first of the sockets whose directory it can prepare.
+// prepareSocketDir chooses the first socket in sockets whose directory it can prepare. If there is none, it chooses the socket
+// abstract.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
-	private := os.FileMode(0o700) // of directories below a directory for temporary files
+	private := os.FileMode(0o700) // mode of directories in a place for temporary files
 	if uid == 0 {
-		private = 0o711 // the agent's user must be able to pass through
+		private = 0o711 // the agent's user must be able to reach the socket
 	}
 	var first error
 	for i, socket := range sockets {
@@ -120,8 +123,8 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 	)}
 }
 
-// makeDir creates dir if it is missing. It refuses dir unless uid can write it and only root and uid can change its entries. The
-// volume of a pod above it may belong to root and be open to all.
+// makeDir creates dir if it is missing. It refuses dir unless uid can write to it, and only root and uid can change its
+// entries. In a pod, the parent directory may be a volume of root that is open to all users.
 func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
@@ -143,7 +146,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	} else if err != nil {
 		return Bare(err)
 	}
-	// The checks are done on the open directory. A link in its place is refused.
+	// The checks use the open directory, and a symbolic link in its place is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -158,7 +161,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err := tamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
-	if made { // the umask may have reduced the mode
+	if made { // the umask may have removed bits of the mode
 		if err := f.Chmod(mode); err != nil {
 			return Bare(err)
 		}
@@ -166,12 +169,12 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
-// tamperProof returns an error if users other than root and uid could replace entries of the directory. A sticky directory
-// protects its entries. The group of a directory of another user than root may write: with umask 002 the group is usually the
-// user's own.
+// tamperProof returns an error if users other than root and uid could replace entries of a directory. A sticky directory
+// protects its entries. In a directory whose owner is not root, the group may have write permission: with umask 002 the group
+// is usually the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
-	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.
+	// Inside a user namespace, the owner of the machine's /tmp may be a user outside of the namespace.
 	stranger := info.Mode()&fs.ModeSticky != 0 && trust.Outside(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
@@ -186,7 +189,7 @@ func tamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// Bare removes the path from an error, for messages that already have it.
+// Bare returns an error without the path, for messages that already contain the path.
 func Bare(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

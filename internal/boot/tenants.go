@@ -9,15 +9,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Tenants are the profiles that have their own users. The zero value has none.
+// Tenants describes the profiles that have their own users, called tenants. In the zero value no profile is a tenant.
 type Tenants struct {
 	On   bool
-	UIDs config.UIDs     // the first is the group of shared directories, the others are the users
+	UIDs config.UIDs     // the first id is the group of shared directories, the others are the tenants' users
 	All  bool            // all profiles are tenants
 	Own  map[string]bool // profile → whether it is a tenant, for profiles that are configured individually
 }
 
-// TenantsOf returns the tenants of a configuration, none if hinit can't change owners.
+// TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) {
 		return Tenants{}
@@ -29,7 +29,7 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	return t
 }
 
-// rootProfile can't be a tenant: its home is the data directory itself.
+// rootProfile is the profile whose home is the data directory itself, so it can't be a tenant.
 const rootProfile = "default"
 
 // Includes reports whether a profile is a tenant.
@@ -38,12 +38,12 @@ func (t Tenants) Includes(profile string) bool {
 	return t.On && (one || t.All && !own)
 }
 
-// HasUID reports whether a uid is in the range of tenants.
+// HasUID reports whether a uid is in the range for tenants' users.
 func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// HasRightOwner reports whether the home of a profile has the right owner. The home of a tenant must belong to a user that owns
-// no other home. The home of any other profile must not belong to a user of tenants. A missing home counts as right. It blocks
-// on the disk.
+// HasRightOwner reports whether the home of a profile has the right owner. A tenant's home must belong to a tenant's user that
+// owns no other home. The home of any other profile must not belong to a tenant's user. A missing home counts as right.
+// HasRightOwner blocks on the disk.
 func (o Options) HasRightOwner(profile string) bool {
 	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
 		homes, err := fsutil.OpenReal(o.Home+"/"+ProfilesDir, nil)
@@ -60,7 +60,7 @@ func (o Options) HasRightOwner(profile string) bool {
 			names = append(names, name)
 			return true
 		})
-		return !slices.ContainsFunc(names, func(name string) bool { // a home that was copied has the owner of the original
+		return !slices.ContainsFunc(names, func(name string) bool { // a copied home has the same owner as the original
 			other, err := homes.Lstat(name)
 			return err == nil && name != profile && fsutil.UID(other) == fsutil.UID(info)
 		}), err

@@ -1,7 +1,7 @@
-// Package cronspec parses schedules in cron's syntax and computes when they are due.
+// Package cronspec parses schedules in the syntax of cron, and computes when they are due.
 //
-// The library that it uses defines the syntax: five fields, or a word such as @daily. The package promises that a schedule that
-// it has accepted is due at some time. It reads the zone data of the container and nothing else, and owns no goroutine.
+// The library that it uses defines the syntax: five fields, or a word such as @daily. The package promises that every schedule
+// that it accepts is due at some time. It reads only the container's time zone data, and owns no goroutine.
 package cronspec
 
 import (
@@ -19,8 +19,8 @@ type Spec struct {
 	zone     *time.Location
 }
 
-// Parse parses a schedule. zone names a time zone such as "Europe/Berlin"; "" is the container's zone. Parse reads the file of
-// the zone; the methods of the result read no file.
+// Parse parses a schedule. zone names a time zone such as "Europe/Berlin"; "" stands for the container's time zone. Parse reads
+// the file of the time zone; the methods of the result read no file.
 func Parse(text, zone string) (Spec, error) {
 	if strings.TrimSpace(text) != text || text == "" {
 		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)
@@ -54,7 +54,7 @@ func Parse(text, zone string) (Spec, error) {
 	return spec, nil
 }
 
-// Zone returns a time zone by name; "" is the container's own.
+// Zone returns the time zone with this name; "" stands for the container's time zone.
 func Zone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil
@@ -66,7 +66,7 @@ func Zone(name string) (*time.Location, error) {
 	return location, nil
 }
 
-// Next returns the first time after t at which the schedule is due, zero for never.
+// Next returns the first time after t at which the schedule is due, or the zero time if there is none.
 func (s Spec) Next(t time.Time) time.Time {
 	if s.schedule == nil {
 		return time.Time{}

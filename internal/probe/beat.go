@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// mostExtended limits the extension of a start timeout by the service itself, as a multiple of the timeout.
+	// mostExtended limits how far a service may extend its own start timeout, as a multiple of this timeout.
 	mostExtended = 10
-	// A watchdog check with at least this delay shows that this process did not run, for example in a paused container. Then the
-	// service did not run either.
+	// lateCheck: if a watchdog check runs at least this late, hinit itself did not run for a while, for example because the
+	// container was paused. Then the service did not run either.
 	lateCheck = time.Second
-	// noProbeInterval is the interval of checks that run no probe: only a message of the service changes their result.
+	// noProbeInterval is the interval of checks that only a message of the service can change, so that they need no timer.
 	noProbeInterval = 1000 * time.Hour
 )
 
-// Beat holds the messages of a run by sd_notify(3).
+// Beat holds what a run has said with sd_notify(3).
 type Beat struct {
 	Run    uint64
 	Ready  bool
 	Failed bool          // WATCHDOG=trigger
-	At     time.Time     // last sign of life
-	Every  time.Duration // interval of the run's watchdog; 0 for none
-	Until  time.Time     // time by which the start must be over, at the request of the service; zero without a request
-	Spared bool          // the run has got one more interval, because this process did not run
+	At     time.Time     // when the run last showed that it is alive
+	Every  time.Duration // watchdog interval of the run; 0 for none
+	Until  time.Time     // the service has asked for time until then to finish its start; zero if it has not asked
+	Spared bool          // the watchdog has granted one extra interval, because hinit did not run
 }
 
-// beats holds the Beat of a service's current run. It is nil for a service whose checks need no messages. Its methods may be
-// called from any goroutine.
+// beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. Its methods
+// may be called from any goroutine.
 type beats struct {
-	mu sync.Mutex // never held while anything waits
+	mu sync.Mutex // held only for short, never while a goroutine waits for anything
 	Beat
 
 	paused bool
 }
 
-// keepBeats returns the beats of a service that gets new checks. The caller holds p.mu.
+// keepBeats returns the beats for a service whose checks are replaced: its old beats, if there are any. The caller holds p.mu.
 func (p *Prober) keepBeats(service string, t *Target, old *target) *beats {
 	handed := p.handedOverBeats[service]
 	delete(p.handedOverBeats, service)
@@ -62,15 +62,15 @@ func (b *beats) snapshot() Beat {
 	return b.Beat
 }
 
-// beginRun records that a run has begun, unless a message of the run came earlier.
+// beginRun records that a run has begun, unless a message of this run has already arrived. every is the watchdog interval.
 func (b *beats) beginRun(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
 		b.recordMessage(run, every, &notify.Message{}, now)
 	}
 }
 
-// setPaused records whether an operator has stopped the process. over reports the end of a pause: then the watchdog interval
-// begins anew.
+// setPaused records whether an operator has paused the process. over reports that a pause has just ended; then the watchdog
+// interval begins again.
 func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -84,8 +84,8 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage handles a message of a run. anew reports whether the times of the checks may have changed. record ignores
-// messages of an earlier run.
+// recordMessage records a message of a run. anew reports that the times of the checks must be computed again. Messages of an
+// earlier run are ignored.
 func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +108,8 @@ func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// extendInterval gives a run one more interval. It returns false if the run has sent nothing since the last extension.
+// extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the run's last sign
+// of life.
 func (b *beats) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +120,7 @@ func (b *beats) extendInterval(now time.Time) bool {
 	return true
 }
 
-// Told handles a message from a run of a service.
+// Told handles an sd_notify message from a run of a service.
 func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +135,7 @@ func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 	}
 }
 
-// watchdogInterval returns the watchdog interval of a new run. The caller holds p.mu.
+// watchdogInterval returns the configured watchdog interval with which each run begins. The caller holds p.mu.
 func (t *target) watchdogInterval() time.Duration {
 	for i := range t.Checks {
 		if t.Checks[i].Type == config.CheckWatchdog {
@@ -144,7 +145,7 @@ func (t *target) watchdogInterval() time.Duration {
 	return 0
 }
 
-// scheduleMessageChecks sets the times of the checks that depend on messages. The caller holds p.mu.
+// scheduleMessageChecks computes when the checks that depend on messages are due. The caller holds p.mu.
 func (t *target) scheduleMessageChecks(now time.Time) {
 	b := t.beats.snapshot()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
@@ -178,7 +179,7 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 	}
 }
 
-// startupCheck checks whether the service has sent READY=1.
+// startupCheck checks whether the service has sent READY=1 (config.CheckNotify).
 type startupCheck struct{ beats *beats }
 
 func (s startupCheck) check(time.Time) (good bool, answer string) {
@@ -191,7 +192,7 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 // watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
 type watchdogCheck struct {
 	beats        *beats
-	readMessages func() // handles the messages that have arrived but are not read yet
+	readMessages func() // handles the messages that have arrived but were not read yet
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
@@ -212,7 +213,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// missedWatchdog reports whether the run has missed its watchdog interval at a time.
+// missedWatchdog reports whether the watchdog interval of the run has passed without a sign of life.
 func (b *Beat) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

@@ -16,16 +16,17 @@ import (
 	"hinit/internal/blocking"
 )
 
-// conn is a connection whose calls all end at a deadline. Each system call takes a turn, because many may run at once.
+// conn is a connection on which all calls end at a deadline. Each system call takes a turn of package internal/blocking,
+// because many checks may run at the same time.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
 }
 
-// inShortTurn executes a system call that waits for nothing.
+// inShortTurn makes a system call that never waits, in a turn of blocking.Short.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-// parseAddresses parses "127.0.0.1:80". localhost stands for both of its addresses.
+// parseAddresses parses an address like "127.0.0.1:80". The host localhost stands for its IPv4 and IPv6 addresses.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
 	host, port, ok := cutPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -53,18 +54,18 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dialPurpose is the purpose of a connection.
+// dialPurpose says for what a connection is needed, and so how long dial waits.
 type dialPurpose int
 
 const (
-	acceptsOnly dialPurpose = iota // the caller only tests whether the port accepts; dial returns no connection
+	acceptsOnly dialPurpose = iota // the caller only tests whether the port accepts connections; dial returns no connection
 	established                    // dial waits until the connection is established
-	writesFirst                    // the caller writes first; an error of the connection may appear only then
+	writesFirst                    // the caller writes first, so dial need not wait; writing then reports any error of the connection
 )
 
-// dial connects to the first address that accepts.
+// dial connects to the first address that accepts the connection.
 func dial(to []unix.Sockaddr, deadline time.Time, what dialPurpose) (c *conn, err error) {
-	if what == writesFirst && len(to) > 1 { // wait for an error, to try the next address
+	if what == writesFirst && len(to) > 1 { // dial must learn about an error, to try the next address
 		what = established
 	}
 	for _, sa := range to {
@@ -86,11 +87,11 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose)
 			return err
 		}
 		blocking.RefuseDescriptors(uintptr(fd))
-		if keep { // then the request carries the last packet of the handshake, see tcp(7)
+		if keep { // with this option off, the request carries the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine the connection is usually established at once
+		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine, the connection is usually established at once
 			if done, wrong := isConnected(fd); done {
 				err = wrong
 			}
@@ -121,7 +122,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose)
 	return c, nil
 }
 
-// newConn takes over a socket. After an error the socket is closed.
+// newConn makes a conn of a socket. After an error the socket is closed.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()
@@ -135,7 +136,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// awaitConnection waits until a connection is established.
+// awaitConnection waits until the connection is established, or has failed.
 func (c *conn) awaitConnection() (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		done, err = isConnected(int(fd))
@@ -147,7 +148,7 @@ func (c *conn) awaitConnection() (err error) {
 	return err
 }
 
-// isConnected reports whether a connection is established. After an error it will never be established.
+// isConnected reports whether the connection attempt is over. If it has failed, err says why.
 func isConnected(fd int) (done bool, err error) {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -160,7 +161,7 @@ func isConnected(fd int) (done bool, err error) {
 	return err == nil, nil
 }
 
-// mustRetry reports whether a system call must be repeated.
+// mustRetry reports whether a system call with this error must be repeated.
 func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() {
@@ -202,7 +203,7 @@ func (c *conn) write(data []byte) error {
 	return err
 }
 
-// shortError describes an error in a few words. Equal errors have equal words.
+// shortError describes an error in a few words. Equal errors have equal descriptions.
 func shortError(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()

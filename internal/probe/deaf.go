@@ -7,42 +7,45 @@ import (
 	"time"
 )
 
-// Evidence holds the observations of one round about a gateway that may be deaf. A single observation is never enough: a disk may
-// be slow, a port in use, or a night quiet.
+// Evidence holds what one round has observed about a gateway that may be deaf: it runs, but no longer reacts. A single
+// observation is never enough. A disk may be slow, a port may be in use by another program, or a night may be quiet.
 type Evidence struct {
+	// Heartbeat and Log say how long no heartbeat and no log line has come.
 	Heartbeat, Log Silence
-	Asked, Answers bool // Asked: this round probed its /health, which has answered before in this run. Answers: /health answered now
+	// Asked says that this round has probed its /health, which answered earlier in this run. Answers says that it answered now.
+	Asked, Answers bool
 	Idle           bool // the gateway has used no processor time since the last round
 	Stopped        bool // a signal has stopped the process (SIGSTOP)
 }
 
-// Silence is the time without a regular sign of life.
+// Silence describes how long a regular sign of life (a heartbeat or a log line) has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // longest time between two signs; 0 if unknown
+	UsualGap time.Duration // longest time between two signs so far; 0 if unknown
 	AtRest   bool          // the sign also comes while the process is idle
 }
 
 const (
-	// gapsToKnow is the number of gaps after which the usual gap is known.
+	// gapsToKnow is how many gaps between signs must be seen before the usual gap is known.
 	gapsToKnow = 8
-	// gapHalfLife is the time after which the usual gap is halved if no sign comes. It is longer than a weekend.
+	// gapHalfLife is the time after which the usual gap has been halved, if all gaps are shorter. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is the multiple of the usual gap beyond which a silence is unusual.
+	// unusual is how many times the usual gap a silence must last to be unusual.
 	unusual = 3
 )
 
-// unusual reports whether a silence is longer than a limit, and much longer than usual.
+// unusual reports whether a silence is longer than after, and much longer than usual.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// counts reports whether the silence began in this round, or may become unusual later.
+// counts reports whether the rounds must go on because of this silence: it began in this round, or it may still become unusual.
 func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
 
-// Deaf decides from the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is
-// deaf if /health has answered before and doesn't answer now, and if heartbeats or lines are missing. A gateway without a port is
-// deaf if it uses no processor time and lacks both heartbeats and lines, although these came earlier while it was idle.
+// Deaf decides from the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway whose /health
+// has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway is
+// deaf only if it uses no processor time and both heartbeats and lines are missing, although both came earlier while it was
+// idle.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -66,7 +69,7 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	return true, strings.Join(signs, ", ")
 }
 
-// roundDuration rounds a duration, so that the text rarely changes.
+// roundDuration rounds a duration for a text, so that the text does not change in every round.
 func roundDuration(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
@@ -77,7 +80,8 @@ func roundDuration(d time.Duration) string {
 	return "less than a second"
 }
 
-// silenceMeter measures the usual time between two signs of a gateway. It counts only time in which this process was running.
+// silenceMeter learns how much time usually passes between two signs of a gateway. It counts only time in which this process
+// was running.
 type silenceMeter struct {
 	sinceLastSign time.Duration
 	longest       time.Duration
@@ -85,8 +89,8 @@ type silenceMeter struct {
 	measured      bool
 }
 
-// addTime adds the time since the last call. came says whether a sign came in that time, and resting that the process was almost
-// idle.
+// addTime adds passed, the time since the last call. came says whether a sign came in that time. resting says that the process
+// used almost no processor time.
 func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
@@ -111,27 +115,28 @@ func (h *silenceMeter) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. A late round counts as timely, because a pause of the container or
-// of the machine stops this process too. The first round after a rest is an exception.
+// signHistory collects the signs of one run over all rounds. If a round is late, its delay does not count as silence, because a
+// pause of the container or the machine also stops this process. The first round after the rounds were suspended is an
+// exception.
 type signHistory struct {
-	looked     time.Time // time of the last round, by this process's clock
+	looked     time.Time // when the last round was, by this process's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all processes of the run at the last measurement; 0 if none was made since the doubt began
+	// 1 + processor time of all processes of the run at the last closer examination; 0 if there was none since the doubt began
 	tree     uint64
 	answered bool // /health has answered at least once
 }
 
 // signs holds the observations of one round about a run.
 type signs struct {
-	line uint64    // changes with each line
-	beat time.Time // changes with each heartbeat; zero if unknown
+	line uint64    // number of log lines so far
+	beat time.Time // time of the last heartbeat; zero if unknown
 	usage
 }
 
-// needsCloserLook reports whether only a closer examination can show that the run is deaf.
+// needsCloserLook reports whether the run may be deaf, so that it must be examined more closely (/health, state file).
 func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
@@ -140,14 +145,15 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeIsIdle reports whether all processes of the run have used no processor time since the last closer examination.
+// treeIsIdle reports whether all processes of the run have used no processor time since the last closer examination. ticks is
+// their processor time.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
-// addRound adds the signs of one round, and returns all evidence. Time since the last round counts up to most.
+// addRound adds the signs of one round, and returns the evidence so far. The time since the last round counts as at most most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)
@@ -157,7 +163,7 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 	}
 	resting := !first && used <= 1+uint64(passed/restTick)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // a heartbeat before the first round may be old
+	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // not for the first heartbeat that a round sees, which may be old
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
@@ -166,5 +172,5 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
 }
 
-// restTick is the shortest time in which an idle process uses a tick of processor time (10 ms).
+// restTick is how long an idle process takes at least to use one tick (10 ms) of processor time.
 const restTick = 5 * time.Second

@@ -19,84 +19,85 @@ import (
 )
 
 const (
-	// mostAsked limits the silent gateways that are probed at the same time.
+	// mostAsked limits how many silent gateways are probed at the same time.
 	mostAsked = 16
-	// answerPatience limits the time for an answer of a gateway, or of the disk.
+	// answerPatience is how long to wait for an answer of a gateway, or of the disk.
 	answerPatience = 2 * time.Second
-	// longRest is the time after which a rest ends by itself, because the kernel's signal about a stopped gateway may be lost.
+	// longRest is the longest time for which the rounds are suspended. The kernel's signal about a stopped gateway may be lost.
 	longRest = time.Hour
-	// roundsToBeDeaf is the number of rounds in a row that must find a gateway deaf.
+	// roundsToBeDeaf is how many consecutive rounds must find a gateway deaf before that is reported.
 	roundsToBeDeaf = 2
 )
 
-// DeafOptions are the functions and channels that [DeafWatch] uses. All functions may be called from any goroutine.
+// DeafOptions are the functions and channels that a [DeafWatch] needs. All functions may be called from any goroutine.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
-	Ended    <-chan struct{}  // closed after the end of the supervisor
-	Children <-chan os.Signal // SIGCHLD, which the kernel also sends when a signal stops a gateway
+	Ended    <-chan struct{}  // closed when the supervisor has ended
+	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
-	Lines    func(service string) uint64 // number of lines that a service has written
-	// Envs returns the variables of profiles, by profile; it leaves out unreadable profiles. State is the same as in [Options].
-	// Both may wait for the disk.
+	Lines    func(service string) uint64 // number of lines that a service has written so far
+	// Envs returns the environment variables of profiles, by profile; it leaves out profiles that can't be read. State is the
+	// same as in [Options]. Both may wait for the disk.
 	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
 
-// DeafWatch finds deaf gateways at little cost: one goroutine with one timer examines all of them in rounds. A round normally
-// uses only known heartbeats and lines, and asks the kernel for processor times. It uses the disk and /health only for new runs,
-// in one call for all of them, and for silent gateways. The rounds rest while no gateway can become deaf by silence alone: the
-// next line, heartbeat or stop of a process starts them again. The methods may be called from any goroutine and don't block.
+// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all of
+// them in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor
+// times. Only for new runs and for silent gateways it uses the disk and /health. The rounds are suspended while no gateway can
+// become deaf by silence alone. The next line or heartbeat, or a stopped process, starts them again. The methods may be called
+// from any goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
-	wake    chan struct{} // capacity 1; holds a token when rounds begin again, or when the period has changed
+	wake    chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
 	rests   atomic.Bool   // the rounds are suspended
 	rounds  atomic.Uint64
-	waiting atomic.Int32 // number of calls that wait for the disk
+	waiting atomic.Int32 // number of calls that wait for the disk at this moment
 	found   atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // never held during a round
+	mu     sync.Mutex // held only for short, never during a round
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool
-	beats  map[string]time.Time // time of the last heartbeat by profile
+	beats  map[string]time.Time // time of the last heartbeat of each profile's gateway
 
-	// Only the goroutine uses the fields below.
-	runs   map[string]*deafRun // by service
-	rested bool                // the rounds were suspended since the last round
+	// The fields below are used only by the goroutine.
+	runs   map[string]*deafRun // the current run of each service
+	rested bool                // the rounds were suspended before this round
 }
 
-// deafRun is the state of one run of a gateway over all rounds.
+// deafRun is what DeafWatch remembers about one run of a gateway from round to round.
 type deafRun struct {
 	run           uint64
 	history       signHistory
-	examined      bool // a round has examined the run
-	portKnown     bool // the port of the run is known, or known to be missing
+	examined      bool // a round has already examined this run
+	portKnown     bool // hinit knows the run's port for /health, or knows that it has none
 	health        *httpCheck
-	deafRounds    int // number of rounds in a row that found the run deaf
+	deafRounds    int // number of consecutive rounds that found the run deaf
 	since         time.Time
 	why           string
 	remarked      bool
-	ended         bool // the supervisor has got the order to restart the run
+	ended         bool // the supervisor was asked to restart the run
 	seenThisRound bool
 }
 
-// Deafness says that a run is deaf, and why.
+// Deafness says that a run is deaf, since when, and why.
 type Deafness struct {
 	Run      uint64
 	Since    time.Time
 	Failures int
 	Why      string
-	ByCheck  bool // a check of the service reports the deafness and acts on it
+	ByCheck  bool // a configured check of the service reports the deafness and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch that does nothing before Set, and rests until Stir.
+// NewDeafWatch returns a DeafWatch. It does nothing before Set, and its rounds are suspended until Stir.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.rests.Store(true)
 	return e
 }
 
-// Set sets the time between rounds, and the policy for a deaf gateway.
+// Set sets the time between rounds, and the policy for each gateway.
 func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -109,7 +110,8 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.begin()
 }
 
-// Stir resumes the rounds after one period. Call it for each line of a gateway, and for any other sign that may matter.
+// Stir starts the rounds again if they are suspended. Call it for each line of a gateway, and for any other sign that may
+// matter.
 func (e *DeafWatch) Stir() {
 	if e.rests.Load() {
 		e.begin()
@@ -129,7 +131,8 @@ func (e *DeafWatch) Beat(profile string) {
 	e.Stir()
 }
 
-// Deafness returns the deafness of a service, if it is deaf. The caller must compare Deafness.Run with the run that it knows.
+// Deafness returns whether and why a service is deaf. The result may be about an earlier run, so the caller must compare
+// Deafness.Run.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -146,7 +149,7 @@ func (e *DeafWatch) run() {
 		}
 		select {
 		case <-timer.C:
-			e.rests.Store(true) // set before the round, so that a sign during the round counts
+			e.rests.Store(true) // set before the round, so that a sign that comes during the round is not lost
 			timer.Reset(longRest)
 			if e.rested = !e.examineAll(); !e.rested {
 				e.begin()
@@ -165,17 +168,18 @@ func (e *DeafWatch) run() {
 	}
 }
 
-// silentGateway is a gateway that this round must examine more closely.
+// silentGateway is a gateway that must be examined more closely in this round.
 type silentGateway struct {
 	*deafRun
 
 	service  *supervisor.Service
 	policy   config.Deaf
 	evidence Evidence
-	unknown  bool // this round can't determine the state of the gateway
+	unknown  bool // the disk did not answer, so this round can't decide about the gateway
 }
 
-// examineAll examines all gateways once. It reports whether the next round may find a deaf gateway even without a new sign.
+// examineAll examines all gateways once. again reports whether the next round may find a deaf gateway even if no new sign
+// comes.
 func (e *DeafWatch) examineAll() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
@@ -237,7 +241,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 	return again
 }
 
-// dropOldBeats drops the heartbeats of profiles without a gateway.
+// dropOldBeats drops the heartbeats of profiles whose gateway is not running.
 func (e *DeafWatch) dropOldBeats() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -248,7 +252,8 @@ func (e *DeafWatch) dropOldBeats() {
 	}
 }
 
-// examineSilent probes silent gateways, and reads their state files.
+// examineSilent examines gateways more closely: it probes their /health, and reads their state files. doubt says that the
+// processor time of their processes is needed.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -270,7 +275,8 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	work.Wait()
 }
 
-// findPorts finds the unknown ports for /health. The first round needs all of them, so one call handles several gateways.
+// findPorts finds the ports for /health that are not known yet. The first round needs them for all gateways, so one call reads
+// the variables of several profiles.
 func (e *DeafWatch) findPorts(of []*silentGateway) {
 	var names []string
 	for _, s := range of {
@@ -290,7 +296,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 }
 
-// probeGateway probes one gateway, and completes its evidence.
+// probeGateway completes the evidence about one gateway. ticks is the processor time that all its processes have used.
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.needsCloserLook(s.evidence, after)
@@ -312,7 +318,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	}
 }
 
-// withDisk makes a call that may wait for the disk, and reports whether the call returned in time.
+// withDisk makes a call that may wait for the disk. It reports whether the call has succeeded in time.
 func (e *DeafWatch) withDisk(call func() error) bool {
 	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
@@ -326,14 +332,14 @@ func (e *DeafWatch) withDisk(call func() error) bool {
 	}) == nil
 }
 
-// Variables in a profile's .env with the address of its gateway.
+// Variables in a profile's .env that say whether and on which port its gateway serves /health.
 const (
 	healthSwitch = "API_SERVER_ENABLED"
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf returns a probe for the /health of a profile with these variables, or nil if it has none. Any HTTP status counts as an
-// answer.
+// healthOf returns a check of a gateway's /health, given the variables of its profile, or nil if it has none. Any HTTP status
+// counts as an answer.
 func healthOf(env map[string]string) *httpCheck {
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
@@ -343,7 +349,7 @@ func healthOf(env map[string]string) *httpCheck {
 	return h
 }
 
-// deafCheck is the check that reports DeafWatch's result about one run.
+// deafCheck is a configured check that reports what DeafWatch has found about one run.
 type deafCheck struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -356,8 +362,8 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decide decides from the evidence, and reports and restarts a deaf gateway. A gateway with an unknown state keeps its last
-// result.
+// decide decides about one gateway. If it is deaf, decide adds it to found, writes a remark, and restarts it if the policy says
+// so. If this round could not determine the state of the gateway, the last decision still holds.
 func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
@@ -389,14 +395,14 @@ func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text about a gateway that
+// IsDeaf begins the text about a deaf gateway in the event history and in the status. notDeaf begins the text when the gateway
 // works again.
 const (
 	IsDeaf  = "deaf: "
 	notDeaf = "not deaf any more: "
 )
 
-// Remarked reports whether this package wrote a given remark in the event history.
+// Remarked reports whether a remark in the event history was written by this package.
 func Remarked(text string) bool {
 	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
 }

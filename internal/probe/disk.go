@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// diskCall runs the part of a check that may wait for a disk. The check fails while an earlier call still waits.
+// diskCall runs a part of a check that may wait for a disk. While an earlier call still waits, the check fails.
 type diskCall struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -43,7 +43,7 @@ func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer st
 	return false, "no answer within " + p.timeout.String()
 }
 
-// unixCheck connects to a Unix socket, as the service's user.
+// unixCheck checks whether it can connect to a Unix socket, as the service's user.
 type unixCheck struct {
 	diskCall
 	path  string
@@ -66,7 +66,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// fileCheck checks whether a file exists and is young enough, as the service's user.
+// fileCheck checks, as the service's user, whether a file exists and was written recently enough.
 type fileCheck struct {
 	diskCall
 	path    string
@@ -94,7 +94,7 @@ func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// shortFileError returns the reason of a file error, without the path, because the reader knows the path from the configuration.
+// shortFileError describes a file error in a few words. It leaves out the path, which the reader knows from the configuration.
 func shortFileError(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

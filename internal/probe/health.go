@@ -12,22 +12,22 @@ type Verdict string
 
 // The verdicts.
 const (
-	Pending Verdict = "pending" // too few results yet
+	Pending Verdict = "pending" // too few results so far
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped" // the check can't run here, and counts as passed
+	Skipped Verdict = "skipped" // the check can't run for this service, and counts as passed
 )
 
-// Progress is the state of one check of a run.
+// Progress is the state of one check during a run.
 type Progress struct {
-	Rule    config.Check // period and thresholds of the check, which mean the same as in Kubernetes
+	Rule    config.Check // period and thresholds, which have the same meaning as in Kubernetes
 	Verdict Verdict
 	Since   time.Time // when the verdict last changed
-	InARow  int       `reexec:"Row"` // number of results in a row that equal the last one
+	InARow  int       `reexec:"Row"` // number of consecutive results that equal the last one
 	Good    bool      // the last result
 	Answer  string    // text of the last result
-	Asked   time.Time // time of the last result; zero before the first
-	Due     time.Time // time of the next run of the check
+	Asked   time.Time // when the last result came; zero before the first
+	Due     time.Time // when the check must run next
 }
 
 // Failures returns the number of bad results since the last good one.
@@ -38,15 +38,15 @@ func (p *Progress) Failures() int {
 	return p.InARow
 }
 
-// Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes the time and the results.
+// Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes in the time and the results.
 type Health struct {
 	Run    uint64
 	Checks []Progress
-	Given  bool      // hinit has given the run up; no check runs until the next run
-	Paused time.Time // no check runs before this time, by order of an operator; zero for no pause; applies to later runs too
+	Given  bool      // a failed check has ended the run, so no check runs until the next run
+	Paused time.Time // an operator has paused the checks until this time, also for later runs; zero for no pause
 }
 
-// Begin returns the Health of a run that has begun.
+// Begin returns the Health at the start of a run.
 func Begin(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
@@ -55,7 +55,7 @@ func Begin(rules []config.Check, run uint64, began time.Time) Health {
 	return h
 }
 
-// Follow replaces the rules during a run. A check keeps its state if its kind stays the same.
+// Follow replaces the rules during a run. A check with the same name and kind keeps its state.
 func (h *Health) Follow(rules []config.Check, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
@@ -70,7 +70,7 @@ func (h *Health) Follow(rules []config.Check, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check
+		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check, so it counts as passed
 			c.Verdict = Passing
 		}
 	}
@@ -97,7 +97,7 @@ func (h *Health) Held(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due; ok is false if no check will run. busy reports whether a check is running.
+// Next returns when the next check is due; ok is false if no check will run. busy reports whether check i is still running.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.Held(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -107,20 +107,21 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// NoteStart records that check i starts now. random is a number in [0,1).
+// NoteStart records that check i starts now, and computes when it is due again. random is a number in [0,1) that decides about
+// the jitter.
 func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip records that check i can't run in this run of the service, and why.
+// Skip records that check i can't run during this run of the service, and why.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether the verdict has changed. act is the action on the run: one of the
-// On constants of package config, or "". Record drops the result of a held check.
+// Record handles a result of check i. changed reports whether the verdict has changed. act is what to do with the run: one of
+// the On constants of package config, or "". If the check must not run now (Held), the result is dropped.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
@@ -144,7 +145,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	c.Verdict, c.Since = verdict, now
 	switch {
 	case verdict == Passing && c.Rule.Kind == config.CheckStartup:
-		for j := range h.Checks { // checks that waited for the start-up checks
+		for j := range h.Checks { // the checks that have waited for the start-up checks are due now
 			if o := &h.Checks[j]; !h.Held(j) && o.Rule.Kind != config.CheckStartup && o.Asked.IsZero() && o.Due.Before(now) {
 				o.Due = now
 			}
@@ -156,12 +157,13 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// Gates reports whether any of the checks decides about readiness.
+// Gates reports whether any of the checks decides about the readiness of a service.
 func Gates(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said says why it isn't ready, or is a warning.
+// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns about a failing
+// check.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
 	for i := range h.Checks {
@@ -171,7 +173,7 @@ func (h *Health) Ready() (ready bool, said string) {
 			ready, bad = false, true
 		}
 		if c.Rule.Kind == config.CheckReady && !h.Started() {
-			continue // the text includes the start-up check for which this check waits
+			continue // said is about the start-up check that this check waits for
 		}
 		if bad && said == "" {
 			said = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]

@@ -21,16 +21,17 @@ import (
 	"hinit/internal/config"
 )
 
-// answerSize limits the bytes that are read of a response, including its headers.
+// answerSize limits how many bytes of a response are read, including its headers.
 const answerSize = 64 << 10
 
-// httpCheck sends one GET request over a new connection. net/http formats the request and parses the response. httpCheck doesn't
-// use [http.Transport], because its system calls must take turns (internal/blocking), and because it would start goroutines.
+// httpCheck sends one GET request over a new connection. It uses net/http to format the request and to parse the response, but
+// not [http.Transport]. The transport would start goroutines, and its system calls would not take turns of package
+// internal/blocking.
 type httpCheck struct {
 	to       []unix.Sockaddr
 	request  []byte
 	status   [][2]int
-	expected string // the expected status, for people
+	expected string // the expected status as a text for people
 	contains string
 	matches  *regexp.Regexp
 	timeout  time.Duration
@@ -73,7 +74,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	return h, err
 }
 
-// lineBreaks removes line breaks. Without it a text from a file of the agent could add headers.
+// lineBreaks replaces line breaks. Otherwise a header value from a file of the agent could add further headers.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -97,14 +98,14 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 		switch {
 		case err != nil:
 			return false, h.unreadReason(err, limited.N, !time.Now().Before(deadline))
-		case response.StatusCode >= 200: // the final response; a 1xx response is followed by another one
+		case response.StatusCode >= 200: // the final response; a 1xx response comes before another one
 			return h.judgeResponse(response)
 		}
 	}
 }
 
-// unreadReason returns why the response is incomplete. room is the number of further bytes that could have been read. late says
-// that the deadline has passed, because net/http does not report that in the middle of a line.
+// unreadReason returns why a response could not be read completely. room is how many more bytes could have been read. late says
+// that the deadline has passed; net/http does not report that if it happens in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -123,6 +124,7 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
+// judgeResponse compares a response with the expected status and body.
 func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
@@ -150,7 +152,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	}
 }
 
-// missingText returns the expected text that a response body lacks, or "".
+// missingText says which expected text is not in the body; it returns "" if nothing is missing.
 func (h *httpCheck) missingText(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):
@@ -161,7 +163,7 @@ func (h *httpCheck) missingText(body []byte) string {
 	return ""
 }
 
-// tcpCheck connects, and sends nothing.
+// tcpCheck checks whether a port accepts connections. It sends nothing.
 type tcpCheck struct {
 	to      []unix.Sockaddr
 	timeout time.Duration

@@ -11,8 +11,8 @@ import (
 	"hinit/profiles"
 )
 
-// prepareChecks prepares the checks of a run. It returns false if it must wait for the .env of the profile. The caller holds
-// p.mu.
+// prepareChecks makes the checkers for a run. If they need the .env of the profile, it reads this file in a goroutine and
+// returns false; the checkers are ready later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.prepareWith(t, nil, nil)
@@ -33,7 +33,8 @@ func (p *Prober) prepareChecks(t *target) bool {
 	return false
 }
 
-// prepareWith prepares the checks with their variables. It skips a check with a missing variable. The caller holds p.mu.
+// prepareWith makes the checkers, given the variables env of the profile. err says why env could not be read. A check that
+// needs a missing variable is skipped. The caller holds p.mu.
 func (p *Prober) prepareWith(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))
@@ -71,7 +72,7 @@ func (p *Prober) prepareWith(t *target, env map[string]string, err error) {
 	p.reportReadiness(t)
 }
 
-// prepareCheck prepares one check. t expands its texts.
+// prepareCheck makes the checker for one check. t.Expand replaces the placeholders in its texts.
 func prepareCheck(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:

@@ -17,41 +17,43 @@ import (
 )
 
 const (
-	// maxRunningChecks limits the checks that run at the same time. Further checks wait, and give no result meanwhile.
+	// maxRunningChecks limits how many checks run at the same time. Other checks that are due wait.
 	maxRunningChecks = 64
-	// timerSlot is the resolution of the timer: checks that are due within one timerSlot start together.
+	// timerSlot is the resolution of the timer: checks that become due within the same slot start together.
 	timerSlot = 25 * time.Millisecond
 )
 
-// Options are the functions and channels that a Prober uses. All functions may be called from any goroutine.
+// Options are the functions and channels that a Prober needs. All functions may be called from any goroutine.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
 	News     func() <-chan struct{} // closed when the snapshot changes
-	Ended    <-chan struct{}        // closed after the end of the supervisor
+	Ended    <-chan struct{}        // closed when the supervisor has ended
 	Post     func(supervisor.Event)
-	// Env returns the variables in the .env of a profile, or of the home for "". It may wait for a disk.
+	// Env returns the variables in the .env of a profile, or of the data directory for "". It may wait for a disk.
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch registers a function that gets the lines of a service. Nil removes it.
+	// Watch registers the function that receives all lines of a service from now on. Nil removes it.
 	Watch func(service string, seen func(lines []byte))
-	// ReadMessages handles the unread messages of a service, so that they count when ReadMessages returns.
+	// ReadMessages reads and handles all sd_notify messages of a service that have already arrived.
 	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
-	// Run executes a command, and returns its exit code and its last line. When ctx ends, Run kills all processes of the command.
+	// Run runs a command, and returns its exit code and its last line of output. When ctx ends, Run kills all processes of the
+	// command.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
 
-// Target is a service with its checks.
+// Target is a service with the checks to run for it.
 type Target struct {
 	Checks  []config.Check
 	Profile string
-	Expand  func(string) string // replaces all placeholders except variables
-	Env     map[string]string   // variables from the configuration
-	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then may its checks use this file.
+	Expand  func(string) string // replaces all placeholders in a text, except variables
+	Env     map[string]string   // environment variables from the configuration
+	// AgentDecides says that the service runs as the user who can write the profile's .env. Only then may its checks use
+	// variables from this file.
 	AgentDecides bool
-	Actor        *fsutil.Actor // identity of the service's user; each operation takes a turn of the data volume
+	Actor        *fsutil.Actor // identity of the service's user for file operations, which take turns of the data volume
 	Spec         proc.Spec     // how the supervisor starts the service
 }
 
@@ -60,61 +62,61 @@ type Prober struct {
 	options Options
 	compile func(config.Check, *target) (checker, error)
 	wake    chan struct{} // wakes the scheduler
-	wakes   atomic.Uint64 // number of wake-ups by the timer
+	wakes   atomic.Uint64 // how often the timer has woken the scheduler
 
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
-	handedOver      map[string]Health // from the old program, until Set is called for the service
-	handedOverBeats map[string]Beat   // the same for beats
+	handedOver      map[string]Health // states that the old program handed over, for services for which Set was not called yet
+	handedOverBeats map[string]Beat   // the same for their beats
 	running         bool
-	runningChecks   int // number of running checks
+	runningChecks   int // number of checks that are running
 	allBusy         bool
-	timerAt         time.Time // when the timer fires; zero if it doesn't
-	origin          time.Time // start of the timer's first slot
+	timerAt         time.Time // when the timer will fire; zero if it is not set
+	origin          time.Time // when the first slot of the timer began
 	outbox          []supervisor.Event
 }
 
-// checker is one check that is ready to run. check must return by the deadline.
+// checker is one check, ready to run. Its method check must return by the deadline.
 type checker interface {
 	check(deadline time.Time) (good bool, answer string)
 }
 
-// target is a service with the state of its checks.
+// target is a service with the current state of its checks.
 type target struct {
 	Target
 
 	name       string
 	options    *Options
-	beats      *beats      // messages of the service's runs; nil if no check uses them
-	logMatches []*logMatch // the matches of its log checks; nil for other checks
+	beats      *beats      // messages of the current run; nil if no check needs them
+	logMatches []*logMatch // one for each log check; nil for the other checks
 	rules      []config.Check
 	health     Health
-	ended      time.Time // end of the previous run; lines of this run may come before the supervisor reports it as up
-	began      time.Time // beginning of this run; after re-execution, the time at which the new program first saw it
+	ended      time.Time // end of the previous run; this run's lines can arrive before the supervisor reports it as up
+	began      time.Time // start of this run; after re-execution, when the new program first saw it
 	live       bool      // the run is up and not paused
-	checkers   []checker // the checks, made anew for each run; nil until then
+	checkers   []checker // one for each check, made anew for each run; nil until then
 	making     bool
 	busy       []bool
-	version    int // changes when the results of running checks become invalid
+	version    int // changes when the results of checks that are still running have become invalid
 	reported   readinessReport
-	check      int // index of the check in preparation
+	check      int // index of the check that is being prepared
 }
 
-// readinessReport is the last report to the supervisor about a run.
+// readinessReport is what the supervisor was last told about the readiness of a run.
 type readinessReport struct {
 	run   uint64
 	ready bool
 	said  string
 }
 
-// New returns a prober without checks, which does nothing.
+// New returns a Prober without checks. It does nothing until Set.
 func New(o Options) *Prober {
 	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
 	p.compile = prepareCheck
 	return p
 }
 
-// Set replaces the checks of a service. A current run keeps the state of its checks as far as possible.
+// Set replaces the checks of a service. If the service is running, checks that are still the same keep their state.
 func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +137,7 @@ func (p *Prober) Set(service string, t Target) {
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
 		next.ended = old.ended
 		next.health.Follow(next.rules, time.Now())
-		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has forgotten the last report
+		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has dropped the last report
 			next.reported = readinessReport{}
 		}
 	case was:
@@ -159,7 +161,7 @@ func (p *Prober) wakeUp() {
 	pause.Wake(p.wake)
 }
 
-// run is the scheduler. It ends when no check is left.
+// run is the scheduler, which runs in its own goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -199,7 +201,7 @@ func (p *Prober) run() {
 	}
 }
 
-// updateTargets updates the targets from a snapshot of the supervisor. The caller holds p.mu.
+// updateTargets adopts new runs and pauses from a snapshot of the supervisor. The caller holds p.mu.
 func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -239,10 +241,10 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if
-// only an event makes the scheduler run. The caller holds p.mu.
+// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. If some is false,
+// only an event wakes the scheduler. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
-	if p.allBusy { // all slots are in use: the end of a check wakes the scheduler
+	if p.allBusy { // the end of a running check wakes the scheduler
 		return at, false
 	}
 	for _, t := range p.targets {
@@ -283,7 +285,7 @@ func (p *Prober) startDue(now time.Time) {
 			if t.checkers == nil && !p.prepareChecks(t) {
 				break
 			}
-			if t.health.Held(i) { // the check must not run now
+			if t.health.Held(i) { // the preparation has skipped this check
 				continue
 			}
 			p.startCheck(t, i, now)
@@ -303,10 +305,10 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	})
 }
 
-// maxAnswer limits the text of a result, in bytes.
+// maxAnswer limits the length of a result's text, in bytes.
 const maxAnswer = 200
 
-// recordResult handles the result of a check.
+// recordResult handles the result of a check and frees its place among the running checks.
 func (p *Prober) recordResult(t *target, version, i int, good bool, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,7 +334,7 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 }
 
-// reportVerdict reports a new verdict, and executes the resulting action. The caller holds p.mu.
+// reportVerdict writes a new verdict into the event history, and carries out the action act. The caller holds p.mu.
 func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
 	text := Remark + c.Rule.Name + " " + remarkWords[c.Verdict]
@@ -349,13 +351,14 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 	}
 }
 
-// Remark begins every remark about a check in the event history.
+// Remark begins every record about a check in the event history.
 const Remark = "check "
 
 // exitUnhealthy is the exit code of a container that ends because of a failed check.
 const exitUnhealthy = 1
 
-// reportReadiness reports the readiness of a run to the supervisor, if it has changed. The caller holds p.mu.
+// reportReadiness reports the readiness of a run to the supervisor if it has changed since the last report. The caller holds
+// p.mu.
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
 	now.ready, now.said = t.health.Ready()
@@ -365,13 +368,13 @@ func (p *Prober) reportReadiness(t *target) {
 	}
 }
 
-// post queues an event, which the scheduler sends to the supervisor, so that events keep their order. The caller holds p.mu.
+// post queues an event. The scheduler sends all events to the supervisor, so they keep their order. The caller holds p.mu.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
 	p.wakeUp()
 }
 
-// Health returns a copy of the state of a service's checks, and their types. ok is false for a service without checks.
+// Health returns a copy of the state of a service's checks, and their types. ok is false if the service has no checks.
 func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -390,8 +393,8 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	return h, types, true
 }
 
-// PauseUntil pauses the checks of a service until a time. A zero time ends the pause and runs the checks now. The result is false
-// for a service without checks.
+// PauseUntil pauses the checks of a service until the given time. The zero time ends a pause and runs the checks now. The
+// result is false if the service has no checks.
 func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -412,7 +415,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a prober passes on when PID 1 executes itself again.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]Beat // messages of the services whose checks use them
+	Beats    map[string]Beat // only services whose checks need messages
 }
 
 // HandOver returns the state of all checks.
@@ -434,7 +437,7 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new prober the state of an old one; nil means a prober without checks. Call it before Set.
+// TakeOver gives a new Prober the state of the old program's Prober; nil if that had no checks. Call it before Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

@@ -16,7 +16,7 @@ import (
 	"hinit/profiles"
 )
 
-// execCheck runs a command as the service's user.
+// execCheck runs a command as the service's user, and checks its exit code.
 type execCheck struct {
 	name    string
 	spec    proc.Spec
@@ -49,16 +49,16 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// stateCheck reads the state file of a gateway.
+// stateCheck checks the state file of a gateway.
 type stateCheck struct {
 	diskCall
 	want config.StateCheck
 	read func() (profiles.State, error)
-	beat atomic.Int64 // time of the last heartbeat, in nanoseconds since 1970; 0 for none
+	beat atomic.Int64 // time of the last heartbeat in the file, in nanoseconds since 1970; 0 for none
 }
 
-// silence returns the time since the gateway wrote its state file. Other programs write the file too. If the file has no time of
-// the gateway, its modification time counts.
+// silence returns how long ago the gateway wrote its state file. Other programs write this file too, so the time of the
+// gateway's heartbeat in it counts. If the file has no such time, its modification time counts.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())
@@ -89,14 +89,14 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch finds matches of a log check in the lines of a service, over all runs.
+// logMatch searches all lines of a service for the text of a log check. It is kept over several runs.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
-	last     atomic.Int64 // time of the last matching line, in nanoseconds since 1970; 0 for never
+	last     atomic.Int64 // when the last matching line came, in nanoseconds since 1970; 0 for never
 }
 
-// logMatchesOf returns a logMatch for each log check in checks, nil for other checks.
+// logMatchesOf returns a slice with a logMatch for each log check, and nil for each other check.
 func logMatchesOf(checks []config.Check) []*logMatch {
 	matches := make([]*logMatch, len(checks))
 	for i, c := range checks {
@@ -111,14 +111,14 @@ func logMatchesOf(checks []config.Check) []*logMatch {
 	return matches
 }
 
-// searchLines starts the search in the lines of a service, and replaces an earlier search. The caller holds p.mu.
+// searchLines starts searching the lines of a service for its log checks, instead of an earlier search. The caller holds p.mu.
 func (p *Prober) searchLines(next, old *target) {
 	looksOut := func(t *target) bool {
 		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })
 	}
 	switch {
 	case looksOut(next):
-		if old != nil { // matches of the old search in this run count too
+		if old != nil { // the matches that the old search has found in this run still count
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if s != nil && at >= 0 && old.logMatches[at] != nil {
@@ -152,13 +152,13 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 	return false
 }
 
-// logCheck checks the matches of its logMatch in a run.
+// logCheck is a log check during one run.
 type logCheck struct {
 	found *logMatch
 	want  config.LogCheck
-	since atomic.Int64 // earlier lines don't count
+	since atomic.Int64 // in nanoseconds since 1970; earlier lines don't count
 	began time.Time
-	seen  bool // a matching line was found, perhaps before re-execution
+	seen  bool // a matching line has come, perhaps before a re-execution
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {

@@ -5,19 +5,19 @@ import (
 	"hinit/internal/procstat"
 )
 
-// usage is the processor time of a process.
+// usage holds the state and the processor time of a process.
 type usage struct {
-	state byte   // 0 without such a process
+	state byte   // state letter as in /proc/PID/stat; 0 if the process does not exist
 	ticks uint64 // clock ticks used by the process and its reaped children
 }
 
-// processorTime returns the usage of a process.
+// processorTime returns the usage of the process pid.
 func processorTime(pid int) usage {
 	st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 	return usage{st.State, st.CPU + st.Waited}
 }
 
-// treeTicks returns, for every process, the ticks of the process and all its descendants.
+// treeTicks returns, for each process, how many ticks the process and all its descendants have used.
 func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {
@@ -25,7 +25,7 @@ func treeTicks() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a loop: parents may change during the read of /proc
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a cycle: parents may change while /proc is read
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent
 		}

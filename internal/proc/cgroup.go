@@ -12,17 +12,17 @@ import (
 // cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups limits the number of cgroups that are read below the cgroup of one service.
+// mostCgroups limits how many cgroups below the cgroup of a service are read.
 const mostCgroups = 64
 
-// memoryCgroups finds the cgroups that measure memory.
+// memoryCgroups finds the cgroups in which the kernel measures the memory of services.
 type memoryCgroups struct {
 	root string
 	read func(name string) []byte // reads a file below /proc
 }
 
-// cgroupOf returns the directory of a process's cgroup if that is below the container's own cgroup, else "". Such a cgroup was
-// made by hinit ([Cgroups]), by the service, or by a program that starts the service.
+// cgroupOf returns the directory of a process's cgroup if it is below the container's own cgroup, else "". Such a cgroup was
+// made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -42,8 +42,8 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 	return ""
 }
 
-// killsInOwn returns the number of processes that the kernel has killed for lack of memory in the control group of a main
-// process. ok is true only if hinit made the group and the group limits memory.
+// killsInOwn returns how many processes the kernel has killed for lack of memory in the cgroup of the main process main. ok is
+// true only if hinit made this cgroup and the cgroup limits memory.
 func (c memoryCgroups) killsInOwn(main int) (killed uint64, ok bool) {
 	dir := c.cgroupOf(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
@@ -52,7 +52,8 @@ func (c memoryCgroups) killsInOwn(main int) (killed uint64, ok bool) {
 	return oomKillsIn(dir)
 }
 
-// containerCgroup returns the cgroup of the container, given the path of PID 1's cgroup.
+// containerCgroup returns the container's cgroup, given the cgroup of PID 1. They differ if PID 1 has moved into the child
+// cgroup leafCgroup.
 func containerCgroup(path string) string {
 	if above, is := strings.CutSuffix(path, "/"+leafCgroup); is {
 		return cmp.Or(above, "/")
@@ -60,7 +61,8 @@ func containerCgroup(path string) string {
 	return path
 }
 
-// cgroupPath returns the path of a controller in the text of /proc/PID/cgroup; "" stands for version 2.
+// cgroupPath returns the path of the cgroup for a controller. text is the content of /proc/PID/cgroup. An empty controller
+// stands for version 2, which has one hierarchy for all controllers.
 func cgroupPath(text []byte, controller string) string {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
@@ -101,9 +103,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory of a cgroup without inactive pages of files, because the kernel drops these pages first. With
-// swap it adds swapped memory. Without swap it leaves out everything that the kernel can drop. ok is false if the cgroup does not
-// measure memory.
+// cgroupMemory returns how much memory a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops these
+// first. If swap is true, swapped-out memory counts too. If swap is false, nothing counts that the kernel can drop, not even
+// active file pages. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

@@ -20,21 +20,21 @@ const (
 	leafCgroup = "hinit"
 	// cgroupPrefix begins the names of the control groups of services. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// mostMoves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there
-	// each time.
+	// mostMoves limits how often DivideCgroup repeats the move of all processes out of the container's own group. New processes
+	// may appear there during each move.
 	mostMoves = 10
 )
 
-// Cgroups is the control group of this container (cgroups(7), version 2). It has a child group for each service that needs one.
+// Cgroups is the control group of this container (cgroups(7), version 2). Each service that needs one has a child group in it.
 type Cgroups struct {
 	dir         string
-	controllers []string // available in the child groups
+	controllers []string // controllers that the child groups can use
 }
 
-// DivideCgroup moves every process of the container's own control group into a child group. It makes the controllers for memory,
-// processor and number of processes available to child groups. A second call changes nothing. The error says why this container
-// can't have groups. Only PID 1 may call DivideCgroup, because all processes of the group must be its own. The call may wait for
-// a lock of the kernel.
+// DivideCgroup moves every process of the container's own control group into a child group, and enables the controllers for
+// memory, processor and number of processes for child groups. A second call changes nothing. The error says why this container
+// can't have child groups. Only PID 1 may call DivideCgroup, because all processes in the group must be its own. The call may
+// wait for a lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -86,8 +86,8 @@ func (c *Cgroups) moveToLeaf() error {
 	return nil
 }
 
-// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own
-// group prevents that.
+// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's
+// own group prevents that; the caller then moves this process and tries again.
 func (c *Cgroups) enableControllers() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -110,15 +110,17 @@ func (c *Cgroups) Has(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
 
-// Caps are the limits of a service's control group. 0 is no limit.
+// Caps holds the limits of a service's control group. In every field 0 stands for no limit.
 type Caps struct {
-	High, Max uint64 // bytes
-	Weight    int
-	PIDs      int
+	High, Max uint64 // memory.high and memory.max, in bytes
+	// cpu.weight, relative to other groups; 0 is the default of 100
+	Weight int
+	// pids.max
+	PIDs int
 }
 
-// Set puts the command that s prepares into the control group of its service. It replaces the group's limits by the given ones,
-// as far as their controllers are available.
+// Set changes s so that its command runs in the control group of service, with the given limits. They replace all earlier
+// limits of the group. A limit whose controller is not available is ignored.
 func (c *Cgroups) Set(s *Setup, service string, limits Caps) {
 	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -146,8 +148,8 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// runByCgroup returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control
-// group.
+// runByCgroup returns the run whose control group contains the process pid, 0 for none. An agent's process can't leave its
+// control group.
 func (t *Table) runByCgroup(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {
@@ -167,8 +169,8 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 	return id
 }
 
-// killGroup kills all processes of a run's control group at once, even if they fork faster than a scan. If another run uses the
-// group, killGroup does nothing.
+// killGroup kills all processes in a run's control group at once, even if they fork faster than a scan of /proc. If another run
+// uses the same group, killGroup does nothing.
 func (t *Table) killGroup(r *run) {
 	if r.cgroup == "" {
 		return
@@ -178,10 +180,10 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; then the caller kills each process
+	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 lack this file; the caller then kills the processes one by one
 }
 
-// PutInto writes text to a file of the kernel.
+// PutInto writes text to an existing file of a kernel file system, such as /sys/fs/cgroup.
 func PutInto(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {

@@ -15,19 +15,20 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Some errors of a start would happen only after the fork, where only the log shows them. The functions below find these errors
-// before the fork.
+// Some errors of a start would happen only after the fork, where only the log of the service would show them. The functions
+// below find these errors before the fork.
 
 const (
-	// checkTime limits the wait of a start for the check of its paths. After a longer check, find checks no path for the time
-	// checkPause.
+	// checkTime limits how long a start waits while its paths are checked. If a check takes longer, findProgram does not check
+	// any paths for the time checkPause.
 	checkTime  = time.Second
 	checkPause = 10 * time.Second
 )
 
-// findProgram returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's
-// process may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
-// checkTime. It then returns the path without a check, and the new process reports errors itself.
+// findProgram returns the program of a spec, or an error that would otherwise happen only after the fork. If the process is for
+// another user, that user controls where the paths lead, and following their links may take minutes. So findProgram checks them
+// with the user's permissions, and gives up after checkTime. It then returns the path unchecked, and the new process reports
+// errors itself.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
@@ -49,7 +50,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	return found, err
 }
 
-// checkProgram does the part of find that may block.
+// checkProgram is the part of findProgram that may block.
 func checkProgram(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
@@ -67,7 +68,8 @@ func checkProgram(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkSettings returns errors that would happen in the program behind LimitsName, where only the log shows them.
+// checkSettings finds errors in the settings of a spec. The new process applies the settings after the fork, as the program
+// LimitsName, so only the log would show these errors.
 func checkSettings(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
@@ -87,7 +89,7 @@ func checkSettings(spec Spec) error {
 	return nil
 }
 
-// checkCommand returns errors that would happen when the process enters its directory and executes its command.
+// checkCommand finds errors that would happen when the new process enters its directory and executes its command.
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := accessError(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
@@ -103,8 +105,8 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// accessError returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of
-// cred, which this thread lacks, may allow the access.
+// accessError returns why this thread can't execute a file, or enter a directory. kind is the expected file type (S_IFREG or
+// S_IFDIR). If the supplementary groups of cred, which this thread lacks, may allow the access, accessError returns nil.
 func accessError(path string, kind uint32, cred *Cred) error {
 	if cred != nil && leadsToDescriptor(path) {
 		return nil
@@ -128,8 +130,8 @@ func accessError(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such
-// a path can't be checked: here it means this process's own descriptors, but in the command the command's.
+// leadsToDescriptor reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it.
+// Such a path can't be checked here: it would lead to hinit's descriptors instead of the new process's.
 func leadsToDescriptor(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true
@@ -141,7 +143,8 @@ func leadsToDescriptor(path string) bool {
 	return errors.Is(err, unix.ELOOP)
 }
 
-// canRaiseLimits reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
+// canRaiseLimits reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which only
+// root keeps.
 func canRaiseLimits(cred *Cred) bool {
 	if cred != nil && cred.UID != 0 {
 		return false

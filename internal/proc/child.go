@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program has started and waits for. A program with a Table must not use Child.
+// Child is a process that a command-line program has started and waits for. A program that has a Table must not use Child.
 type Child struct{ pid int }
 
-// StartChild starts a process. Files must have at least three descriptors. If the Spec has Bound, the goroutine must stay locked
-// to its thread. The error is a *SpawnError.
+// StartChild starts a process. spec.Files must have at least three descriptors. With spec.Bound, the calling goroutine must
+// stay locked to its thread, because the process is killed when this thread ends. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run)}
 	pid, err := t.Spawn(spec)
@@ -55,8 +55,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// Run starts a process and waits for its end. When ctx ends, Run kills the process, and the process group that the process leads.
-// Only the kernel can delay that. Like StartChild, Run is for programs without a Table.
+// Run starts a process and waits for its end. When ctx ends, Run kills the process, and the process group that the process
+// leads. It then returns as soon as the kernel has ended the process. Like StartChild, Run is for programs without a Table.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -78,8 +78,9 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output works like Run, for a program that reads no input. It also returns the first bytes of the program's standard output and
-// standard error, up to most bytes of each. The program never waits for a reader. Output replaces the first three of Files.
+// Output works like Run, for a program that reads no input. out and errs are the beginning of its standard output and standard
+// error, up to most bytes of each. Further output is dropped, and never blocks the program. Output replaces the first three of
+// spec.Files.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {

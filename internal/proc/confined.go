@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confinement says how far the kernel confines a process (proc_pid_status(5)). A child is confined at least as much as its
+// Confinement says how far the kernel confines a process (proc_pid_status(5)). A child is always at least as confined as its
 // parent.
 type Confinement struct {
 	UID        uint32
@@ -21,7 +21,8 @@ type Confinement struct {
 	Filters    int // number of seccomp filters
 }
 
-// Confined returns the confinement of a process. It reads only /proc. In PID 1 the read waits for a turn (internal/blocking).
+// Confined returns the confinement of a process. It reads only /proc. In PID 1 this read takes a turn of package
+// internal/blocking.
 func Confined(pid int) (c Confinement, err error) {
 	status := procstat.StatusOf(strconv.Itoa(pid))
 	uid, known := status.Number("Uid", 10)
@@ -33,9 +34,9 @@ func Confined(pid int) (c Confinement, err error) {
 	return Confinement{uint32(uid), nnp == 1, int(filters)}, nil
 }
 
-// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Then another process
-// may have its PID. Call PeerGone after a decision by PID: false means that the PID was right. PeerGone does not block. On
-// kernels before 6.5 the result is always false.
+// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Its PID may then
+// belong to another process. Call PeerGone after you have looked up something by the peer's PID: the result false proves that
+// the PID still belonged to the peer. PeerGone does not block. On kernels before 6.5 the result is always false.
 func PeerGone(conn net.Conn) bool {
 	gone := true
 	err := onSocket(conn, func(fd int) error {

@@ -2,13 +2,13 @@
 //
 // A [Table] belongs to one goroutine. Only that goroutine spawns, signals and reaps. So no other process can get a process ID
 // that is in the table: the ID stays taken until the table itself reaps the process. The table examines a dead child before it
-// reaps the child (waitid with WNOWAIT). It reports each child that it started, with the run of the child. Every other child is
-// an orphan: it became a child because this process is PID 1 or a subreaper. The table reaps orphans too. The package owns no
-// goroutine.
+// reaps the child (waitid with WNOWAIT). For each child that the table started, it reports the run to which the child belongs.
+// Every other child is an orphan, which became a child because this process is PID 1 or a subreaper. The table reaps orphans
+// too. The package owns no goroutine.
 //
-// The table finds the descendants of a service by inherited attributes. These are the process group, the session, a resource limit
-// that marks the run, and an entry in the environment. It also uses the parents from the last scan. It never signals a process on
-// a guess.
+// The table finds the descendants of a service by inherited attributes. These are the process group, the session, a resource
+// limit that marks the run, and an entry in the environment. It also uses the parents that the last scan of /proc has shown. It
+// never signals a process on a guess.
 //
 // spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go finds the processes of a run, with
 // scan.go and mark.go, and ends them. child.go is for programs without a table. others.go describes processes that another

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndDescendants ends all descendants of this process, without a supervisor: by TERM, and by KILL at the end of the budget. A
-// signal on children means that a child has ended. EndDescendants returns when all descendants have ended, or half a second after
-// KILL.
+// EndDescendants ends all descendants of this process, in a program without a supervisor. It sends SIGTERM, and SIGKILL half a
+// second before the end of the budget. children must deliver SIGCHLD. EndDescendants returns when all descendants have ended,
+// or half a second after SIGKILL.
 func EndDescendants(children <-chan os.Signal, budget time.Duration) {
 	procs, err := New()
 	if err != nil {

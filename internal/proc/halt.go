@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uninterruptible is the length of an uninterruptible wait after which [FreezeOthers] counts a thread as stopped. The parent of a
-// vfork(2) waits so for its child, which is stopped. Shorter waits don't count, because a fork may wait so too, for instance
-// while a process moves to another control group.
+// uninterruptible is how long a thread must be in an uninterruptible wait before [FreezeOthers] counts it as stopped. The
+// parent in a vfork(2) waits like this for its child, which is itself stopped. A shorter wait proves nothing: a fork may also
+// wait, for instance while a process moves to another control group.
 const uninterruptible = time.Second
 
 // FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
-// which also stops a child that is being forked at that moment. before lists the processes that were stopped earlier, for
-// [Resume]. beyond is a process that this user may not stop, 0 for none. FreezeOthers blocks until all threads are stopped, but
-// no longer than patience. After an error all processes run again. Only process 1 may call FreezeOthers: elsewhere -1 means
-// processes that don't belong to hinit.
+// which also stops a child that is being forked at that moment. before lists the processes that were already stopped; pass it
+// to [Resume]. beyond is a process that this user is not allowed to stop, 0 for none. FreezeOthers blocks until all threads are
+// stopped, but no longer than patience. After an error all processes run again. Only PID 1 may call FreezeOthers, because
+// elsewhere -1 would include processes that don't belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -57,8 +57,9 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// haltShells stops the shells with job control first, the oldest first, and waits for each of them. A shell that runs while its
-// job is stopped would take the terminal back. haltShells handles only a few shells, because an agent can start any number.
+// haltShells stops the shells with job control first, the oldest first, and waits until each of them has stopped. A shell that
+// still runs when its job is stopped would take the terminal back. haltShells handles only the first few shells, because an
+// agent can start any number.
 func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
@@ -83,11 +84,11 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// findMoving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for
-// none. waiting has the time at which each thread began an uninterruptible wait, and is kept between calls.
+// findMoving returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Both are 0
+// for none. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
 func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
-		return 1, 0 // the list is missing, so report a process, and FreezeOthers waits on
+		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers waits on
 	}
 	now := time.Now()
 	for _, p := range s.stats {
@@ -116,12 +117,13 @@ func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	return pid, beyond
 }
 
-// Resume continues the processes that [FreezeOthers] has stopped. The youngest come first, so that no shell sees its command
-// stopped. Resume also signals processes that were in an uninterruptible wait, because they stop only after the wait.
+// Resume continues the processes that [FreezeOthers] has stopped, except those in before. The youngest are continued first, so
+// that no shell sees its command still stopped. Resume also signals processes in an uninterruptible wait, because they would
+// stop when the wait ends.
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.scan(); len(s.stats) == 0 { // without a list of processes, continue all of them
+	if s.scan(); len(s.stats) == 0 { // without a list of processes, continue every process
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })

@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is the state that a table passes on when PID 1 executes itself again. The new program reads everything else from the
-// kernel.
+// Handover is the state that a table passes on when PID 1 executes itself again. The table of the new program reads everything
+// else from the kernel.
 type Handover struct {
 	Nonce string
 	Marks marker
@@ -29,8 +29,9 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver makes a table from the state of an old table, whose children exist already. The next Reap reports main processes that
-// have ended and are not reaped. If the old program reaped a main process without reporting it, Main returns 0 for its run.
+// TakeOver makes a table from the state of the table before a re-execution. The children of the old table are still children of
+// this process. The next Reap reports main processes that have ended but were not reaped. If the old program reaped a main
+// process without reporting it, Main returns 0 for its run.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {

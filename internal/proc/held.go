@@ -13,9 +13,9 @@ import (
 // heldPeriod is the shortest time between two searches for main processes that a tracer holds.
 const heldPeriod = time.Second / 2
 
-// nextHeld returns a main process that has ended although wait(2) does not report it, 0 for none. A tracer may hold a process or
-// one of its threads. Then the kernel reports the end only to the tracer, until the tracer has waited for the process
-// (ptrace(2)).
+// nextHeld returns a main process that has ended without wait(2) reporting it, 0 for none. This happens while a tracer holds
+// the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer has waited for
+// the process (ptrace(2)).
 func (t *Table) nextHeld() (pid int) {
 	if time.Since(t.heldSearched) >= heldPeriod {
 		t.heldSearched = time.Now()
@@ -27,14 +27,14 @@ func (t *Table) nextHeld() (pid int) {
 	}
 	for pid == 0 && len(t.held) > 0 {
 		pid, t.held = t.held[0], t.held[1:]
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // meanwhile the tracer has released the process, or it was reaped
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // the tracer has released the process meanwhile, or it was reaped
 			pid = 0
 		}
 	}
 	return pid
 }
 
-// hasLivingThread reports whether a process still has a living thread after the end of its first thread.
+// hasLivingThread reports whether a process whose first thread has ended still has a living thread.
 func (s *scanner) hasLivingThread(p stat) bool {
 	if p.Dead() {
 		return false

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore lets children start with the default actions for signals that this process inherited as ignored. Without Unignore exec
-// passes ignored signals on (execve(2)). This process handles and drops the signals that Go can handle; other signals get their
-// default action. Call Unignore once, early, in addition to signal.Notify.
+// Unignore gives the default action back to signals that this process inherited as ignored, because otherwise exec would pass
+// the ignored signals on to all children (execve(2)). This process itself catches and drops the signals that Go can handle.
+// Call Unignore once, early, in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -32,7 +32,8 @@ func Unignore() {
 	}
 }
 
-// sigaction has at least the size of the kernel's struct. All zero is SIG_DFL without flags, in any order of the fields.
+// sigaction is a buffer for the kernel's struct of the same name, which is not larger. All zeros mean SIG_DFL without flags;
+// the order of the fields does not matter.
 type sigaction [64]byte
 
 // exchangeAction sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.

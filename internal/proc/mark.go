@@ -39,11 +39,11 @@ func newMarker() marker {
 	case limit.Max >= firstMark-(firstMark>>1):
 		return marker{limit.Max, limit.Max, nestedStep}
 	}
-	return marker{} // such a low limit is set to limit real-time scheduling
+	return marker{} // a limit as low as this was set to limit real-time scheduling
 }
 
-// lower lowers the limit of this process by a step, and returns the new limit, which the next child inherits. It returns 0 if the
-// call fails.
+// lower lowers this process's own limit by a step, so that the next child inherits the new value as its mark. It returns the
+// mark, or 0 if marks don't work here.
 func (m *marker) lower() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0
@@ -57,7 +57,7 @@ func (m *marker) lower() uint64 {
 	return mark
 }
 
-// runByMark returns the run of a process by the process's mark, 0 for none.
+// runByMark returns the run to which a process belongs according to its mark, 0 for none.
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
 		return t.runOfUser(pid, t.runOfMark(limit))
@@ -65,7 +65,7 @@ func (t *Table) runByMark(pid int) uint64 {
 	return 0
 }
 
-// runOfMark returns the run whose range contains a limit, 0 for none.
+// runOfMark returns the run whose range contains limit, 0 for none.
 func (t *Table) runOfMark(limit uint64) uint64 {
 	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
@@ -74,9 +74,9 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// runOfUser returns id if the mark and the tag of the process prove that it belongs to this run ([Mark.Counts]), else 0.
+// runOfUser returns id if the mark or the tag of a process can be trusted, given the process's user ([Mark.Counts]), else 0.
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
-	// An older hinit may have handed over the run without its user.
+	// A run that an older hinit handed over may have no user.
 	if r := t.runs[id]; r != nil && r.user != nil {
 		if m, ok := t.procfs.mark(pid); !ok || !m.Counts(*r.user) {
 			return 0
@@ -85,17 +85,18 @@ func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	return id
 }
 
-// Mark is the mark of a process, and its real user, which stays the same when it executes a setuid program.
+// Mark is the mark of a process, and its real user. The real user stays the same when the process executes a setuid program.
 type Mark struct {
 	Limit uint64 // 0 if unknown
 	User  uint32
 }
 
-// Counts reports whether the mark and the tag of a process prove that it belongs to a run of user. Only processes of root and of
-// that user prove it. A process of another user could have lowered its limit, or set the variable, to imitate the run.
+// Counts reports whether the mark and the tag of this process can be trusted as a sign that it belongs to a run of user.
+// Processes of root and of that user can be trusted. A process of another user could have lowered its limit, or set the
+// variable, to imitate the run.
 func (m Mark) Counts(user uint32) bool { return m.User == 0 || m.User == user }
 
-// readLimit reads the mark of a process. It also works for a dead process that is not reaped.
+// readLimit reads the limit of a process that serves as its mark. It also works for a dead process that is not reaped yet.
 func (t *Table) readLimit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // works for the same user or with a capability: one system call; reading /proc takes three
@@ -105,15 +106,15 @@ func (t *Table) readLimit(pid int) (uint64, bool) {
 	return m.Limit, m.Limit != 0
 }
 
-// hidesMark reports whether the limit of a process is lower than all marks so far. Such a process belongs to a run, but its limit
-// does not say which.
+// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs to
+// some run, but has lowered its limit, which no longer says to which.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.readLimit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark
-// outside of all ranges. A process that came into the container from outside has no mark.
+// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknownRun if the mark
+// can't be read or belongs to no run. A process that came into the container from outside has no mark.
 func (t *Table) runOfDead(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {
@@ -128,7 +129,7 @@ func (t *Table) runOfDead(pid int) uint64 {
 	return unknownRun
 }
 
-// mark reads the mark and the user of a process.
+// mark reads the mark and the real user of a process from /proc.
 func (s *scanner) mark(pid int) (Mark, bool) {
 	m, _ := ParseMark(s.readFile(strconv.Itoa(pid)+"/limits"), nil)
 	user, ok := ParseMark(nil, s.readFile(strconv.Itoa(pid)+"/status"))
@@ -142,7 +143,7 @@ func ParseMark(limits, status []byte) (m Mark, ok bool) {
 	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
 	line, _, _ := bytes.Cut(rest, []byte{'\n'})
 	if f := bytes.Fields(line); len(f) > 1 {
-		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // 0, which is no mark, for "unlimited"
+		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // for "unlimited" this is 0, which means no mark
 	}
 	uid, ok := procstat.Status(status).Number("Uid", 10)
 	m.User = uint32(uid)

@@ -8,7 +8,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Meter measures the memory of process trees. It reads /proc itself and needs no Table. Only one goroutine may use it at a time.
+// Meter measures the memory of process trees. It reads /proc itself, so it needs no Table. Only one goroutine may use it at a
+// time.
 type Meter struct {
 	proc    *scanner
 	cgroups memoryCgroups
@@ -20,20 +21,20 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
 }
 
-// Memory holds what all processes of a run together use.
+// Memory holds what all processes of a run use together.
 type Memory struct {
 	Bytes  uint64
-	CPU    uint64 // processor time, in ticks of procstat
-	Group  bool   // a control group that hinit made limits the memory
-	Killed uint64 // number of processes in this group that the kernel has killed for lack of memory
+	CPU    uint64 // processor time, in the clock ticks of package procstat
+	Group  bool   // the run has a control group that hinit made and that limits its memory
+	Killed uint64 // number of processes in this control group that the kernel has killed for lack of memory
 }
 
-// Measure returns, for each main process, the memory of all processes of its run: anonymous memory, in RAM or swapped out. Pages
-// of files don't count, because the kernel can drop them at any time. The result is 0 for a process that is gone, or that /proc
-// hides.
+// Measure returns the memory of one run for each main process in mains: what all processes of the run use together. Only
+// anonymous memory counts, in RAM or swapped out. File pages don't count, because the kernel can drop them at any time. The
+// result is 0 for a process that is gone, or that /proc hides.
 //
-// If the main process has its own cgroup, the memory of the cgroup counts, plus the memory of the run's processes outside the
-// cgroup.
+// If the main process has its own cgroup, Measure uses the memory of the cgroup, and adds the memory of the run's processes
+// outside the cgroup.
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	self := os.Getpid()
@@ -66,15 +67,15 @@ func (m *Meter) Measure(mains []int) []Memory {
 	return out
 }
 
-// cgroup returns the memory of the cgroup of a main process, and the processes in the cgroup. It returns nothing if the cgroup
-// contains a process of another run, that is, a known process that is not in pids.
+// cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. pids lists the processes of
+// main's run. If another process is in the cgroup too, it returns 0 and nil.
 func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
 		return 0, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that began after the scan belongs to the run too
+	for _, p := range m.proc.stats { // a process that started after the scan is assumed to belong to the run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	if !ok {

@@ -21,9 +21,9 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raiseFor increases the oom_score_adj of a process that was just started, and of its children, above the value of this process.
-// So the kernel kills them first when memory is short. It must come after the start: even for a short time a higher value of this
-// process could get it killed. The increase needs no privilege.
+// raiseFor sets the oom_score_adj of a process that was just started, and of its children, to by points above the value of this
+// process. The kernel then kills them first when memory is short. raiseFor must come after the start. Raising the value of this
+// process before the fork could get this process killed. Raising a value needs no privilege.
 func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -42,8 +42,8 @@ func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	}
 }
 
-// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the
-// identity of the file's owner.
+// writeFile writes a file of a process in /proc. If root lacks the privilege to write files of other users, it opens the file
+// with the identity of the file's owner.
 func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	if s.dir < 0 {
 		return false
@@ -64,9 +64,9 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that reads the number of processes of this container that the kernel has killed for lack of memory.
-// It returns nil if the kernel has no such count (cgroups(7)). The function does not wait for a disk. The file stays open,
-// because the loop reads it at every exit.
+// OOMKills returns a function that returns how many processes of this container the kernel has killed for lack of memory.
+// OOMKills returns nil if the kernel has no such count (cgroups(7)). The function never waits for a disk. It keeps its file
+// open, because the supervisor reads the count at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
@@ -84,8 +84,8 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// killedForMemory reports whether the kernel has killed a process of a control group for lack of memory. It returns nil if the
-// kernel has no such count.
+// killedForMemory reports whether the kernel has killed any process of a control group for lack of memory. The result is nil if
+// the kernel has no such count.
 func killedForMemory(group string) *bool {
 	n, ok := oomKillsIn(group)
 	if !ok {
@@ -95,7 +95,7 @@ func killedForMemory(group string) *bool {
 	return &killed
 }
 
-// oomKillsIn returns the same count as OOMKills, for a control group of version 2.
+// oomKillsIn returns the count of OOMKills for one control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// StartTicks returns the start time of a process, in clock ticks since the boot of the machine (proc_pid_stat(5)). PID and start
-// time together identify a process. The result is false if there is no such process, or only a zombie.
+// StartTicks returns the start time of a process, in clock ticks since the boot of the machine (proc_pid_stat(5)). PID and
+// start time together identify a process. The result is false if the process does not exist, or is a zombie.
 func StartTicks(pid int) (uint64, bool) {
 	if pid <= 0 {
 		return 0, false
@@ -18,9 +18,9 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may descend
-// from this one. All processes of the container do, because the kernel makes orphans children of PID 1. Exceptions are processes
-// that were started from outside, as by docker exec.
+// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be a
+// descendant of this one. Normally every process of a container is, because the kernel makes orphans children of PID 1. The
+// exceptions are processes that were started from outside, for example by docker exec.
 func Origin(pid int) (name string, inside bool) {
 	if pid <= 0 {
 		return "", false // the process belongs to another namespace

@@ -1,15 +1,15 @@
 package proc
 
-// Roots are the main processes of the services of one hinit.
+// Roots describes the main processes of all services that a single hinit supervises.
 type Roots struct {
 	Init  int                        // PID of hinit itself; 0 if unknown
-	Mains map[int]string             // names of services by main process
+	Mains map[int]string             // names of services by the PID of the main process
 	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
 }
 
-// Owners returns the main process of each process's service, 0 for none. It uses the rules by which hinit stops a service: the
-// ancestors of the process, its session or group, which an orphan keeps, and its mark. It ignores the mark of a process that does
-// not descend from this hinit, because another hinit uses the same marks.
+// Owners returns, for each process in all, the main process of its service, 0 for none. It uses the same rules by which hinit
+// stops a service: the ancestors of the process, its session or process group, which an orphan keeps, and its mark. The mark
+// counts only for children of this hinit, because another hinit uses the same marks.
 func (r Roots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
 	var marks map[Mark]int // read only if an orphan exists
@@ -40,8 +40,8 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 	return of
 }
 
-// mainsByMark returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it
-// limits real-time scheduling.
+// mainsByMark returns the main processes by their marks. A limit far below the first mark is not a mark: it really limits
+// real-time scheduling.
 func (r Roots) mainsByMark() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {

@@ -21,11 +21,12 @@ type sigchldInfo struct {
 	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// cldDumped is the highest code that reports an end; higher codes report stops.
+// cldDumped is the highest siginfo code that reports the end of a child. Higher codes report that a child was stopped or
+// continued.
 const cldDumped = 3
 
-// canWait returns an error if the kernel prevents this process from learning about ended children. The test needs no child. The
-// result holds for ever, because a seccomp(2) filter stays for the life of the process.
+// canWait returns an error if the kernel does not let this process learn about ended children, because of a seccomp(2) filter.
+// The test needs no child. The result stays true, because such a filter lasts as long as the process.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return refused("waitid", err)
@@ -44,11 +45,11 @@ func refused(call string, err error) error {
 // no child at all. peek never blocks.
 func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
 
-// peekAt works like peek, for one child (unix.P_PID) or for all.
+// peekAt works like peek. kind and id select the children, as for waitid(2): one child (unix.P_PID) or all.
 func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
-		// No __WALL: a clone child belongs to the Go runtime (its test for pidfd support).
+		// No __WALL: the only clone child is one of the Go runtime, from its test for pidfd support.
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
@@ -57,7 +58,7 @@ func peekAt(kind, id int) (pid int, childless bool) {
 			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if the child has ended meanwhile
 		case err == nil:
 			return int(info.pid), false
-		default: // with these arguments only ECHILD is possible, because canWait found no error
+		default: // canWait has found no error, so only ECHILD is possible here
 			return 0, true
 		}
 	}
@@ -70,7 +71,8 @@ func Stopped() bool {
 	return err == nil && info.pid != 0
 }
 
-// reap frees the PID of a child that peek returned. If a tracer holds the child, its exit status is unknown: the code is -1.
+// reap reaps a child that peek returned, which frees its PID. If a tracer holds the child, its exit status is unknown, and the
+// exit code becomes -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
 	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
 		status = 0x7f

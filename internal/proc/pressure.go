@@ -8,15 +8,15 @@ import (
 
 // ContainerMemory describes the memory of this container.
 type ContainerMemory struct {
-	Used    uint64  // without pages of files, which the kernel can drop first
+	Used    uint64  // without the file pages that the kernel can drop
 	Limit   uint64  // 0 for no limit
 	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel has no such number
 }
 
-// noLimit is the lowest value by which cgroups of version 1 express "no limit".
+// noLimit is the lowest number that stands for "no limit" in a cgroup of version 1.
 const noLimit = 1 << 60
 
-// ReadContainerMemory reads the container's own control group, of version 2 or 1 (cgroups(7)). It touches no disk.
+// ReadContainerMemory reads the container's own control group, of version 2 or 1 (cgroups(7)). It never waits for a disk.
 func ReadContainerMemory() ContainerMemory { return containerMemory(cgroupRoot) }
 
 func containerMemory(root string) (c ContainerMemory) {

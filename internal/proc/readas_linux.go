@@ -20,8 +20,8 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
-// runAs calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps
-// the thread locked.
+// runAs calls a function with the file-system identity of another user (setfsuid(2)). If it can't restore the identity
+// afterwards, it leaves the goroutine locked to the thread, so that the Go runtime ends the thread together with the goroutine.
 func runAs(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)
@@ -32,6 +32,6 @@ func runAs(uid, gid uint32, call func()) {
 	_, _ = unix.SetfsuidRetUid(ownUID)
 	_, _ = unix.SetfsgidRetGid(ownGID)
 	if back, _ := unix.SetfsuidRetUid(-1); back == ownUID {
-		runtime.UnlockOSThread() // the runtime ends a locked thread together with its goroutine
+		runtime.UnlockOSThread()
 	}
 }

@@ -5,8 +5,8 @@ import "os"
 // mostAncestors limits the number of ancestors that RunOf checks.
 const mostAncestors = 256
 
-// RunOf returns the run of a living process, 0 for none. It checks only this process and its ancestors. That costs nothing for a
-// main process, and little for others.
+// RunOf returns the run of a living process, 0 for none. It checks only this process and its ancestors, so it costs little, and
+// nothing for a main process.
 func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
 	for range mostAncestors {
@@ -26,7 +26,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			if t.runs[id] == nil {
 				return 0
 			}
-			if t.members.known != nil { // an earlier scan has found the run of p
+			if t.members.known != nil { // nil before the first scan
 				t.members.known[who] = id
 			}
 			return id

@@ -14,15 +14,15 @@ import (
 // stat describes one process, with the fields of /proc/PID/stat.
 type stat = procstat.Stat
 
-// readSize is larger than any file below /proc that the method read reads.
+// readSize is larger than any file below /proc that readFile reads.
 const readSize = 4096
 
-// scanner scans the process table, and keeps the result of the last scan for several questions.
+// scanner scans the process table in /proc. It keeps the result of the last scan, which can answer several questions.
 type scanner struct {
-	dir     int       // descriptor of /proc, -1 if it is not mounted
+	dir     int       // descriptor of /proc, -1 if /proc is not mounted
 	stats   []stat    // all visible processes; empty without /proc
 	scans   int       // number of scans
-	at      time.Time // when the last scan began
+	at      time.Time // when the last scan was started
 	skipped time.Time // when Observe last found a scan unnecessary
 	dents   []byte
 	buf     []byte
@@ -37,7 +37,7 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-// scanWithin scans if the last scan is not younger than age.
+// scanWithin scans unless the last scan is younger than age.
 func (s *scanner) scanWithin(age time.Duration) {
 	if s.scans == 0 || time.Since(s.at) >= age {
 		s.scan()
@@ -55,7 +55,7 @@ func (s *scanner) scan() {
 	_ = procstat.EachIn(s.dir, s.nameBuffer(), func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
-// nameBuffer returns a buffer for the names in a directory.
+// nameBuffer returns a reusable buffer for reading the names in a directory.
 func (s *scanner) nameBuffer() []byte {
 	if s.dents == nil {
 		s.dents = make([]byte, procstat.DirectorySize)
@@ -63,7 +63,8 @@ func (s *scanner) nameBuffer() []byte {
 	return s.dents
 }
 
-// readFile returns the beginning of a file below /proc, up to the size of the buffer. It returns nil if the file can't be read.
+// readFile returns the beginning of a file below /proc, up to readSize bytes. It returns nil if the file can't be read. The
+// next call reuses the memory.
 func (s *scanner) readFile(name string) []byte {
 	if s.dir < 0 {
 		return nil
@@ -83,11 +84,11 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether the last scan, and the last decision against a scan, are both older than fresh. Then it is worth checking
+// stale reports whether both the last scan and the last decision not to scan are older than fresh. Only then does Observe check
 // whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.skipped) >= fresh }
 
-// hasChild reports whether a process has a child. It also returns true if the kernel does not say (proc_pid_task(5)).
+// hasChild reports whether a process has a child. If the kernel does not say (proc_pid_task(5)), the result is true.
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threadNames(dir)
@@ -99,9 +100,9 @@ func (s *scanner) hasChild(pid int) bool {
 	return len(threads) == 0
 }
 
-// hasUnknownChild reports whether this process may have a child that it did not start. The result is also true on a kernel
-// without the file (proc_pid_task(5), children). The descendants of a dead process, at least the topmost of them, become children
-// of this process. So without such a child the dead process has left no process behind.
+// hasUnknownChild reports whether this process may have a child that it did not start. On a kernel without the file "children"
+// (proc_pid_task(5)) the result is always true. When a process dies, at least the topmost of its descendants become children of
+// this process. So if there is no such child, the dead process has left no process behind.
 //
 // hasUnknownChild reads one file for each thread of this process, instead of one for each process of the container. The oldest
 // thread adopts all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which become
@@ -127,7 +128,7 @@ func (s *scanner) hasUnknownChild(owned map[int]uint64) bool {
 	return len(threads) == 0
 }
 
-// threadNames returns the names in a directory of threads. It returns none for an unreadable directory.
+// threadNames returns the names in a directory of threads, or nil if the directory can't be read.
 func (s *scanner) threadNames(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -138,11 +139,12 @@ func (s *scanner) threadNames(dir string) []string {
 	return names
 }
 
-// mostRead limits the bytes that are read of a file below /proc. A process can make the kernel show any part of its memory as its
-// environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// mostRead limits how many bytes are read from a file below /proc. A process can make the kernel show any part of its memory as
+// its environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostRead = 2 << 20
 
-// readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes.
+// readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes. The next
+// call reuses the memory.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -165,8 +167,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// runOfOrphan returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by
-// the tag.
+// runOfOrphan returns the run that an orphan came from, 0 for none. It looks at the control group first, then at the mark (a
+// resource limit), then at the tag (an environment variable).
 func (t *Table) runOfOrphan(pid int) uint64 {
 	if id := t.runByCgroup(pid); id != 0 {
 		return id
@@ -177,9 +179,9 @@ func (t *Table) runOfOrphan(pid int) uint64 {
 	return t.runByTag(pid)
 }
 
-// runByTag returns the run that the initial environment of a process names. The kernel shows the environment only to a process of
-// the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root opens the file with the file-system identity of
-// the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
+// runByTag returns the run that the initial environment of a process names in TagVar, 0 for none. The kernel shows the
+// environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root opens the
+// file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
 func (t *Table) runByTag(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
@@ -200,7 +202,7 @@ func (t *Table) runByTag(pid int) uint64 {
 	return 0
 }
 
-// readStat reads one process without a scan.
+// readStat reads the state of one process, without a scan.
 func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }

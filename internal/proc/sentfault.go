@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultSignals lists the signals that the kernel raises for a fault, and that end a Go program. Other processes can send them
-// too.
+// faultSignals lists the signals that the kernel raises for a fault of the process itself, and that end a Go program. But other
+// processes can send these signals too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it
@@ -23,10 +23,10 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 // another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
-// The handler in sentfault_linux_*.s writes these variables. The index is the number of the signal.
+// The signal handler in sentfault_linux_*.s writes these variables. The arrays are indexed by signal number.
 var (
 	sentCount    [65]uint64
-	sentFrom     [65]uint64 // PID of the sender, plus its user shifted by 32 bits; all ones if unknown
+	sentFrom     [65]uint64 // PID of the last sender, plus its user shifted by 32 bits; all ones if unknown
 	faultHandler uintptr    // the Go runtime's handler
 )
 
@@ -35,12 +35,12 @@ var (
 // The Go runtime alone would not suffice, because it recognizes a sent signal only if kill(2) sent it. It mistakes signals from
 // sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG for faults.
 //
-// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with the
-// default actions, because this process handles the signals and does not ignore them.
+// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children still start
+// with the default actions, because this process handles the signals and does not set them to "ignore".
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
-		signal.Notify(c, s) // a signal that the runtime recognizes as sent goes to the channel, and has no other effect
+		signal.Notify(c, s) // signals that the runtime itself recognizes as sent go to this channel and have no other effect
 	}
 	if sentHandler == 0 {
 		return c
@@ -51,13 +51,13 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
 		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
-			continue // the handler is not the runtime's
+			continue // another handler is installed, not the one of the Go runtime
 		}
 		faultHandler, *handler = *handler, sentHandler
 		exchangeAction(s, action)
 		ours = action
 	}
-	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler reports a bare signal as SIGSTKFLT
+	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler counts a bare signal under the number of SIGSTKFLT
 		for _, s := range bareSignals {
 			exchangeAction(s, ours)
 		}
@@ -65,7 +65,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault says how often a signal was sent and ignored.
+// SentFault says how often a signal was sent to this process and ignored.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64
@@ -73,8 +73,8 @@ type SentFault struct {
 	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults returns the signals that were ignored since the process began. It does not count a signal that arrived while the
-// same signal was pending.
+// SentFaults returns the signals that were ignored since the start of the process. A signal that arrives while the same signal
+// is pending is not counted.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, bareSignals) {

@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// InSession reports whether pid is the process main, or belongs to the session that main leads. 0 stands for an unknown process,
-// for which the result is false.
+// InSession reports whether pid is the process main, or belongs to the session that main leads. A PID of 0 means unknown; the
+// result is then false.
 func InSession(pid, main int) bool {
 	if pid <= 0 || main <= 0 {
 		return false
@@ -15,8 +15,8 @@ func InSession(pid, main int) bool {
 	return err == nil && session == main
 }
 
-// InRun reports whether pid is a living process that started at ticks (see [StartTicks]), in the session of the main process
-// main. PIDs repeat after a restart of the container, so a PID in a file proves nothing by itself.
+// InRun reports whether pid is a living process that was started at ticks (see [StartTicks]), in the session of the main
+// process main. PIDs repeat after a restart of the container, so a PID read from a file proves nothing by itself.
 func InRun(pid int, ticks uint64, main int) bool {
 	started, alive := StartTicks(pid)
 	return alive && started == ticks && InSession(pid, main)

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setup has the properties, apart from resource limits, that a process sets for itself before it executes the command. The zero
-// value sets nothing. The program behind LimitsName applies a Setup, and reads the files of variables as the command's user.
+// Setup holds the properties, apart from resource limits, that a new process sets for itself before it executes the command.
+// The zero value sets nothing. The new process does this in the program LimitsName, which reads the environment files as the
+// command's user.
 type Setup struct {
 	Nice       int      // added to the nice value of hinit
 	IOClass    int      // class of ioprio_set(2); 0 keeps the class of hinit
@@ -22,11 +23,11 @@ type Setup struct {
 	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
 	Umask      string   // octal; "" keeps the umask of hinit
 	NoNewPrivs bool     // the process and its children gain no privileges when they execute a program
-	EnvFiles   []string // absolute paths of files of variables; "-" before a path allows a missing file, NAME= makes the file one value
+	EnvFiles   []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= makes it the value of NAME
 	Keep       []string // variables that EnvFiles must not change
 	OwnFiles   bool     // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
-	Cgroup     string   // directory of a control group that root makes and enters, "" for none
-	Caps       []string // limits of this group, each as VALUE:FILE
+	Cgroup     string   // directory of a control group, which root creates and the process enters; "" for none
+	Caps       []string // limits of the control group, each as VALUE:FILE
 	NoLinks    bool     // refuse EnvFiles behind a link that a user other than root made
 }
 
@@ -46,7 +47,7 @@ func (s *Setup) equal(o *Setup) bool {
 		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
 }
 
-// Words that tell the program behind LimitsName what to set. Package limits carries them out.
+// Words on the command line of the program LimitsName. Each is followed by a value. Package limits applies them.
 const (
 	WordNice  = "nice="
 	WordIO    = "io="
@@ -64,7 +65,7 @@ const (
 	WordPut   = "put="
 )
 
-// setupWords returns the steps for the program behind LimitsName, in order.
+// setupWords returns the words for the program LimitsName, in the order in which it must apply them.
 func (s Spec) setupWords() (words []string) {
 	own := &s.Setup
 	add := func(is bool, word, value string) {
@@ -107,17 +108,17 @@ func (s Spec) setupWords() (words []string) {
 	return words
 }
 
-// needsSetup reports whether the process must execute the program behind LimitsName first.
+// needsSetup reports whether the new process must execute the program LimitsName before its command.
 func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
-// changesUser reports whether the process changes its user. The process does that after it has executed this program again, never
-// between fork and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it by
-// a lease on its files (fcntl(2), F_SETLEASE).
+// changesUser reports whether the new process changes its user. It does so after it has executed this program again, and never
+// between fork and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it
+// by a lease on its files (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// entersDirLater reports whether the process enters its directory after the change of its user. It enters a pinned directory
-// earlier, before it closes the descriptor; that involves no path lookup. A path below /proc/self that another user chose must
-// wait, because before the change it would lead to this process's own files.
+// entersDirLater reports whether the new process enters its directory after the change of its user. A pinned directory, which
+// needs no path lookup, is entered earlier, before its descriptor is closed. A path that another user chose must wait: if it is
+// below /proc/self, it would lead to this process's own files before the change.
 func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
 // privileged reports whether a setting of s needs a privilege.

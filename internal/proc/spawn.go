@@ -26,11 +26,11 @@ type Cred struct {
 type Spec struct {
 	ID       uint64                     // number of the run; unique in the life of the table, 0 is reserved for orphans
 	Name     string                     // name of the service, for the tag in the environment
-	Path     string                     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
+	Path     string                     // program to execute; "" searches Argv[0] in the PATH of Env, unless it has a slash
 	Argv     []string                   // must not be empty
-	Env      []string                   // the whole environment, without the tag, which Spawn adds
+	Env      []string                   // the whole environment; Spawn adds the tag (TagVar) to it
 	Dir      string                     // working directory; "" keeps the directory of hinit
-	Pinned   bool                       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
+	Pinned   bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
 	Cred     *Cred                      // nil keeps the identity of hinit
 	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
 	TTY      bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
@@ -38,12 +38,13 @@ type Spec struct {
 	Attached bool                       // stay in the session and process group of hinit
 	Bound    bool                       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	Limits   []Limit                    // resource limits, set before the command is executed
-	Setup    Setup                      // further settings, such as priorities and files of variables
-	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes further changes, such as new namespaces; nil makes none
+	Setup    Setup                      // further settings, such as priorities and environment files
+	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes further changes, such as new namespaces; may be nil
 	OOM      int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
 }
 
-// Same reports whether two specs start the same command in the same way. It ignores the fields that change at each start.
+// Same reports whether two specs start the same command in the same way. It ignores the fields that are set anew for each
+// start.
 func (s Spec) Same(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) {
 		return false
@@ -55,7 +56,7 @@ func (s Spec) Same(o Spec) bool {
 		s.Setup.equal(&o.Setup) && s.OOM == o.OOM
 }
 
-// TagVar is the environment variable that names the run of a process (its tag).
+// TagVar is the environment variable that holds the tag of a process: the service and the number of its run.
 const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process did not start.
@@ -77,7 +78,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
 }
 
-// nextStep returns advice to the user after a shortage of a kernel resource.
+// nextStep returns advice to the user if the kernel lacked a resource, else "".
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -92,7 +93,7 @@ func (e *SpawnError) nextStep() string {
 	return ""
 }
 
-// Unwrap returns the reason.
+// Unwrap returns the underlying error.
 func (e *SpawnError) Unwrap() error { return e.Err }
 
 // ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, else 126.
@@ -103,8 +104,8 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether another try is pointless without a change: a command or directory is missing, a command is not
-// executable, or a limit can't be set.
+// Permanent reports whether another attempt is pointless unless something changes. This is so if a command or directory is
+// missing, a command is not executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
 	for _, reason := range []error{ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
@@ -114,8 +115,8 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether another try may succeed soon: the kernel lacked memory, process numbers or descriptors, or a process
-// was writing the program.
+// Passing reports whether another attempt may succeed soon. This is so if the kernel lacked memory, process numbers or
+// descriptors, or if a process was writing the program file.
 func (e *SpawnError) Passing() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
@@ -125,13 +126,13 @@ func (e *SpawnError) Passing() bool {
 	return false
 }
 
-// ErrNoCommand means that the command has no words.
+// ErrNoCommand means that Spec.Argv has no command.
 var ErrNoCommand = errors.New("the command is empty")
 
-// Spawn starts a process and returns its PID. It blocks until the child has executed a program: well under a millisecond, unless
-// the file system of the command or the directory hangs. For another user's process this first program is hinit, which then
-// changes its user and executes the command. So that user can't make Spawn wait. If this second step fails, the process ends with
-// 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
+// Spawn starts a process and returns its PID. It blocks until the child has executed a program. That takes well under a
+// millisecond, unless the file system of the command or the directory hangs. For a process of another user this first program
+// is hinit itself, which then changes its user and executes the command. So that user can't make Spawn wait. If this second
+// step fails, the process ends with exit code 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
@@ -150,10 +151,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
 		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // first, so that no later entry can hide it
+			env = append(env, tag) // first, so that no other entry of that name can hide it
 		}
 		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // drop other tags, because programs use the first of two definitions
+			if !strings.HasPrefix(kv, TagVar+"=") { // drop tags that the caller has inherited
 				env = append(env, kv)
 			}
 		}
@@ -187,7 +188,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	return pid, nil
 }
 
-// spawnError returns an error that names either the command or the directory, whichever caused err.
+// spawnError wraps err, the error of a fork or exec, and says whether the command or the directory has caused it.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
@@ -202,7 +203,7 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	return &SpawnError{What: what, Err: err}
 }
 
-// dirName returns the path of the directory for a message, even if Dir is a descriptor.
+// dirName returns the path of the directory for messages, even if Dir refers to a descriptor.
 func (s Spec) dirName() string {
 	if s.Pinned {
 		if name, err := os.Readlink(s.Dir); err == nil {
@@ -249,7 +250,7 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask. Without that the child would inherit the mask of the forking thread.
+// fork starts the child with an empty signal mask. Otherwise the child would inherit the mask of the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	if t.masked {
 		runtime.LockOSThread()
@@ -265,7 +266,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	return syscall.ForkExec(path, argv, attr)
 }
 
-// LookPath finds an executable like execvp(3), in the PATH of env.
+// LookPath finds an executable in the PATH of env, like execvp(3).
 func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -298,10 +299,10 @@ type Limit struct {
 	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
 }
 
-// LimitsName is the argv[0] with which hinit executes its own binary to set limits, change the user and then execute the command.
-// setrlimit only affects the calling process, and prlimit on a process of another user needs a capability that containers lack.
-// internal/entry carries out the steps that need root before the Go runtime begins, because the environment may come from the
-// agent.
+// LimitsName is the argv[0] with which hinit executes its own binary in a new process, to set limits, change the user and then
+// execute the command. The process must do this itself: setrlimit(2) affects only the caller, and prlimit(2) on a process of
+// another user needs a capability that containers lack. internal/entry carries out the steps that need root before the Go
+// runtime starts, because the environment may come from the agent.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
@@ -314,7 +315,7 @@ func limitArgv(spec Spec, path string) []string {
 	return append(append(out, "--", path), spec.Argv...)
 }
 
-// limitNames has the names of resource limits in hinit.yaml (getrlimit(2)).
+// limitNames maps the names of resource limits in hinit.yaml to resources of getrlimit(2).
 var limitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,

@@ -13,19 +13,19 @@ import (
 
 // Table holds the processes that this process has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
-	owned        map[int]uint64  // runs by live main process
-	runs         map[uint64]*run // runs by number, until Forget
+	owned        map[int]uint64  // run numbers by the PID of the living main process
+	runs         map[uint64]*run // runs by number, until Forget drops them
 	null         *os.File
 	nonce        string // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked       bool   // hinit started with blocked signals
+	masked       bool   // hinit was started with blocked signals
 	procfs       *scanner
 	marks        marker
 	oom          oomScore
-	byMark       map[uint64]uint64 // runs by mark
+	byMark       map[uint64]uint64 // run numbers by mark
 	members      membership
-	held         []int     // main processes that a tracer holds, in the order in which nextHeld returns them
+	held         []int     // main processes that a tracer holds and that nextHeld has still to return
 	heldSearched time.Time // when nextHeld last searched
-	checkAt      time.Time // before this time find does not check paths
+	checkAt      time.Time // until this time findProgram does not check paths
 }
 
 // run is what the table knows about the processes of one run.
@@ -33,8 +33,8 @@ type run struct {
 	id      uint64
 	mark    uint64  // 0 for none
 	main    int     // PID of the main process, 0 after it was reaped
-	group   int     // process group of the main process; valid while a known process of the run belongs to it
-	session bool    // the process group is a session too
+	group   int     // process group of the main process; valid as long as a known process of the run belongs to it
+	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of the run's control group, "" for none
 }
@@ -42,21 +42,21 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID       uint64 // number of the run; 0 for an orphan
-	Of       uint64 // for an orphan: its run, if the main process of that run was reaped; 0 if unknown
+	Of       uint64 // for an orphan: its run, if the main process of this run was reaped earlier; 0 if unknown
 	PID      int
 	Code     int // exit code, -1 after a signal
 	Signal   int // the signal that ended the process, 0 after an exit
 	Core     bool
-	OOM      *bool // after SIGKILL: the kernel has killed a process of the control group for lack of memory; nil if unknown
+	OOM      *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
 	Leftover bool  // other processes of the run are alive
-	Unmarked []int // living processes that hide whether they belong to the run
+	Unmarked []int // living processes that hide to which run they belong, so they may belong to this run
 	CPU      time.Duration
 	MaxRSS   int64 // bytes
 }
 
-// New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
-// orphans of its services become its children. New fails if the kernel does not let this process wait for children, because then
-// no supervisor can work.
+// New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so
+// that orphans of its services become its children. New fails if the kernel does not let this process wait for children,
+// because then a supervisor can't work.
 func New() (*Table, error) {
 	if err := canWait(); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func New() (*Table, error) {
 func (t *Table) Signal(id uint64, signal int) error { return t.signalMain(id, signal, "process", 1) }
 
 // SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone after that process
-// was reaped, because another group may have the number by then.
+// was reaped, because the number may then belong to another group.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.signalMain(id, signal, "process group", -1)
 }
@@ -103,10 +103,10 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended and calls each for it, in the order of the kernel. With trees it also finds the processes
-// that each ended main process has left behind, while its PID is still taken. childless means that no child is left. Reap never
-// blocks. each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, Reap reports the end at once, and
-// reaps the process later as an orphan.
+// Reap reaps every child that has ended, and calls each for it, in the order in which the kernel reports them. If trees is
+// true, Reap also finds the processes that each main process has left behind, while its PID is still taken. childless means
+// that this process has no child left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If a tracer
+// holds a dead main process, Reap reports its end at once, and reaps it later as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
@@ -145,7 +145,8 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	}
 }
 
-// Forget drops a run whose main process was reaped. From then on its living processes count as orphans without a run.
+// Forget drops a run whose main process was reaped. Processes of the run that are still alive then count as orphans without a
+// run.
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.main == 0 {
 		delete(t.runs, id)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is the greatest age of a scan that answers a question for which newly forked processes don't matter.
+// fresh is how old a scan may be to be used again, for questions to which newly forked processes don't matter.
 const fresh = 20 * time.Millisecond
 
 // identity distinguishes a process from a later process with the same PID.
@@ -20,27 +20,27 @@ type identity struct {
 	start uint64
 }
 
-// membership holds the run of each process, according to one scan.
+// membership holds the results of one scan: to which run each process belongs.
 type membership struct {
 	scan      int                 // number of the scan
-	known     map[identity]uint64 // runs of living processes, without main processes
-	alive     map[uint64][]stat   // living processes by run, without the main process
-	origins   map[identity]uint64 // runs of orphans, 0 for none, or unknown; found once for each process
-	ended     map[identity]uint64 // runs of dead orphans that are not reaped, 0 for none, or unknown
-	fresh     map[uint64]int      // number of dead orphans that are new in this scan, by run
+	known     map[identity]uint64 // run numbers of living processes, without main processes
+	alive     map[uint64][]stat   // living processes by run number, without the main process
+	origins   map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
+	ended     map[identity]uint64 // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
+	fresh     map[uint64]int      // how many dead orphans of each run are new in this scan
 	marksRead int                 // number of marks of dead orphans that this scan has read
-	unmarked  []stat              // living orphans that hide their run
-	latest    map[uint64]stat     // youngest process by run, dead or alive, without the main process
+	unmarked  []stat              // living orphans that hide to which run they belong
+	latest    map[uint64]stat     // youngest process of each run, dead or alive, without the main process
 }
 
-// unknownRun stands for the run of an orphan that may belong to any run: the orphan is dead with an unreadable mark, or hides its
-// run.
+// unknownRun stands for the run of an orphan that may belong to any run. Such an orphan is dead and its mark can't be read, or
+// it hides its run.
 const unknownRun = ^uint64(0)
 
-// assignRuns finds the run of each process in the current scan. A main process belongs to its run. A process also belongs to a
-// run if its parent does, or if an earlier scan said so. So do members of the group or session that the main process made: the
-// number can't have been reused while a known process still holds it. An orphan belongs to a run if it has the run's mark or tag,
-// and runs as root or as the run's user.
+// assignRuns determines the run of each process in the current scan. A main process belongs to its run. A process also belongs
+// to a run if its parent does, or if an earlier scan has said so. The same is true for members of the process group or session
+// that the main process made. The number of the group can't have been reused, because a known process still belongs to it. An
+// orphan belongs to a run if it has the run's mark or tag, and runs as root or as the run's user.
 func (t *Table) assignRuns() {
 	all := t.procfs.stats
 	if t.members.scan == t.procfs.scans {
@@ -101,7 +101,7 @@ func (t *Table) assignRuns() {
 		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
-	for _, p := range slices.Backward(all) { // youngest first, as long as PIDs ascend
+	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
 		if p.Dead() && p.Parent == self {
 			t.assignDead(p, &before, groups, sessions)
 		}
@@ -119,12 +119,12 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// mostDeadMarks limits the number of marks of dead orphans that a scan reads. The older orphans count as unknown.
+// mostDeadMarks limits how many marks of dead orphans one scan reads. Older orphans then count as unknownRun.
 const mostDeadMarks = 256
 
-// assignDead finds the run of a dead orphan. A process that forks and ends at once may be alive in no scan. But a scan shows it
-// dead, because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor
-// newly dead, proves that all of them have ended.
+// assignDead determines the run of a dead orphan. A process that forks and ends at once may never be alive in a scan. But a
+// scan shows it as dead, because only this process reaps it, and never during a scan. So if a scan shows no process of a run,
+// neither alive nor newly dead, all of them have ended.
 func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -156,11 +156,11 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// hasLingering reports whether a run exists whose main process was reaped, and which Forget has not dropped.
+// hasLingering reports whether a run exists whose main process was reaped, and which Forget has not yet dropped.
 func (t *Table) hasLingering() bool { return len(t.runs) > len(t.owned) }
 
-// runOfAncestor returns the run of the nearest ancestor that has a run, the process itself included. It stores this run for all
-// processes between. parent may contain a cycle, because a scan is not atomic.
+// runOfAncestor returns the run of the nearest ancestor that has one; the search begins with the process itself. It stores this
+// run in owner for all processes on the way. parent may contain a cycle, because a scan is not atomic.
 func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
@@ -180,10 +180,10 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 	return id
 }
 
-// hasLeftover reports whether processes of a run are alive after the end of the main process, which is not reaped yet. If several
-// main processes have ended together, one scan serves all of them.
+// hasLeftover reports whether other processes of a run are alive after its main process has ended; the main process must not be
+// reaped yet. several says that more than one main process has ended; then one scan serves them all.
 func (t *Table) hasLeftover(r *run, several bool) bool {
-	if !t.procfs.sawDead(r.main) { // a scan that shows the end also shows all processes that the main process has started
+	if !t.procfs.sawDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
 		if !several && !t.procfs.hasUnknownChild(t.owned) {
 			return false
 		}
@@ -200,8 +200,8 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	return len(t.members.alive[r.id])+t.members.fresh[r.id] > 0
 }
 
-// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan, which
-// is recent enough, because each end of a main process causes a scan while an orphan lives.
+// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That
+// scan is recent enough, because each end of a main process causes a scan while an orphan is alive.
 func (t *Table) unmarkedSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -215,8 +215,8 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is the number of further scans that must show deaths in a run before the deaths count as a sign of new
-// processes.
+// confirmingScans is how many more scans hasLeftover makes while each of them shows newly dead processes of a run but no living
+// one. If the last of them still does, new processes must be appearing.
 const confirmingScans = 2
 
 // sawDead reports whether the last scan is fresh and shows the process as dead.
@@ -224,8 +224,8 @@ func (s *scanner) sawDead(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
-// Observe records the living processes of a run, so that the table still knows their run after they lose their parents. It scans
-// the process table only if the main process may have relatives, and once for calls in quick succession.
+// Observe records the living processes of a run, so that the table still knows their run after their parents have ended. It
+// scans /proc only if the main process may have relatives. Several calls in quick succession share one scan.
 func (t *Table) Observe(id uint64) {
 	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasUnknownChild(t.owned) {
 		t.procfs.skipped = time.Now()
@@ -235,8 +235,8 @@ func (t *Table) Observe(id uint64) {
 	t.assignRuns()
 }
 
-// SignalTree signals every living process of a run. With KILL it repeats that until a scan finds no new process, so that a
-// process that forks meanwhile does not escape. It returns the number of signalled processes; 0 means that all have ended.
+// SignalTree signals every living process of a run. With SIGKILL it repeats this until a scan finds no new process, so that a
+// process that forks meanwhile does not escape. It returns how many processes it has signalled; 0 means that all have ended.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -247,7 +247,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		t.killGroup(r)
 	}
 	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal)) // the PID is valid, because the process is not reaped
+		_ = unix.Kill(r.main, syscall.Signal(signal)) // the PID is valid, because the process has not been reaped
 		signalled++
 	}
 	t.procfs.scanWithin(fresh)
@@ -281,15 +281,16 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 }
 
 const (
-	// killForkersTime limits the duration of killForkers. killForkersPause is the wait for the next process.
+	// killForkersTime limits the duration of killForkers. killForkersPause is how long it waits for the next process to appear.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is the number of PIDs that it tries in a row, because other programs start processes too.
+	// killForkersAhead is how many PIDs it tries after the last one. Other programs start processes too, so a run's PIDs have
+	// gaps.
 	killForkersAhead = 16
 )
 
-// killForkers kills processes that fork and end faster than a scan. It finds a child by trying the next PIDs. It kills only
-// processes with the mark of the run, and returns their number.
+// killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after the
+// parent's. It kills only processes with the mark of the run, and returns how many it killed.
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.latest[id].PID
 	begin := time.Now()
@@ -310,8 +311,8 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills the process with a PID if it belongs to a run. It uses a descriptor, which can't come to mean another process.
-// there reports whether a process has the PID.
+// killMember kills process pid if it belongs to run id. It uses a pidfd, which can't come to mean another process. there
+// reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
@@ -323,16 +324,16 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
-		return !errors.Is(err, unix.ESRCH), false // the PID may belong to a thread
+		return !errors.Is(err, unix.ESRCH), false // any other error: the PID may belong to a thread
 	}
-	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // another hinit uses the same marks
+	if t.runOfDead(pid) != id || t.RunOf(pid) != id { // both must agree, because another hinit uses the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// signalOther signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile.
-// It reports whether the signal was delivered.
+// signalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID meanwhile. It
+// reports whether the signal was delivered.
 func (t *Table) signalOther(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
@@ -348,8 +349,8 @@ func (t *Table) signalOther(p stat, signal int) bool {
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
 }
 
-// Gone returns the runs among ids that have no living process. A run with dead processes that no scan saw alive does not count as
-// gone; ask again after they were reaped.
+// Gone returns the runs among ids that have no living process. A run does not count as gone while it has dead processes that no
+// scan has seen alive; ask again after they have been reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
 	t.procfs.scan()
@@ -381,14 +382,14 @@ func (t *Table) SignalRest(signal int) {
 	}
 }
 
-// Began returns the start time of a process, in ticks since the kernel's start; 0 if there is no such process.
+// Began returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not exist.
 func (t *Table) Began(pid int) uint64 {
 	p, _ := t.procfs.readStat(pid)
 	return p.Start
 }
 
-// KillSession kills the processes of a session that began before a moment (see Began). A younger session with the same number is
-// another session.
+// KillSession kills the processes of a session that were started before a moment (see Began). A session that began later is
+// another session, which has got the same number.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return

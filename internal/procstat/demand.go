@@ -5,13 +5,14 @@ import (
 	"os"
 )
 
-// Demand counts what all processes use together. A number is 0 if the kernel does not report it.
+// Demand describes the load that all processes together cause. A number is 0 if the kernel does not report it.
 type Demand struct {
-	Runnable int // threads of the machine that run, or wait for a processor
+	Runnable int // threads on this machine that are running or wait for a processor
 	Sockets  int // open sockets of this network namespace
 }
 
-// ReadDemand returns the present demand. It reads only /proc: it does not block, but in PID 1 it takes a turn (internal/blocking).
+// ReadDemand returns the current demand. It reads only /proc, so it does not block, but in PID 1 it takes a turn of package
+// internal/blocking.
 func ReadDemand() (d Demand) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	network, _ := os.ReadFile("/proc/net/sockstat")

@@ -1,6 +1,6 @@
-// Package procstat parses /proc/PID/stat (proc_pid_stat(5)), the kernel's description of one process. No other package reads that
-// file. It makes little garbage, because PID 1 reads hundreds of these files when a service ends. It keeps no state and owns no
-// goroutine.
+// Package procstat parses /proc/PID/stat (proc_pid_stat(5)), the kernel's description of a process. No other package reads this
+// file. It allocates little memory, because PID 1 reads hundreds of these files when a service ends. It keeps no state and owns
+// no goroutine.
 package procstat
 
 import (
@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hertz is how many ticks a second has in the times of /proc. It is the same on every system that runs Go.
+// Hertz is the number of clock ticks per second in the times of /proc. It is the same on all systems on which Go runs.
 const Hertz = 100
 
-// Stat is one process. Times are in ticks of [Hertz].
+// Stat describes one process. Times are in ticks, see [Hertz].
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // of its first thread: 'Z' after it has ended, 'T' while a signal has stopped it
-	Threads int    // includes a first thread that has ended and is not reaped
-	CPU     uint64 // processor time
-	Waited  uint64 // processor time of its reaped children
-	Start   uint64 // time from the boot of the machine to the process's start; together with PID it identifies the process
-	Memory  uint64 // resident bytes
+	State   byte   // state of its first thread: 'Z' after it has ended, 'T' while a signal has stopped it
+	Threads int    // number of threads; a first thread that has ended and is not reaped counts too
+	CPU     uint64 // processor time of the process
+	Waited  uint64 // processor time of its children that it has reaped
+	Start   uint64 // when the process was started, counted from the boot of the machine; together with PID it identifies the process
+	Memory  uint64 // resident memory in bytes
 }
 
 // Dead reports whether all threads have ended. A process in state 'Z' with more threads is alive: only its first thread has
@@ -35,11 +35,11 @@ func (s Stat) Dead() bool {
 	return (s.State == 'Z' || s.State == 'X' || s.State == 'x') && s.Threads <= 1
 }
 
-// errFormat reports an unexpected format of the file.
+// errFormat means that the file does not have the expected format.
 var errFormat = errors.New("it has not the fields of a process")
 
-// Read returns the process with a number. The error wraps [fs.ErrNotExist] if there is none. It reads only /proc: it does not
-// block, but in PID 1 it takes a turn (internal/blocking).
+// Read reads one process. If it does not exist, the error wraps [fs.ErrNotExist]. Read only uses /proc, so it does not block,
+// but in PID 1 it takes a turn of package internal/blocking.
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {
@@ -48,7 +48,7 @@ func Read(pid int) (Stat, error) {
 	return s, nil
 }
 
-// ReadAt is Read for a path below an open directory.
+// ReadAt works like Read, for a path relative to the open directory dir.
 func ReadAt(dir int, path string) (Stat, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -67,8 +67,8 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls found for every process below root, usually /proc. It may miss processes that begin or end meanwhile. An error may
-// come after calls of found.
+// Each calls found for every process below root, which is usually /proc. It may miss processes that start or end during the
+// call. If it returns an error, it may already have called found.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -78,7 +78,7 @@ func Each(root string, found func(Stat)) error {
 	return EachIn(int(dir.Fd()), make([]byte, DirectorySize), found)
 }
 
-// EachIn is Each for an open directory, read from its beginning. buffer must have [DirectorySize] bytes.
+// EachIn works like Each for an open directory, which it reads from the beginning. buffer must have [DirectorySize] bytes.
 func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	names, err := Names(dir, buffer)
 	for _, name := range names {
@@ -92,10 +92,10 @@ func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	return err
 }
 
-// DirectorySize is the size of the buffer for [EachIn] and [Names].
+// DirectorySize is the size in bytes of the buffer for [EachIn] and [Names].
 const DirectorySize = 32 << 10
 
-// Names returns the names in an open directory of /proc. buffer is as in [EachIn].
+// Names returns the names in an open directory of /proc. buffer must have [DirectorySize] bytes.
 func Names(dir int, buffer []byte) (names []string, err error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func Names(dir int, buffer []byte) (names []string, err error) {
 	}
 }
 
-// Parse parses a line of a stat file. The name in parentheses may contain any character, even parentheses.
+// Parse parses the content of a stat file. The process name in parentheses may contain any character, even parentheses.
 func Parse(line []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ')')
 	if open < 0 || end < 0 || end+2 > len(line) {
@@ -126,7 +126,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 			word = rest[:i]
 		}
 		if len(word) == 0 {
-			return s, field > 22 // some sandboxes' kernels have fewer fields
+			return s, field > 22 // the kernels of some sandboxes have fewer fields
 		}
 		rest = rest[len(word):]
 		n, _ := number[uint64](word)
@@ -166,7 +166,7 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 	return n, len(digits) > 0
 }
 
-// StartedAt converts a [Stat.Start] to a time.
+// StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail: every Linux that runs Go has this clock

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Status is the text of /proc/PID/status (proc_pid_status(5)), "" for a process that is gone.
+// Status is the content of /proc/PID/status (proc_pid_status(5)); "" if the process is gone.
 type Status string
 
-// StatusOf reads the status of a process: a number, "self" or "thread-self". It reads only /proc, but in PID 1 it takes a turn
-// (internal/blocking).
+// StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc, but in PID 1 it takes a
+// turn of package internal/blocking.
 func StatusOf(process string) Status {
 	text, _ := os.ReadFile("/proc/" + process + "/status")
 	return Status(text)
 }
 
-// Fields returns the words of a line, none if there is no line of that name.
+// Fields returns the words of the line name, or nil if there is no such line.
 func (s Status) Fields(name string) []string {
 	for line := range strings.Lines(string(s)) {
 		if rest, is := strings.CutPrefix(line, name+":"); is {
@@ -28,24 +28,24 @@ func (s Status) Fields(name string) []string {
 	return nil
 }
 
-// Number returns the first number of a line, in a base. ok is false if there is no such line.
+// Number returns the first number of the line name, in the given base. ok is false if there is no such line.
 func (s Status) Number(name string, base int) (n uint64, ok bool) {
 	n, err := strconv.ParseUint(append(s.Fields(name), "")[0], base, 64)
 	return n, err == nil
 }
 
-// Locks calls found for each lock that the kernel shows (proc_locks(5)): its kind, such as FLOCK, its process, -1 for none, and its file,
-// as MAJOR:MINOR:INODE.
+// Locks calls found for each lock that the kernel lists (proc_locks(5)). kind is the kind of lock, such as FLOCK. pid is the
+// process that holds it, -1 if there is none. file is the locked file, as MAJOR:MINOR:INODE.
 func Locks(found func(kind string, pid int, file string)) error {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // processes can make the list as long as they like
+	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // processes can make this list as long as they like
 	for lines.Scan() {                                  // 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(lines.Text())
-		if len(w) > 5 && w[1] != "->" { // else it waits
+		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock
 			pid, _ := strconv.Atoi(w[4])
 			found(w[1], pid, w[5])
 		}

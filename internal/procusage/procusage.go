@@ -1,5 +1,5 @@
-// Package procusage measures what the processes of services use, from /proc. It finds the service of each process, and sums up. It
-// keeps no state, and owns no goroutine.
+// Package procusage measures what the processes of each service use. It reads /proc, finds the service of each process, and
+// adds up the numbers. It keeps no state, and owns no goroutine.
 package procusage
 
 import (
@@ -15,22 +15,22 @@ import (
 	"hinit/internal/procstat"
 )
 
-// dialTime limits how long Root waits for hinit's socket.
+// dialTime limits how long Root tries to connect to hinit's socket.
 const dialTime = time.Second
 
-// Table holds all processes at one time, by process number.
+// Table holds all processes at one moment, by PID.
 type Table map[int]procstat.Stat
 
-// Usage is the resource use of the processes of a service.
+// Usage is what the processes of one service use together.
 type Usage struct {
-	CPU       float64 // number of processors, on average since the previous measurement
+	CPU       float64 // number of processors used, on average since the previous measurement
 	Memory    uint64
 	Processes int
 }
 
-// Root returns the /proc in which the processes of the hinit behind a socket have the numbers that this hinit uses; pid is its
-// own number. Root returns "" if this process can't see them: hinit is in another PID namespace, behind a relay, or another
-// user's.
+// Root returns the path of a /proc in which hinit's processes have the PIDs that hinit itself uses. socket is hinit's control
+// socket, and pid is hinit's own PID. Root returns "" if this process can't see hinit's processes: hinit is in another PID
+// namespace, behind a relay, or runs as another user.
 func Root(socket string, pid int) string {
 	dialer := net.Dialer{Timeout: dialTime}
 	conn, err := dialer.DialContext(context.Background(), "unix", socket)
@@ -43,7 +43,7 @@ func Root(socket string, pid int) string {
 		return ""
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", cred.Pid))
-	if err != nil { // another user's process: only its number can be compared
+	if err != nil { // the process belongs to another user, so compare only its PID
 		if int(cred.Pid) == pid {
 			return "/proc"
 		}
@@ -57,11 +57,11 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// RootsOf returns the main processes of a status, and reads their marks below root.
+// RootsOf returns the main processes that a status lists, for [proc.Roots.Owners]. It reads their marks below root.
 func RootsOf(st client.Status, root string) proc.Roots {
 	r := proc.Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
-		limits, _ := os.ReadFile(dir + "/limits") // without the files there is no mark
+		limits, _ := os.ReadFile(dir + "/limits") // without these files there is no mark
 		status, _ := os.ReadFile(dir + "/status")
 		return proc.ParseMark(limits, status)
 	}}
@@ -73,8 +73,8 @@ func RootsOf(st client.Status, root string) proc.Roots {
 	return r
 }
 
-// Read reads all processes below root. A process that ends meanwhile may be missing. If old is not nil, Read reuses it and
-// overwrites its content.
+// Read reads all processes below root. A process that ends during the call may be missing. If old is not nil, Read overwrites
+// this table instead of allocating a new one.
 func Read(root string, old Table) (Table, error) {
 	if old == nil {
 		old = make(Table)
@@ -86,8 +86,8 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Used returns the usage of each service. before is the table of the previous measurement, passed the time since then. Without
-// before, processor times are 0.
+// Used returns what each service uses, by name. before is the table of the previous measurement, and passed is the time since
+// then. If before is nil, the processor time is 0.
 func (t Table) Used(r proc.Roots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {

@@ -12,14 +12,14 @@ import (
 	"hinit/internal/redact"
 )
 
-// Process is a process in a tree. Depth is the number of its ancestors in the tree.
+// Process is a process in a tree. Depth is the number of its ancestors within the tree.
 type Process struct {
 	PID, Depth int
 	procstat.Stat
 }
 
-// Tree returns the processes for which belongs returns true, each after its parent. The main process comes first, whatever its
-// number.
+// Tree returns the processes for which belongs returns true. Each process comes after its parent. The process main and its
+// descendants come first, whatever its PID is.
 func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	children := make(map[int][]int)
 	var tops []int
@@ -50,13 +50,13 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// Command returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of known
-// shapes, and values of flags and variables whose names mean a secret. A process without a command line, such as a kernel thread,
-// is shown by its name.
+// Command returns the command line of a process below root, without secrets. Hidden are passwords in URLs, tokens of known
+// forms, and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a
+// kernel thread, Command returns its name in brackets.
 func Command(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
-		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" for a process that is gone
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" if the process is gone
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
 	return masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
@@ -85,11 +85,11 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// mostHead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as its
-// command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// mostHead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as
+// its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostHead = 2 << 20
 
-// ReadHead reads the first mostHead bytes of a file below /proc. Only an adversary makes such a file longer.
+// ReadHead reads at most the first mostHead bytes of a file below /proc. Only a hostile process makes such a file longer.
 func ReadHead(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package pty opens pseudoterminals and relays a terminal to one. So a command on the far side has its own terminal, and can't
-// type into the caller's. Relay owns three goroutines, which end when the far side is closed, or with the process.
+// Package pty opens pseudoterminals, and connects a terminal to one. So a command gets a terminal of its own, and can't type
+// into the caller's terminal. Relay owns three goroutines, which end when the command's side is closed, or with the process.
 package pty
 
 import (
@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open creates a pseudoterminal. The caller closes the far side after the command has got it.
+// Open creates a pseudoterminal. far is the side that becomes the terminal of a command; the caller closes it after the command
+// was started. near is the side that the caller reads and writes.
 func Open() (near, far *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -38,7 +39,7 @@ func Open() (near, far *os.File, err error) {
 	return near, os.NewFile(uintptr(other), name), nil
 }
 
-// Resize sets the size of the terminal on the far side.
+// Resize sets the size of a pseudoterminal, given its near side.
 func Resize(near *os.File, columns, rows uint16) {
 	raw, err := near.SyscallConn()
 	if err != nil {
@@ -49,8 +50,8 @@ func Resize(near *os.File, columns, rows uint16) {
 	})
 }
 
-// Raw switches a terminal to raw mode, so that it passes on every key, until restore is called. For a file that is no terminal it
-// returns an error.
+// Raw switches a terminal to raw mode, in which it passes on every key, until restore is called. If the file is not a terminal,
+// Raw returns an error.
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -63,10 +64,11 @@ func Raw(terminal *os.File) (restore func(), err error) {
 	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // later the terminal may be gone
+	// restore ignores errors, because the terminal may be gone by then.
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 }
 
-// Size returns the size of a terminal, 80 by 24 if it is unknown.
+// Size returns the size of a terminal, or 80 by 24 if it is unknown.
 func Size(terminal *os.File) (columns, rows uint16) {
 	w, err := unix.IoctlGetWinsize(int(terminal.Fd()), unix.TIOCGWINSZ)
 	if err != nil || w.Col == 0 || w.Row == 0 {
@@ -75,7 +77,8 @@ func Size(terminal *os.File) (columns, rows uint16) {
 	return w.Col, w.Row
 }
 
-// OnResize calls f with each new size of a terminal, in another goroutine, until stop is called.
+// OnResize calls f with the new size whenever the size of a terminal changes, until stop is called. f runs in another
+// goroutine.
 func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	resized, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(resized, syscall.SIGWINCH)
@@ -95,7 +98,7 @@ func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	}
 }
 
-// Relay copies between a terminal and the near side of a pseudoterminal until the far side is closed.
+// Relay copies between the terminal in and out and the near side of a pseudoterminal. It returns when the far side is closed.
 func Relay(in *os.File, out io.Writer, near *os.File) error {
 	restore, err := Raw(in)
 	if err != nil {
@@ -105,9 +108,9 @@ func Relay(in *os.File, out io.Writer, near *os.File) error {
 	columns, rows := Size(in)
 	Resize(near, columns, rows)
 	defer OnResize(in, func(columns, rows uint16) { Resize(near, columns, rows) })()
-	go func() { _, _ = io.Copy(near, in) }() // it ends with the process
+	go func() { _, _ = io.Copy(near, in) }() // ends with the process
 	_, err = io.Copy(out, near)
-	if errors.Is(err, unix.EIO) { // the far side is closed
+	if errors.Is(err, unix.EIO) { // the far side was closed
 		return nil
 	}
 	return err

@@ -1,7 +1,7 @@
 // Package version says which build of hinit is running.
 //
-// It reads what the go command stamped into the binary and nothing else: no linker flags and no generated file. It
-// promises that a build without a stamp says so instead of inventing a version. It owns no goroutines.
+// It uses only what the go command has stamped into the binary: no linker flags and no generated file. It promises that a build
+// without a stamp says so, instead of inventing a version. It owns no goroutine.
 package version
 
 import (
@@ -11,16 +11,16 @@ import (
 	"sync"
 )
 
-// Info describes a build. A field is empty when the build did not stamp it.
+// Info describes a build. A field is empty if the build was not stamped with it.
 type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash
 	Time     string `json:"time,omitempty"`     // time of the commit, RFC 3339
-	Modified bool   `json:"modified,omitempty"` // built from a tree with changes that were not committed
-	Go       string `json:"go"`                 // toolchain, such as go1.26.0
+	Modified bool   `json:"modified,omitempty"` // the build included changes that were not committed
+	Go       string `json:"go"`                 // version of Go, such as go1.26.0
 }
 
-// Get returns the version of the running binary. It is computed once. Any goroutine may call Get.
+// Get returns the version of the running binary, which is determined once. Any goroutine may call Get.
 func Get() Info { return get() }
 
 var get = sync.OnceValue(func() Info {
@@ -31,7 +31,7 @@ var get = sync.OnceValue(func() Info {
 	return fromBuild(build)
 })
 
-// devel is the version of a build without a version.
+// devel is the version of a build that was not stamped with a version.
 const devel = "devel"
 
 func fromBuild(build *debug.BuildInfo) Info {
@@ -52,8 +52,8 @@ func fromBuild(build *debug.BuildInfo) Info {
 	return info
 }
 
-// String returns the build on one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0", with
-// "unknown revision" when the build was not stamped.
+// String returns the build on one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0". If the build
+// was not stamped, it contains "unknown revision".
 func (i Info) String() string {
 	parts := []string{"unknown revision"}
 	if i.Revision != "" {

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/boot"
 )
 
-// joinDocker adds the agent's user to the group of the Docker socket, which means root on the host.
+// joinDocker adds the agent's user to the group of the Docker socket, which is equivalent to root on the host.
 func (a *agent) joinDocker(o Options, etc *db.DB) {
 	sockets := o.Sockets
 	if sockets == nil {
@@ -29,7 +29,7 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 // joinDRI adds the agent's user to the groups of the graphics devices.
 func (a *agent) joinDRI(o Options, etc *db.DB) {
 	dir := cmp.Or(o.DRI, boot.GraphicsDir)
-	entries, _ := os.ReadDir(dir) // without it there are none
+	entries, _ := os.ReadDir(dir) // without the directory there are no devices
 	for _, e := range entries {
 		if gid, ok := boot.DeviceGroup(e); ok && !slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid) {
 			a.join(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")
@@ -37,7 +37,8 @@ func (a *agent) joinDRI(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to the group with that gid, and creates the group if it is missing.
+// join adds the agent's user to the group gid, and creates the group as newName if it does not exist. In messages, kind and the
+// path what describe the device.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

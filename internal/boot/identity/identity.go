@@ -1,4 +1,4 @@
-// Package identity updates the agent's user in /etc, for the boot program. PID 1 asks for that if the container wants other ids,
+// Package identity updates the agent's user in /etc, in the boot program. PID 1 asks for this if the container wants other ids,
 // or if the agent must join a group. The package owns no goroutine.
 package identity
 
@@ -15,17 +15,18 @@ import (
 	"hinit/internal/boot"
 )
 
-// Options describe the agent's user. User and Env are required.
+// Options describes the agent's user and the container. User and Env are required.
 type Options struct {
-	User string // agent.user: a name, a uid, or "uid:gid"
+	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string   // directory that holds another etc, for tests; "" for the real one
-	Sockets []string // possible paths of the Docker socket; the first existing one counts; nil: the image's
-	DRI     string   // directory of the graphics devices; "": /dev/dri
+	Root    string   // directory in which etc is searched, for tests; "" for the real /etc
+	Sockets []string // possible paths of the Docker socket, of which the first existing one is used; nil for the image's
+	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }
 
-// Main updates the agent's user and writes a [boot.Identity] to out. It returns the exit code of the process.
+// Main updates the agent's user and writes the result, a [boot.Identity] as JSON, to out. It returns the exit code of the
+// process.
 func Main(user string, out io.Writer) int {
 	a, err := settle(Options{User: user, Env: os.LookupEnv})
 	result := boot.Identity{User: a.User, Lines: a.Lines}
@@ -42,16 +43,16 @@ func Main(user string, out io.Writer) int {
 type agent struct {
 	boot.Agent
 
-	remapped bool // the ids have changed since the start of this boot
+	remapped bool // the ids were changed in this boot
 }
 
-// settle gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to the
-// groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and
-// /etc/group. A second call changes nothing.
+// settle gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to
+// the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only
+// /etc/passwd and /etc/group. A second call changes nothing.
 //
-// If /etc can't be written, the result has the wanted ids all the same, and a line says so. An error means that the container
-// should not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks on
-// /etc and /dev only.
+// If /etc can't be written, the result has the wanted ids all the same, and a message says so. An error means that the
+// container must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle
+// blocks only on /etc and /dev.
 func settle(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {
@@ -82,7 +83,7 @@ func settle(o Options) (agent, error) {
 	return a, nil
 }
 
-// asked returns the id that the container asks for by one of two variables. An invalid id is reported and ignored.
+// asked returns the id that the container asks for in one of two variables. An invalid id causes a warning and is ignored.
 func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.RequestedID(func(name string) string { return boot.Value(o.Env, name) }, names)
 	if !ok && text != "" {
@@ -91,7 +92,7 @@ func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 	return id, ok
 }
 
-// remap changes the ids of the agent's user in memory.
+// remap changes the ids of the agent's user in a and in etc; Save writes them to /etc later.
 func (a *agent) remap(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {

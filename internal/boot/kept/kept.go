@@ -1,5 +1,5 @@
-// Package kept defines the format of the image's files for an empty data directory. Package keep writes them in the build of the
-// image, and the boot reads them. Since both use this package, they agree on the format. It starts no goroutine.
+// Package kept defines the format in which an image keeps files for an empty data directory (the seed). Package keep writes the
+// seed while the image is built, and the boot reads it. The package starts no goroutine.
 package kept
 
 import (
@@ -11,40 +11,40 @@ import (
 )
 
 const (
-	// Index is the suffix of a second file next to the seed, which has the names of the seed's files.
+	// Index is the suffix of the second file of a seed, which has the names and modes of the files in the seed.
 	Index = ".json"
-	// MaxRecord limits the size of the record of the steps in the data directory.
+	// MaxRecord limits the size of the file with the record of the boot steps, in bytes.
 	MaxRecord = 1 << 20
-	// Format is part of every comparison: a hinit with another format runs all steps.
+	// Format is the version of this format. A hinit with another format does not use the record, and runs all steps.
 	Format = 3
-	// LostAndFound is a directory in every new ext4.
+	// LostAndFound is a directory that every new ext4 file system has.
 	LostAndFound = "lost+found"
-	// APIKey is the name of the key in .env that the boot generates.
+	// APIKey is the name of the variable in .env whose value the boot generates.
 	APIKey = "API_SERVER_KEY"
 )
 
-// Step has the hashes of a step's inputs at its last success.
+// Step holds hashes of a step's inputs at its last success. If they have not changed, the step can be skipped.
 type Step struct {
-	Program string `json:"program"` // its command, and its inputs outside of the data directory and the agent's installation
-	Install string `json:"install"` // its inputs in the installation, or the number of the seal if they are unchanged since the build
-	Here    string `json:"here"`    // the exact part of both on this host
+	Program string `json:"program"` // its command, and inputs outside of the data directory and of the agent's installation
+	Install string `json:"install"` // inputs in the installation; or the number of the seal, if they are unchanged since the build
+	Here    string `json:"here"`    // the part of both that is valid only on this host
 	Env     string `json:"env"`
-	Volume  string `json:"volume"` // its inputs beneath the data directory, after it ran
+	Volume  string `json:"volume"` // inputs in the data directory, after the step ran
 }
 
-// Record is the content of the record of the steps.
+// Record is the content of the file that records the boot steps.
 type Record struct {
 	Format int             `json:"format"`
 	Steps  map[string]Step `json:"steps"`
 }
 
-// Home is the content of the second file next to the seed.
+// Home is the content of the second file of a seed, see Index.
 type Home struct {
 	Record
 	Files []File `json:"files"` // a directory comes before its files
 }
 
-// Read reads the second file next to a seed.
+// Read reads the second file of a seed.
 func Read(seed string) (h Home, err error) {
 	data, err := os.ReadFile(seed + Index)
 	if err == nil {
@@ -56,14 +56,14 @@ func Read(seed string) (h Home, err error) {
 	return h, err
 }
 
-// File is a file or directory of the seed.
+// File is a file or directory in a seed.
 type File struct {
 	Name string      `json:"name"`
 	Mode fs.FileMode `json:"mode"`
 	Size int         `json:"size,omitempty"`
 }
 
-// WithoutKey returns an .env without the key that the boot generates.
+// WithoutKey returns the content of an .env file without the key that the boot generates.
 func WithoutKey(data []byte) []byte {
 	var b strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -74,7 +74,7 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// KeyOf returns the value of the key in a line of an .env, and whether the line assigns it.
+// KeyOf returns the value of the generated key if a line of an .env file assigns it. mine reports whether it does.
 func KeyOf(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package lookup determines the agent's user for clients of PID 1. It changes nothing and owns no goroutine; PID 1 itself updates
-// the user at the boot.
+// Package lookup determines the agent's user for clients of PID 1. It changes nothing and owns no goroutine. PID 1 itself
+// updates the user at boot.
 package lookup
 
 import (
@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Agent determines the agent's user for the command line, without changing /etc. It blocks on /etc. For root it uses the ids that
-// the container's variables ask for, as [boot.Identity] does, because a read-only /etc still has the image's ids.
+// Agent determines the agent's user for commands of hinit, without changing /etc. It blocks on /etc. For root it uses the ids
+// that the container's variables ask for, as the boot does, because a read-only /etc still has the image's ids.
 func Agent(cfg *config.Config) (boot.Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {
@@ -24,15 +24,15 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 	return boot.NewAgent(user, err == nil), nil
 }
 
-// LogReader returns the identity for opening log files, for every program that shows them. The agent owns its log directory and
-// can put links there, so root reads it as the agent. plain says that the logs belong to a plain supervisor, and so to its own
-// user.
+// LogReader returns the identity with which programs must open log files to show them. The agent owns its log directory and can
+// put links there, so root must read the logs as the agent. plain says that the logs belong to a plain supervisor, and so to
+// this process's own user.
 func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || plain {
 		return fsutil.Self(), nil
 	}
 	cfg, err := config.Load(config.Options{Env: env})
-	if err != nil { // an invalid configuration must not hide the logs: without it the agent is the image's
+	if err != nil { // an invalid configuration must not hide the logs, so assume the image's agent
 		cfg, err = config.Load(config.Options{Text: []byte{}, Env: env})
 	}
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 // variableLetters are the characters allowed in a variable name that comes from a file name.
 const variableLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
-// maxEnvFile limits the size of a file of variables: an environment can hardly be larger (execve(2)).
+// maxEnvFile limits the size of an environment file, in bytes; an environment can hardly be larger (execve(2)).
 const maxEnvFile = 1 << 20
 
-// variablesOf returns the variables of a file. In a directory, such as a mounted Secret, each file is a variable with the name of
-// the file. Files whose names can't be variable names are left out.
+// variablesOf returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
+// is a variable with the name of the file. Files whose names can't be variable names are left out.
 func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		text, err := readEnvFile(path, judge)
@@ -47,13 +47,13 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 	return vars, nil
 }
 
-// oneVariable returns the variable whose value is a file, without the newlines at its end.
+// oneVariable returns a variable whose value is the content of a file, without newlines at the end.
 func oneVariable(name, path string, judge envJudge) ([]dotenv.Var, error) {
 	text, err := readEnvFile(path, judge)
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
-// readEnvFile reads a file of variables with the identity of this process. Root, or any user with judge.own, refuses a file that
+// readEnvFile reads an environment file with the identity of this process. As root, or with judge.own, it refuses a file that
 // another user can change: LD_PRELOAD in it would execute that user's code.
 func readEnvFile(path string, judge envJudge) (string, error) {
 	fd, doubt, err := trust.Open(filepath.Clean(path), judge.of())
@@ -72,10 +72,10 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge says which files of variables to refuse: see OwnFiles and NoLinks in [proc.Setup].
+// envJudge says which environment files to refuse: see OwnFiles and NoLinks in [proc.Setup].
 type envJudge struct{ own, noLinks bool }
 
-// of returns the check of package trust for this process's user.
+// of returns the check for package trust that applies to this process's user.
 func (j envJudge) of() trust.Judge {
 	switch uid := os.Geteuid(); {
 	case j.own || uid == 0:

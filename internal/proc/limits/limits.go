@@ -19,8 +19,8 @@ import (
 	"hinit/shim/identity"
 )
 
-// Main is the program behind [proc.LimitsName]: it sets the limits and executes the command. It returns only on failure, with the
-// exit code and the reason.
+// Main is the program behind [proc.LimitsName]: it applies the settings that argv lists, and then executes the command. It
+// returns only on failure, with the exit code and the reason.
 func Main(argv []string) (int, error) {
 	runtime.LockOSThread() // priorities are set on the thread that later executes the command
 	var limits []proc.Limit
@@ -47,7 +47,8 @@ func Main(argv []string) (int, error) {
 		return 126, err
 	}
 	for _, l := range limits {
-		// unix.Setrlimit also informs the Go runtime. Otherwise exec would restore the RLIMIT_NOFILE that the runtime saved.
+		// unix.Setrlimit also updates the limit in the Go runtime. Otherwise exec would restore the RLIMIT_NOFILE that the
+		// runtime saved.
 		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
 			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", proc.LimitName(l.Resource), proc.LimitText(l.Hard), err)
 		}
@@ -57,7 +58,7 @@ func Main(argv []string) (int, error) {
 			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
 		}
 	}
-	path, err := proc.LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless that took too long
+	path, err := proc.LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless its search took too long
 	if err == nil {
 		err = syscall.Exec(path, argv[i+2:], env)
 	}
@@ -65,12 +66,12 @@ func Main(argv []string) (int, error) {
 	return e.ShellCode(), e
 }
 
-// apply carries out one word on the calling thread, which executes the command later.
+// apply applies one word of the command line to the calling thread, which later executes the command.
 func (p *pending) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error
 	switch name + "=" {
-	case "=": // internal/entry has carried it out
+	case "=": // internal/entry has already carried out this word
 	case proc.WordNice:
 		var n int
 		if n, err = strconv.Atoi(value); err == nil {
@@ -96,7 +97,7 @@ func (p *pending) apply(word string) error {
 			unix.Umask(int(mask))
 		}
 	case proc.WordGroup:
-		_ = os.Remove(value) // the group is made again below, so that its counters start at 0
+		_ = os.Remove(value) // the group is created again below, so that its counters start at 0
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}
@@ -130,14 +131,15 @@ func (p *pending) apply(word string) error {
 	return nil
 }
 
-// pending collects the settings that are applied after all words are read.
+// pending collects the settings that can be applied only after all words have been read.
 type pending struct {
 	files, keep []string
 	judge       envJudge
 	noNewPrivs  bool
 }
 
-// become changes the user of this thread for good. words are the uid, the gid and the supplementary groups, separated by colons.
+// become changes the user of this thread for good. words holds the uid, the gid and the supplementary groups, separated by
+// colons.
 func become(words string) error {
 	var ids []uint32
 	for word := range strings.SplitSeq(words, ":") {
@@ -153,8 +155,8 @@ func become(words string) error {
 	return identity.Become(account.User{UID: ids[0], GID: ids[1], Groups: ids[2:]})
 }
 
-// bind makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). A later change of
-// the user would undo that.
+// bind makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). bind must come
+// after the change of the user, which clears this setting.
 func bind(parent string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return err
@@ -165,7 +167,7 @@ func bind(parent string) error {
 	return nil
 }
 
-// environ adds the variables from p's files to env. Variables in p.keep and the tag of the run don't change.
+// environ adds the variables from the files in p to env. It does not change the variables in p.keep and the tag of the run.
 func environ(env []string, p *pending) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)

@@ -15,19 +15,19 @@ import (
 // The exit codes of s6's tools.
 const (
 	exitDone     = 0
-	exitNo       = 1 // a negative answer
+	exitNo       = 1 // the answer to the question is no
 	exitTimeout  = 99
 	exitUsage    = 100
-	exitNotAlive = 102 // s6-svc: there is no supervisor
+	exitNotAlive = 102 // s6-svc: no supervisor is listening
 	exitSystem   = 111 // a system call failed
 	exitNoExec   = 126
 	exitNotFound = 127
 )
 
-// Call is one call of an applet.
+// Call is one call of an applet (one of the tools in this package).
 type Call struct {
-	Name     string   // the name in argv[0], for its messages
-	Args     []string // the words after the name; for a tool, after its options
+	Name     string   // the name from argv[0], for messages
+	Args     []string // the words after the name; while a tool runs, only the words after its options
 	Env      []string
 	In       *os.File
 	Out, Err io.Writer
@@ -42,7 +42,7 @@ func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+t
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
 
 func (c *Call) die(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // the error doesn't matter: the text has no reader
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error doesn't matter: stderr then has no reader
 	return code
 }
 
@@ -53,12 +53,12 @@ func (c *Call) print(line string) int {
 	return exitDone
 }
 
-// strerror returns the reason in an error as C programs print it: capitalized and without the path.
+// strerror returns the reason of an error as C programs print it: capitalized and without the path.
 func strerror(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
-		if errno == syscall.EBUSY { // Go's text differs from the C library's
+		if errno == syscall.EBUSY { // Go's text for this error differs from the C library's
 			return "Device or resource busy"
 		}
 		text := errno.Error()
@@ -73,9 +73,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files without a magic number.
-// After a failure it returns the exit code. Its error message names the tool who, because in a chain of tools this is the last
-// one.
+// become replaces this process by a program that it finds in PATH. It works like execvp(3), but does not use a shell for files
+// without a magic number. If it fails, it returns the exit code. The error message names the tool who: in a chain of tools,
+// s6's last tool would report the error.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

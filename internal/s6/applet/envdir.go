@@ -20,8 +20,9 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. If the container has no PATH, the program gets the caller's PATH. If
-// S6_KEEP_ENV is a number other than 0, the program gets the caller's environment. For root, rootEnv reduces the environment.
+// withContenv runs a program in the container's environment. If the container has no PATH, the program gets the caller's PATH.
+// If S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, rootEnv
+// removes unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.become(c.Name, c.Args, c.Env)
@@ -40,8 +41,9 @@ func withContenv(c *Call, _ []option) int {
 	return c.become(c.Name, c.Args, env)
 }
 
-// rootEnv returns the variables of env that are safe for root. These are PATH without directories that other users can write, and
-// the variables that don't lead into the data volume. HERMES_ variables stay, because scripts need them to find the volume.
+// rootEnv returns the variables of env that are safe for root. From PATH it removes directories that other users can write to.
+// It removes variables that lead into the data volume, except those whose name begins with HERMES_: scripts need them to find
+// the volume.
 func rootEnv(env []string) []string {
 	volume := proc.Getenv(env, "HERMES_HOME")
 	if !filepath.IsAbs(volume) {
@@ -77,7 +79,7 @@ func envdir(c *Call, options []option) int {
 			rules.asIs = true
 		case 'f':
 			rules.whole = true
-		case 'L': // here values may have any length
+		case 'L': // hinit's version has no limit on the length of values
 		case 'c':
 			if len(o.value) != 1 {
 				return wrongUsage
@@ -93,24 +95,26 @@ func envdir(c *Call, options []option) int {
 }
 
 type envDirRules struct {
-	whole bool // use the whole file and not only its first line
-	asIs  bool // keep blanks at the end of a line, and the newline at the end of a whole file
-	null  byte // replacement for a NUL byte
+	whole bool // use the whole file, not only its first line
+	asIs  bool // keep blanks at the end of a line, and a newline at the end of a whole file
+	null  byte // replaces each NUL byte
 }
 
 const (
-	// maxEnvValue is the longest value of a program's variable (MAX_ARG_STRLEN, see execve(2)).
+	// maxEnvValue is the length of the longest variable that a program can get (MAX_ARG_STRLEN, see execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits that no environment of a program reaches.
+	// Limits for one directory, which no real environment reaches: bytes of all values, and number of files.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env with changes from the files of a directory. An empty file removes its variable. Names with a leading dot
-// or a "=" are left out. After an error the result is env without changes.
+// readEnvDir returns env with changes from the files in a directory: each file sets the variable with its name. An empty file
+// removes the variable. Files whose name begins with a dot or contains "=" are ignored. After an error the result is env
+// without changes.
 //
-// It reads only regular files and the null device, without blocking. Root follows only links in directories that only root can
-// write, also on the way to the directory. Otherwise the agent could make root read any file and pass its content on.
+// It reads only regular files and the null device, without blocking. Root follows links only in directories to which only root
+// can write, and this is also true on the way to dir. Otherwise the agent could make root read any file and pass its content
+// on.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {
@@ -160,7 +164,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads a file. Without whole it reads only as much as the first line needs.
+// readEnvFile reads one file. With whole, the file must fit into a variable; otherwise only the first line must.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {
@@ -176,7 +180,7 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
 		return nil, errors.New("not a regular file")
 	}
-	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could expose a file just like a symbolic link
+	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could expose another file, just like a symbolic link
 		return nil, errOtherNames
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))

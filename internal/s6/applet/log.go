@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// partialTime is the time that s6-log waits for the end of a line after a signal to end.
+	// partialTime is how long s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, so its writer blocks.
+	// mostPending limits how many bytes wait for a directory to which writing fails. At this limit s6-log stops reading, so the
+	// program that writes to it blocks.
 	mostPending = 4 << 20
 )
 
@@ -25,16 +26,17 @@ type logger struct {
 	c        *Call
 	steps    []scriptStep
 	dirs     []*logDir
-	limit    int // length at which lines are split, 0: never
+	limit    int // length at which lines are split; 0 for never
 	verbose  int
 	protect  bool // TERM doesn't end s6-log
-	blocking bool // read nothing while output waits
+	blocking bool // -b: read no input while output is waiting
 
-	partial []byte // the incomplete line
-	out     []byte // output for stdout
-	outGone bool   // stdout has no reader any more
-	local   []byte
-	label   []byte
+	partial []byte // the beginning of a line that is not complete yet
+	out     []byte // output waiting for stdout
+	outGone bool   // the reader of stdout has closed it
+	// The time stamps of the current input, in local time and as a TAI64N label.
+	local []byte
+	label []byte
 }
 
 func logMain(c *Call, options []option) int {
@@ -78,7 +80,7 @@ func logMain(c *Call, options []option) int {
 	return l.run(wake)
 }
 
-// applyOptions applies the options. It returns the descriptor on which to report readiness, or -1.
+// applyOptions applies the options of the command line. notify is the descriptor on which to report readiness, or -1.
 func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
@@ -110,7 +112,8 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	return notify, true
 }
 
-// isInherited reports whether a descriptor came from the parent. The Go runtime's own descriptors are close-on-exec.
+// isInherited reports whether a descriptor was inherited from the parent process. The Go runtime's own descriptors are
+// close-on-exec.
 func isInherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
@@ -123,7 +126,7 @@ func signalPipe() (int, error) {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 16)
-	// SIGPIPE too: a write to a closed stdout then fails instead of ending the process.
+	// SIGPIPE is included so that a write to a closed stdout fails, instead of ending this process.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
 	go func() {
 		for s := range signals {
@@ -135,7 +138,7 @@ func signalPipe() (int, error) {
 	return p[0], nil
 }
 
-// run reads until the end of the input or a signal, and completes the files.
+// run reads lines until the end of the input or a signal, and then completes the log files.
 func (l *logger) run(wake int) int {
 	stdin := int(l.c.In.Fd())
 	buf := make([]byte, 1<<16)
@@ -172,7 +175,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partial) == 0 {
-			break // everything from before the signal has been read
+			break // everything that was written before the signal has been read
 		}
 	}
 	return l.finishAll()
@@ -187,7 +190,8 @@ func (l *logger) mayRead() bool {
 	return true
 }
 
-// patience returns the time to wait for input, in milliseconds: until the next try of a directory, or until the end.
+// patience returns how long to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must
+// end. -1 means without limit.
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {
@@ -209,7 +213,7 @@ func (l *logger) patience(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// signalled handles pending signals and reports whether s6-log must end.
+// signalled handles the signals that have arrived. end reports whether s6-log must end.
 func (l *logger) signalled(wake int, now time.Time) (end bool) {
 	var came [64]byte
 	n, _ := unix.Read(wake, came[:]) // an error means no signal
@@ -249,8 +253,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine cuts a line that is longer than the limit. It keeps a line of exactly the limit, because the end of the line may
-// come next.
+// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly that length is kept, because its end
+// may come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -282,7 +286,8 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // the error doesn't matter: stderr has no reader
+				// An error doesn't matter: stderr then has no reader.
+				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
 				s.to.add(stamp, line)
 			}
@@ -307,7 +312,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes pending output, files first, because the reader of stdout may be slow.
+// flush writes the pending output. Files come first, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
@@ -321,7 +326,7 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// finishAll writes everything, including an incomplete line, and completes the files.
+// finishAll writes all pending output and the incomplete line, and marks the log files as complete.
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partial) > 0 {

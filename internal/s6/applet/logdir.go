@@ -14,30 +14,32 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// The modes of a log file in use and of a complete one. The owner's x bit marks a complete file.
+// The modes of a log file: liveMode while it is written, finalMode when it is complete. The owner's x bit marks a complete
+// file.
 const (
 	finalMode = 0o744
 	liveMode  = 0o644
 )
 
-// logDir is a directory of s6-log: current, archives named by the time of their rotation, and a lock. logDir follows no symbolic
-// link in the directory.
+// logDir is a log directory of s6-log. It has the file current, archives (rotated files) named by the time of their rotation,
+// and a lock file. logDir follows no symbolic links in this directory.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
-	dir     int // descriptors
+	dir     int // descriptor of the directory; lock and current are descriptors too
 	lock    int
-	current int    // -1 while it can't be opened
-	size    uint64 // size of current, including pending
+	current int    // -1 while the file can't be opened
+	size    uint64 // size of current, including pending output
 
-	pending []byte    // output that is not written yet
-	starts  []int     // offsets of the lines in pending that begin a new file
-	retryAt time.Time // earliest next try; zero: now
+	pending []byte    // output that has not been written yet
+	starts  []int     // offsets in pending at which a new file begins
+	retryAt time.Time // do not try again before this time; zero for now
 }
 
-// openLogDir opens and locks a directory; it creates a missing last component. For root see [fsutil.OpenForRoot]. others lists
-// the directories that this process has open already, because its own lock does not prevent a second opening. The result what
-// says which action failed, in the words of s6.
+// openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. As root
+// it is careful with links, see [fsutil.OpenForRoot]. others lists the directories that this process has already opened,
+// because its own lock does not prevent a second opening. After an error, what says which action has failed, in the words of
+// s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -54,7 +56,8 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// The file for the state of processors. This s6-log has no processors, but a new directory has the file.
+	// s6-log keeps the state of its processors (programs that filter archives) in the file state. hinit's version has no
+	// processors, but creates the file in a new directory.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
 			_ = unix.Close(fd) // the file must only exist
@@ -70,7 +73,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	return l, "", nil
 }
 
-// makeLogDir creates the last component of path if it is missing.
+// makeLogDir creates the last component of path as a directory, if it is missing.
 func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
@@ -97,7 +100,7 @@ func openForRoot(path string) (int, error) {
 	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-// othersCanCreate reports whether this process is root and other users can create names in the directory.
+// othersCanCreate reports whether this process is root, and other users can create files in the directory.
 func othersCanCreate(dir int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -113,8 +116,8 @@ func (l *logDir) same(other *logDir) bool {
 	return unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes the lock that s6 takes, which belongs to the process, and another lock, which excludes a second opening in the
-// same process.
+// lockFile takes two locks: the lock that s6 takes, which belongs to the process, and a second lock, which belongs to the open
+// file. Only the second one prevents that the same process opens the directory twice.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -131,7 +134,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens current. It continues a complete file. It archives an incomplete file with a suffix that marks it.
+// begin opens the file current. If the old file is complete, it continues it. If the old file is incomplete, because s6-log did
+// not end properly, it archives it with the suffix ".u".
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -146,15 +150,15 @@ func (l *logDir) begin(now time.Time) error {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // closed: the check failed
+		_ = unix.Close(fd) // err already says why the file can't be used
 		return err
 	}
 	l.current = fd
 	return nil
 }
 
-// refuseLinks refuses a file with other hard links, if this process is root in another user's directory: the file may belong
-// elsewhere.
+// refuseLinks refuses a file with several hard links, if this process is root and other users can create files in the
+// directory. Such a file may really belong elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {
@@ -175,7 +179,8 @@ func (l *logDir) finished() bool {
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the label of now, or to the next free nanosecond, and removes archives beyond the limits.
+// archive renames current to the TAI64N label of now. If this name is taken, it uses the next free nanosecond. Then it removes
+// the archives that exceed the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
 		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
@@ -191,7 +196,7 @@ func (l *logDir) archive(now time.Time, suffix string) error {
 	return unix.EEXIST
 }
 
-// removeOldest removes the oldest archives until no limit is exceeded.
+// removeOldest removes the oldest archives until the limits are kept.
 func (l *logDir) removeOldest() {
 	names, err := l.archives()
 	if err != nil {
@@ -235,7 +240,7 @@ func isArchive(name string) bool {
 	return ok && label64 && rest == ""
 }
 
-// add adds a line with a newline to pending, and marks where a file is full.
+// add adds a line to the pending output, and starts a new file if the current one is full.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.startNewFile()
@@ -244,14 +249,15 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// startNewFile marks the end of pending as the beginning of the next file, unless the present file would be empty.
+// startNewFile notes that a new file begins at the end of the pending output, unless the current file would be empty.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0
 	}
 }
 
-// flush writes pending output and rotates. After an error it tries again after the script's delay. Until then it loses nothing.
+// flush writes the pending output and rotates files. After an error it keeps the output, and tries again after the delay that
+// the script gives (rules.retry).
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -298,7 +304,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate completes current and archives it. It opens no new file.
+// rotate marks current as complete and archives it. It does not open a new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err
@@ -321,7 +327,7 @@ func (l *logDir) complete() error {
 	return nil
 }
 
-// end writes pending output and completes current. It returns false if lines are lost.
+// end writes the pending output and marks current as complete. It returns false if lines are lost.
 func (l *logDir) end(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)

@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// lineLimit is the default of -l, the length at which lines are split.
+	// lineLimit is the default of option -l, the length at which lines are split. leastLineLimit is the smallest value of -l.
 	lineLimit      = 8192
 	leastLineLimit = 48
-	// leastSize is the smallest size of a log file before its rotation.
+	// leastSize is the smallest size at which a log file is rotated.
 	leastSize = 4096
 )
 
-// scriptStep is one step of a logging script: a selection, or an action on the selected lines.
+// scriptStep is one step of a logging script: it selects lines, or does something with the selected lines.
 type scriptStep struct {
-	do    byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
+	do    byte // '+' '-' 'f': select lines; '1' '2': print them; '/': write them to a directory
 	match *regexp.Regexp
 	stamp stampKind
-	label string // written before the line, after the time stamp
+	label string // text before the line, after the time stamp
 	dir   dirRules
-	to    *logDir // the open directory
+	to    *logDir // the directory after it was opened
 }
 
 type stampKind struct{ tai64n, local bool }
@@ -29,13 +29,14 @@ type stampKind struct{ tai64n, local bool }
 type dirRules struct {
 	path      string
 	archives  uint64 // number of archives to keep
-	size      uint64 // size at which a file is rotated, less the tolerance
+	size      uint64 // a file is rotated when it is larger than size minus tolerance
 	tolerance uint64
-	total     uint64 // size of all archives together; 0: no limit
-	retry     uint64 // milliseconds between two tries after an error
+	total     uint64 // limit of the size of all archives together; 0 for no limit
+	retry     uint64 // milliseconds until another attempt after an error
 }
 
-// parseScript parses a logging script. wrong is s6-log's message about the first invalid directive.
+// parseScript parses a logging script. If the script is invalid, wrong is the message of s6-log about the first invalid
+// directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
@@ -91,7 +92,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// stepsWithoutAction returns the number of steps at the end of a script without a later action.
+// stepsWithoutAction returns how many steps at the end of a script have no effect, because no action follows them.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
@@ -100,7 +101,7 @@ func stepsWithoutAction(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// parseDirective parses a directive with a number. It applies to the later directories.
+// parseDirective parses a directive with a number. Directives apply to all directories that come later in the script.
 func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -9,7 +9,7 @@ import (
 	"hinit/client"
 )
 
-// Supervisor is the part of PID 1 that the applets use. [dial.Client] implements it.
+// Supervisor is the part of PID 1's API that the tools use. [dial.Client] implements it.
 type Supervisor interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
@@ -17,10 +17,11 @@ type Supervisor interface {
 	SlotScan(ctx context.Context, flags string) error
 }
 
-// errNotListening is the error for a directory that is no slot, and for every directory if there is no init.
+// errNotListening is the error for a directory that is not supervised. If there is no init, this is so for every directory.
 var errNotListening = errors.New("supervisor not listening")
 
-// connect connects to PID 1 and returns the path for the request: absolute and lexically clean. It resolves no links.
+// connect connects to PID 1. It also returns the path to use in requests: absolute and lexically clean, but with links
+// unresolved.
 func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
@@ -41,7 +42,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, s6Error(dir, err)
 }
 
-// s6Error converts the error about a missing slot or init to the error that s6 reports.
+// s6Error converts an error of PID 1 about the directory dir to the error that s6 would report.
 func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:
@@ -57,7 +58,7 @@ func s6Error(dir string, err error) error {
 	return reasonOf(err)
 }
 
-// reasonOf returns the error text of PID 1, without the request.
+// reasonOf returns the message of PID 1 alone, without the request that failed.
 func reasonOf(err error) error {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return errors.New(said.Message)
@@ -65,7 +66,7 @@ func reasonOf(err error) error {
 	return err
 }
 
-// kindOf returns the kind of an error of PID 1.
+// kindOf returns the kind of an error that PID 1 has returned, "" for other errors.
 func kindOf(err error) client.Kind {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Kind

@@ -11,8 +11,8 @@ import (
 	"hinit/shim/identity"
 )
 
-// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. It keeps the environment, including HOME and
-// USER. Its messages are the messages of s6-envuidgid and s6-applyuidgid, which s6 combines.
+// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. It does not change the environment, not
+// even HOME and USER. Its messages are the same as in s6, where this tool is a combination of s6-envuidgid and s6-applyuidgid.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.Root, who)
@@ -26,7 +26,7 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// execve(2) ends all other threads, and the program gets the identity of the calling thread; see package identity.
+	// The program gets the identity of the thread that calls execve(2), which ends all other threads; see package identity.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {

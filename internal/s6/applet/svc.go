@@ -11,7 +11,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. When it returns, PID 1 has received them; with -w it also waits for their effect.
+// svc sends commands to services. It returns when PID 1 has received them; with -w it also waits for their effect.
 func svc(c *Call, options []option) int {
 	var letters []byte
 	var until byte
@@ -39,9 +39,9 @@ func svc(c *Call, options []option) int {
 			letters = append(letters, o.letter)
 		}
 	}
-	ctx := context.Background() // no handler: a signal ends the tool like any program
+	ctx := context.Background() // no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
-	// record the present runs first, so that an end before the wait counts too
+	// Record the current runs first, so that a run that ends before the wait begins counts too.
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -71,7 +71,7 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// waitable returns the state to wait for. Only services that announce readiness can wait for readiness.
+// waitable returns the state to wait for. If a service can't report readiness, it waits for up instead of ready, like s6.
 func (c *Call) waitable(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
@@ -90,14 +90,14 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // only check that the directory exists
+	if letters == "" { // only check that the directory is supervised
 		_, err := init.Slot(ctx, path)
 		return s6Error(dir, err)
 	}
 	return s6Error(dir, init.SlotControl(ctx, path, letters))
 }
 
-// svscanctl sends commands to the scanner. When it returns, a scan is complete.
+// svscanctl sends commands to the scanner. A scan that was requested is complete when svscanctl returns.
 func svscanctl(c *Call, options []option) int {
 	var letters []byte
 	for _, o := range options {
@@ -118,7 +118,7 @@ func (c *Call) scan(dir, letters string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".s6-svscan")); err != nil {
-		return errNotListening // a directory without a scanner
+		return errNotListening // no scanner works in this directory
 	}
 	init, err := c.Dial()
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *Call) scan(dir, letters string) error {
 	return s6Error(dir, init.SlotScan(context.Background(), letters))
 }
 
-// svcLetter returns the letter for a signal to the main process. ok is false if no letter exists.
+// svcLetter returns the letter of s6-svc that sends a signal to the main process. ok is false if there is no such letter.
 func svcLetter(number int) (letter byte, ok bool) {
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {

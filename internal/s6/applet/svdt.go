@@ -7,8 +7,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svdt prints when and how the runs of a service ended, oldest first: -n limits their number, -s prints signals by number.
-// Gateways have no tally; see "hinit events".
+// svdt prints when and how the runs of a service have ended, the oldest first. Option -n limits the number of lines, and -s
+// prints signals as numbers. There is no such record for gateways; use "hinit events" for them.
 func svdt(c *Call, options []option) int {
 	most, names := formats.MaxTally, true
 	for _, o := range options {
@@ -41,12 +41,13 @@ func svdt(c *Call, options []option) int {
 	return exitDone
 }
 
-// readTally reads a file that users other than root may have created. It never blocks and follows no link out of the directory.
+// readTally reads a file that users other than root may have created. So it never blocks, and does not follow a link that
+// leaves the directory.
 func readTally(dir string) ([]byte, error) {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // no error matters: it is only read
+	defer d.Close() // closing a file that was only read can't fail
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

@@ -10,7 +10,7 @@ import (
 	"hinit/client"
 )
 
-// shortFields are the fields with a one-letter option.
+// shortFields maps the one-letter options to the names of fields.
 var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
@@ -45,13 +45,13 @@ func svstat(c *Call, options []option) int {
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
-// svok tells by its exit code whether a directory is supervised.
+// svok reports by its exit code whether a directory is supervised.
 func svok(c *Call, _ []option) int {
 	_, code := c.slotOfArgs()
 	return code
 }
 
-// slotOfArgs returns the slot of the directory in the arguments. code is exitNo if the directory is not supervised.
+// slotOfArgs returns the slot (service directory) that the arguments name. code is exitNo if it is not supervised.
 func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {

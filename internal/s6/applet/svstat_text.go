@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statusLine returns the line that s6-svstat prints, without a newline. With numbers, signals are printed as numbers.
+// statusLine returns the line that s6-svstat prints, without a newline. If numbers is true, signals are printed as numbers.
 //
-// The line never has the process group, which s6 prints since 2.13, because older callers search for "(pid N)". "down (not
-// started yet) " ends in a space, as since 2.13.2.
+// The line does not contain the process group, which s6 prints since version 2.13, because older callers search for "(pid N)".
+// The text "down (not started yet) " ends with a space, as in s6 since version 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
 	other := "up"
@@ -61,7 +61,7 @@ func readySince(s client.Slot) time.Time {
 
 func ended(s client.Slot) bool { return !s.Up && s.Started }
 
-// wholeSeconds returns the seconds between two times, at least 0 even if the clock was set back.
+// wholeSeconds returns the number of whole seconds between two times. It is never negative, even if the clock was set back.
 func wholeSeconds(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
@@ -107,8 +107,8 @@ func statusFields(s client.Slot, names []string, now time.Time) string {
 	return strings.Join(values, " ")
 }
 
-// signalName returns the name of a signal as s6 prints it, or "SIG" and the number if it has none. Signal 6 is always SIGABRT;
-// newer versions of s6 print SIGIOT.
+// signalName returns the name of a signal as s6 prints it, or "SIG" and its number if it has no name. Signal 6 is always
+// SIGABRT, although newer versions of s6 print SIGIOT.
 func signalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }

@@ -29,16 +29,17 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services, or one of them, are in a state, and returns the exit code. before has the runs from before
-// the command, so that restarts and ends before the wait count. Without before only later changes count.
+// waitFor waits until all services, or any of them, are in the state until, and returns the exit code of the tool. before holds
+// the run of each service from before the command, so that a restart or an end before the wait counts too. If before is nil,
+// only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
-	ctx, cancel := context.WithCancel(context.Background()) // no handler: a signal ends the tool like any program
+	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program
 	defer cancel()
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	for _, dir := range dirs { // like s6, begin to watch all services before the first wait
+	for _, dir := range dirs { // like s6, check all services before the first wait
 		if _, err := c.slot(ctx, dir); err != nil {
 			return c.notWaitable(ctx, dir, err)
 		}
@@ -47,7 +48,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	// has room for all results, because this function may return before it has read all of them
+	// The channel has room for all results, because this function may return before it has read all of them.
 	results := make(chan result, len(dirs))
 	for _, dir := range dirs {
 		goal := string(until)
@@ -85,7 +86,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 	return c.fatal(exitSystem, "unable to subscribe to events for "+dir+": "+strerror(err))
 }
 
-// waitOne waits for one service. A removed service counts as ended.
+// waitOne waits until one service is in the state until. A service that has been removed counts as down.
 func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tool is one applet, with the options and words that it accepts.
+// tool is one of the tools, with the options and words that it accepts.
 type tool struct {
-	plain  string // letters of its options without a value
-	valued string // letters of its options with a value
-	words  int    // number of words that the tool needs after the options
+	plain  string // letters of the options without a value
+	valued string // letters of the options with a value
+	words  int    // minimum number of words after the options
 	usage  string
 	run    func(c *Call, options []option) int
 }
@@ -32,17 +32,17 @@ var tools = map[string]tool{
 	"with-contenv":   {"", "", 1, "prog...", withContenv},
 }
 
-// Find returns the applet for the last component of argv[0]. run returns the exit code, or replaces the process.
+// Find returns the tool that argv0 names with its last component. run returns the exit code, or replaces the process.
 func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
 	return name, t.main, ok
 }
 
-// Names returns the names of all applets to install.
+// Names returns the names of all tools, under which the program must be installed.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is the result of a tool if the value of an option is invalid.
+// wrongUsage is what a tool returns if the value of an option is invalid.
 const wrongUsage = -1
 
 func (t tool) main(c *Call) int {
@@ -64,8 +64,9 @@ type option struct {
 	value  string
 }
 
-// split parses options like s6's tools. Letters may be joined. A value may be joined to its letter or be the next word. "--" or
-// the first other word ends the options. It returns false for an unknown letter or a missing value.
+// split parses the options as the tools of s6 do. Several letters can be joined after one "-". A value can be joined to its
+// letter, or be the next word. The options end at "--" or at the first word that is not an option. The result is false if a
+// letter is unknown or a value is missing.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

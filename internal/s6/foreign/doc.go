@@ -1,14 +1,16 @@
-// Package foreign supervises services whose directories other programs made, by the rules of s6.
+// Package foreign supervises services whose service directories were made by other programs. It follows the rules of s6.
 //
-// A [Service] is such a directory, with its logger if it has one. The package reads the files again before each start.
+// A [Service] is such a directory, together with its logger if it has one. Before each start, the package reads the files
+// again.
 //
 // # Promises
 //
-//   - A program runs as root only if its directory and its files belong to root and only root can write them. The check uses the
-//     descriptor from which the program then runs. All other programs run as the agent's user.
-//   - The pipe between a service and its logger stays open across restarts of either. The logger of a removed service reads all input to
-//     the end.
-//   - A broken directory is reported, appears in the status, and affects no other directory. After a change it is tried again.
+//   - A program runs as root only if its directory and all files in it belong to root, and only root can write to them. The
+//     program then runs from the same descriptor that was checked. All other programs run as the agent's user.
+//   - The pipe between a service and its logger stays open when either of them restarts. When a service is removed, its logger
+//     reads all input to the end.
+//   - If a directory is not in order, this is reported and appears in the status. It affects no other directory. After a
+//     change, hinit tries the directory again.
 //
-// The package starts no goroutine: a Service belongs to the goroutine of its scanner, see package scandir.
+// The package starts no goroutine. Each Service is used only by the goroutine of its scanner, see package scandir.
 package foreign

@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	// Limits of a service directory that is run as root: the number of its files, and their depth.
+	// Limits for a service directory that is run as root: number of files, and depth of its subdirectories.
 	mostFiles = 4096
 	deepest   = 16
 )
 
-// skipsCheck reports whether the check leaves out a file in a service directory: a file of s6 itself, or the logger's directory, which
-// has a separate check.
+// skipsCheck reports whether the ownership check ignores a file in a service directory. These are the files that s6 itself
+// makes, and the logger's directory, which is checked separately.
 func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers returns a file of a service directory that users other than root may have written, or "". It checks every file,
-// because programs also read env and data. owned reports whether the directory itself belongs to root.
+// writtenByOthers checks whether users other than root may have written anything in a service directory. The result what
+// describes the first such file, "" if there is none. All files are checked, because programs also read files in env and data.
+// owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -39,7 +40,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	run, err := d.Lstat(formats.RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "it has no run", false // a directory without run has no program
+		return "it has no run", false // without a run file there is no program that could run as root
 	case err != nil:
 		return err.Error(), true
 	case !run.Mode().IsRegular():
@@ -55,7 +56,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	}
 	entries, more, err := d.ReadSome(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has removed the file meanwhile
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has just removed the file
 		return ""
 	case err != nil:
 		return err.Error()
@@ -87,7 +88,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable returns how users other than root can change a file, or "".
+// writable says why users other than root can change a file, "" if they can't.
 func writable(info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -17,55 +17,58 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // time for a logger without a service to end by itself
-	loggerPoll = 100 * time.Millisecond // between two checks whether the logger has ended
+	loggerTime = 5 * time.Second        // how long a logger without a service may take to end by itself
+	loggerPoll = 100 * time.Millisecond // interval of the checks whether such a logger has ended
 )
 
-// Supervisor is the part of PID 1 that a Service uses.
+// Supervisor is the part of PID 1 that a Service needs.
 type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns the user, environment and directory of a service: as root, without anything from the agent, or as the
-	// agent.
+	// Identity returns a Spec with the user, environment and directory for a service. If root is true, the service runs as
+	// root, and nothing in the Spec comes from the agent; otherwise it runs as the agent.
 	Identity(root bool) proc.Spec
 	Say(format string, args ...any)
 }
 
-// Scanner is the part of the scanner that a Service uses.
+// Scanner is the part of a scandir.Scanner that a Service needs.
 type Scanner interface {
 	Supervisor
-	// Publish shows readers the present state.
+	// Publish makes the current state visible to readers.
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check all directories after a while.
+	// LookIn makes the scanner check all directories after the time d.
 	LookIn(d time.Duration)
-	// Agent returns a context that ends with the scanner, and the agent's user.
+	// Agent returns the scanner's context, which ends with the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service whose directory another program made, with its logger. The fields without a tag pass through re-execution.
+// Service is a service whose directory was made by another program, with its logger. Fields without a reexec tag are also
+// handed over at re-execution.
 type Service struct {
-	Name    string
-	Main    Place  `reexec:"Service"`
-	Logs    *Place `reexec:"Logger"` // the logger, nil for none
+	Name string
+	// Main is the directory of the service itself.
+	Main Place  `reexec:"Service"`
+	Logs *Place `reexec:"Logger"` // the directory of the logger; nil for none
+	// Read and Write are the ends of the pipe from the service to its logger. They are open while the logger exists.
 	Read    *os.File
-	Write   *os.File // the pipe from the service to the logger; open while the logger exists
-	Leaving bool     // the directory is gone, and the service is ending
-	Left    bool     `reexec:"-"` // after Leaving: the supervisor has forgotten the service
-	// LoggerEnds is the time at which a logger without a service is removed. Zero means that no such logger exists.
+	Write   *os.File
+	Leaving bool // the directory was removed, and the service is ending
+	Left    bool `reexec:"-"` // the service of a removed directory has ended, and the supervisor has forgotten it
+	// LoggerEnds is when a logger that has lost its service is removed at the latest. Zero means that there is no such logger.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
 }
 
-// New returns a service without a directory.
+// New returns a service that has no directory yet; call Take next.
 func New(scanner Scanner, name string) *Service {
 	return &Service{Name: name, Left: true, scanner: scanner}
 }
 
-// Copy returns a copy for readers.
+// Copy returns a copy for readers in other goroutines.
 func (s *Service) Copy() *Service {
 	c := *s
 	if s.Logs != nil {
@@ -74,7 +77,7 @@ func (s *Service) Copy() *Service {
 	return &c
 }
 
-// Gone reports whether both the service and its logger are gone.
+// Gone reports whether the service and its logger have both ended and been forgotten.
 func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
 
 // Close closes all files of the service.
@@ -93,13 +96,13 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // errors don't matter, because this process has written nothing here
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // errors don't matter, because this process has written nothing to the pipe
 		s.Read, s.Write = nil, nil
 	}
 }
 
-// Take gives the service a directory; link says that path is a symbolic link. Call Begin next. If the service of the previous
-// directory has not ended yet, the new service uses the same pipe.
+// Take opens the directory at path for the service; link says that path is a symbolic link. Call Begin next. If the service of
+// a previous directory of this name has not ended yet, the new one uses the same pipe.
 func (s *Service) Take(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -109,7 +112,7 @@ func (s *Service) Take(path string, link bool) error {
 	s.Logs.close()
 	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
-		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
+		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file behind
 	}
 	return nil
 }
@@ -136,7 +139,7 @@ func (s *Service) Refresh() {
 	s.define()
 }
 
-// define registers a service and its logger with the present definitions in their directories.
+// define registers the service and its logger according to the definitions that are now in their directories.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.Logs
@@ -146,7 +149,7 @@ func (s *Service) define() {
 	if s.Main.moved || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.Logs != nil { // only after the service has another output
+	if !def.Logger && s.Logs != nil { // not earlier: the service must have another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -171,7 +174,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // the directory could not be opened after re-execution; the running process continues
+		return // the directory could not be opened after re-execution; the running logger continues
 	}
 	s.Logs = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
@@ -179,8 +182,9 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service of a place. It publishes first, because re-execution must include every directory whose service
-// the supervisor knows. If the last start has failed and the definition is valid again, it starts the service at once.
+// supervise registers the service in a directory with the supervisor. It publishes before that, because a re-execution must
+// hand over every directory whose service the supervisor knows. If the last start has failed, but the definition is now valid
+// again, supervise starts the service at once.
 func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	s.complain(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -204,11 +208,11 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // the error doesn't matter: the service starts later anyway
+		_ = s.do(supervisor.Start{Name: name}) // an error doesn't matter: the service starts later anyway
 	}
 }
 
-// LoggerName returns the name of the logger's service.
+// LoggerName returns the name under which the supervisor knows the logger.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
 func (s *Service) complain(name string, p *Place, def formats.Definition) {
@@ -228,12 +232,12 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// Leave ends a service whose directory is gone. The service gets its down signal. After the end of the service the logger sees
-// the end of its input.
+// Leave ends a service whose directory was removed: the service gets its down signal. When the service has ended, the logger
+// sees the end of its input.
 func (s *Service) Leave() {
 	s.Leaving = true
 	s.Main.shut()
-	s.scanner.Unwatch(s.Main.Path) // the watch is usually already gone
+	s.scanner.Unwatch(s.Main.Path) // usually the watch has ended with the directory
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.markLeft()
 	}
@@ -246,13 +250,13 @@ func (s *Service) markLeft() {
 	s.scanner.Publish()
 }
 
-// dropLogger ends a logger: the logger reads all input to the end and does not restart.
+// dropLogger ends the logger: it reads all input to the end, and is then not restarted.
 func (s *Service) dropLogger() {
 	if s.Logs == nil {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.Logs.Path) // needed after a move of the outer directory, which causes no event for this directory
+	s.scanner.Unwatch(s.Logs.Path) // if the outer directory was moved, the watch still exists
 	s.closePipe()
 	s.Logs.close()
 	s.Logs = nil
@@ -260,9 +264,9 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes a logger that has ended or exceeded its time.
+// endLogger removes the logger from the supervisor if it has ended, or if its time is over.
 func (s *Service) endLogger() {
-	if s.Logs != nil { // a new logger exists
+	if s.Logs != nil { // a new logger has taken its place
 		s.LoggerEnds = time.Time{}
 		return
 	}
@@ -276,8 +280,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle corrects the service if records of the supervisor were lost. It removes a service that the supervisor no longer has, and
-// a logger that has ended or exceeded its time.
+// Settle makes up for records of the supervisor that were lost. If the supervisor has forgotten the service, Settle does so
+// too. It removes a logger that has ended or whose time is over.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
@@ -287,18 +291,18 @@ func (s *Service) Settle() {
 	}
 }
 
-// Observe handles a record of the service or its logger.
+// Observe handles a record of the supervisor about the service or its logger.
 func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
 	case r.Exit != nil && !s.Left:
-		s.Refresh() // first, because the check may find that root no longer owns the directory
+		s.Refresh() // before countDeath, because Refresh may find that the directory no longer belongs to root
 		s.countDeath(r)
 	}
 }
 
-// countDeath records a death for the tools of s6. It ignores errors, because the file is only for people.
+// countDeath records the end of a run in the file for s6-svdt. Errors are ignored, because the file is only for people.
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
@@ -309,7 +313,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // if the directory exists, this fails and Replace works
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if the directory exists already
 	} else if err != nil {
 		return
 	}
@@ -318,7 +322,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // ignored, see above
 }
 
-// TakeOver opens the directories of a service after re-execution. link says that path is a symbolic link.
+// TakeOver opens the directories of the service again after a re-execution. link says that path is a symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Left {
@@ -328,11 +332,11 @@ func (s *Service) TakeOver(link bool) {
 	if s.Logs != nil {
 		s.Logs.reopen(false, agent)
 		s.scanner.Watch(s.Logs.Path)
-		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // then it is registered again
+		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // if the supervisor does not know the logger, it is registered again
 	}
 }
 
-// Adopt sets the scanner of a service after re-execution. Call TakeOver next.
+// Adopt connects a service that was handed over at re-execution to its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
 	for _, p := range []*Place{&s.Main, s.Logs} {

@@ -14,13 +14,13 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// ID identifies a directory independently of its name.
+// ID identifies a directory independently of its name, by device and inode.
 type ID struct {
 	Dev uint64 `reexec:"dev"`
 	Ino uint64 `reexec:"ino"`
 }
 
-// IDOf returns the ID of a file.
+// IDOf returns the ID of a file or directory.
 func IDOf(info fs.FileInfo) ID {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -29,18 +29,18 @@ func IDOf(info fs.FileInfo) ID {
 	return ID{st.Dev, st.Ino}
 }
 
-// Place is one directory that defines a service. The fields without a tag pass through re-execution.
+// Place is a directory that defines a service or a logger. Fields without a reexec tag are also handed over at re-execution.
 type Place struct {
-	Path      string // path in the scan directory
+	Path      string // path of the directory in the scan directory
 	ID        ID
 	Root      bool     // the service runs as root
-	Pin       *os.File // for root: the open directory from which the service runs, even after its name is replaced
-	Complaint string   `reexec:"Said"` // last reported error
+	Pin       *os.File // if Root: the open directory from which the service runs, even after the name was given to another directory
+	Complaint string   `reexec:"Said"` // the last error about the directory that was reported
 
-	Definition formats.Definition `reexec:"-"` // from the last read
-	dir        *fsutil.Dir        `reexec:"-"` // opened with the identity of the service's user; nil if that failed after re-execution
+	Definition formats.Definition `reexec:"-"` // the definition as last read
+	dir        *fsutil.Dir        `reexec:"-"` // opened as the user who runs the service; nil if that failed after a re-execution
 	link       bool               `reexec:"-"` // Path is a symbolic link to the directory
-	moved      bool               `reexec:"-"` // the supervisor does not know this directory yet
+	moved      bool               `reexec:"-"` // the supervisor does not yet know this directory
 }
 
 // Dir returns the open directory, or nil.
@@ -58,12 +58,12 @@ func (p *Place) close() {
 		return
 	}
 	p.shut()
-	// The supervisor still runs the finish program from the pin, so it stays open. The garbage collector closes it.
+	// Don't close the pin: the supervisor may still run the finish program from it. The garbage collector closes it later.
 	p.Pin = nil
 }
 
-// open opens a service directory and decides which user runs it. It follows a link as the agent's user, because that user may
-// have made the link.
+// open opens a service directory and decides which user will run it. It follows a link only as the agent's user, because the
+// agent may have made the link.
 func (s *Service) open(path string, link bool) (*Place, error) {
 	_, agent := s.scanner.Agent()
 	p := &Place{Path: path, link: link, moved: true}
@@ -82,7 +82,7 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	return p, nil
 }
 
-// Open opens a directory and returns its ID. Only with link may path be a symbolic link.
+// Open opens a directory as the user as, and returns its ID. path may be a symbolic link only if link is true.
 func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	open := fsutil.OpenReal
 	if link {
@@ -99,7 +99,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	return d, IDOf(info), nil
 }
 
-// checkLogger returns an error if the logger's directory was replaced after the directory of its service was opened.
+// checkLogger returns an error if the logger's directory was replaced after the service's own directory was opened.
 func (p *Place) checkLogger(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -111,8 +111,9 @@ func (p *Place) checkLogger(logs *Place) error {
 	return err
 }
 
-// openRoots opens a service directory as root if only root can have written it, and pins it. The service runs from the pin, so
-// that no other directory can take its place. For other directories it returns nil.
+// openRoots opens and pins a service directory if only root can have written to it, so that the service may run as root. The
+// service runs from the pin, the open directory, so no other directory can take its place. For all other directories openRoots
+// returns nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
@@ -138,8 +139,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check. After a change of the result it returns a new place and closes the old one; otherwise it
-// returns nil.
+// reopened repeats the ownership check of a directory. If the result has changed, it returns a new Place and closes p;
+// otherwise it returns nil.
 func (s *Service) reopened(p *Place) *Place {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
@@ -150,20 +151,21 @@ func (s *Service) reopened(p *Place) *Place {
 	}
 	next, err := s.open(p.Path, false)
 	switch {
-	case err != nil && p.Root: // the agent's user can't open the directory, so the service can't run as that user either
+	case err != nil && p.Root: // the agent's user can't open the directory, so the service can't run as the agent either
 		return &Place{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // the directory was replaced, or is being changed: the next check decides
+		return nil // the directory was replaced or is just being changed; the next check decides
 	}
 	p.close()
 	next.Complaint = p.Complaint
 	return next
 }
 
-// reopen opens the directory again if the name still means this directory. A link may lead to another directory now.
+// reopen opens the directory of p again after a re-execution, unless its name now means another directory. A link may lead to
+// another directory.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().In(blocking.Foreign)
@@ -172,14 +174,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // the name means another directory
+		_ = dir.Close() // the name now means another directory
 	default:
 		p.dir, p.ID, p.link = dir, id, link
 	}
 }
 
-// mayRecordDeaths reports whether deaths may be recorded in a directory. If the service runs as root, the agent may still own the
-// directory supervise; then the result is false.
+// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. If the service runs as root, the
+// agent may nevertheless own the subdirectory supervise; then the result is false.
 func (p *Place) mayRecordDeaths() bool {
 	if !p.Root {
 		return true
@@ -187,7 +189,7 @@ func (p *Place) mayRecordDeaths() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // the file is missing, so root creates it
+			continue // root creates what is missing
 		}
 		if err != nil || writable(info) != "" {
 			return false

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	restartDelay = time.Second      // between the end of one run, with its finish program, and the next
-	spawnRetry   = time.Minute      // delay after a failed spawn
-	readyEnough  = time.Second      // a run that was ready for this long is followed by a restart at once
-	killGrace    = 10 * time.Second // grace of a policy that never kills; the policy must have a grace
-	permanent    = 125              // exit code of a finish program that asks for no restart
+	restartDelay = time.Second      // delay between the end of a run, including its finish program, and the next run
+	spawnRetry   = time.Minute      // delay after a start that has failed
+	readyEnough  = time.Second      // a run that was ready for at least this long is followed by a restart without a delay
+	killGrace    = 10 * time.Second // grace period for a service that is never killed, because the policy must have one
+	permanent    = 125              // exit code by which a finish program says: do not restart
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // no other directory can take the place of the pinned one
+	if p.Pin != nil { // then no other directory can take its place
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
@@ -35,7 +35,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.Announces {
-		policy.ReadyRestart = readyEnough // otherwise the readiness of a long run is unknown
+		policy.ReadyRestart = readyEnough // only then does hinit know whether a run was ready
 	}
 	if def.KillGroup {
 		policy.KillScope = supervisor.ScopeGroup

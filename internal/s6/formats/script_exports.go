@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Exports returns the literal exports of a POSIX shell script: lines `export NAME=VALUE...` before the line that begins with
-// exec. Values may be bare, quoted or escaped. unclear lists, sorted, the variables whose value a shell would have to expand. It
-// executes nothing.
+// Exports returns the variables that a POSIX shell script exports with literal values, without executing it. It considers the
+// lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear lists,
+// sorted, the exported variables whose values a shell would have to expand.
 func Exports(script []byte) (set map[string]string, unclear []string) {
 	set = make(map[string]string)
 	dark := make(map[string]bool)
@@ -32,7 +32,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 			} else {
 				dark[name] = true
 			}
-			found = clear // the meaning of words after an unknown one is uncertain
+			found = clear // words after an unclear value may belong to it
 		}
 		if !found {
 			rest = text
@@ -47,7 +47,8 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment parses NAME=WORD at the beginning of a text. name is "" without one.
+// assignment parses NAME=WORD at the beginning of text. name is "" if there is none. clear reports whether the value is
+// literal.
 func assignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {
@@ -57,13 +58,13 @@ func assignment(text string) (name, value string, clear bool, rest string) {
 		return "", "", false, text
 	}
 	value, rest, clear = literal(text[n+1:])
-	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no environment can have a NUL
+	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // an environment can't contain NUL
 }
 
-// literal parses a word that a shell would not expand.
+// literal parses a shell word at the beginning of text. ok is false if a shell would have to expand the word.
 func literal(text string) (value, rest string, ok bool) {
 	var b strings.Builder
-	quote := byte(0) // the present quote; 0 for none
+	quote := byte(0) // the quote that is open; 0 for none
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		switch {

@@ -18,7 +18,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files with settings.
+// Files that hold a setting, or are themselves a setting.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"
@@ -29,7 +29,7 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// Defines reports whether a file of that name is part of a service directory's definition.
+// Defines reports whether the file name in a service directory is part of the service's definition.
 func Defines(name string) bool {
 	switch name {
 	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:
@@ -41,39 +41,39 @@ func Defines(name string) bool {
 const (
 	// MaxName is the longest name of a service directory.
 	MaxName = 251
-	// maxDefinition limits the size of a file with a number or a name.
+	// maxDefinition limits the size of a file that holds a setting, in bytes.
 	maxDefinition = 4 << 10
-	// maxFD limits notification-fd, because every start needs a table of that size.
+	// maxFD limits the descriptor in notification-fd, because every start needs a table of that size.
 	maxFD                = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
 
-// Files gives access to the files of a service directory. A directory of package fsutil implements it.
+// Files gives access to the files of a service directory. [hinit/internal/fsutil.Dir] implements it.
 type Files interface {
-	// Lstat describes a name without following a link. For a missing one the error is fs.ErrNotExist.
+	// Lstat describes a file without following a link. If the file is missing, the error is fs.ErrNotExist.
 	Lstat(name string) (fs.FileInfo, error)
-	// ReadFile returns the content of a regular file of at most max bytes. For a missing one the error is fs.ErrNotExist.
+	// ReadFile returns the content of a regular file of at most max bytes. If the file is missing, the error is fs.ErrNotExist.
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition is the definition of a service in a service directory.
+// Definition is what the files of a service directory say about the service.
 type Definition struct {
-	Broken        string        // why the service can't run, "" if it can
+	Broken        string        // why the service can't run; "" if it can
 	FinishTimeout time.Duration // time limit of the finish program; 0 for none
-	KillTimeout   time.Duration // from the down signal to SIGKILL; 0: never kill
-	KillGroup     bool          // send SIGKILL to the process group
+	KillTimeout   time.Duration // time from the down signal to SIGKILL; 0 for never
+	KillGroup     bool          // send SIGKILL to the whole process group
 	DownSignal    int
 	ReloadSignal  int
-	NotifyFD      int  // descriptor on which the service reports readiness, 0 for none
-	Tally         int  // number of deaths that TallyFile keeps
-	Down          bool // the service does not start by itself
-	Logger        bool // the service has a directory log
-	// Warnings name files that could not be parsed; their defaults apply.
+	NotifyFD      int  // descriptor on which the service reports readiness; 0 for none
+	Tally         int  // how many deaths TallyFile keeps
+	Down          bool // the service is not started automatically
+	Logger        bool // the service has a logger, in the directory log
+	// Warnings describe the files that could not be parsed; for these the defaults apply.
 	Warnings []string
 }
 
-// ReadDefinition reads a service directory. It never fails: a file that can't be read or parsed causes a warning, a directory
-// without a program to run is Broken.
+// ReadDefinition reads a service directory. It never fails. A file that can't be read or parsed causes a warning, and a
+// directory without an executable run file is Broken.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
 	d.Broken = unrunnable(dir)
@@ -104,7 +104,7 @@ func unrunnable(dir Files) string {
 		return "it has no run"
 	case err != nil:
 		return fmt.Sprintf("its run cannot be looked at: %v", err)
-	case info.Mode()&fs.ModeSymlink != 0: // the kernel reports an error when it is executed
+	case info.Mode()&fs.ModeSymlink != 0: // if the link is broken, the kernel reports an error at the start
 		return ""
 	case !info.Mode().IsRegular():
 		return "its run is no file"
@@ -119,7 +119,7 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line parses the first line of a file, if the file exists. wrong is the warning about an invalid line.
+// line parses the first line of the file name into into, if the file exists. wrong is the warning if the line is invalid.
 func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

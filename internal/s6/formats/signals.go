@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// synonyms are further names that ParseSignal accepts.
+// synonyms maps additional names that ParseSignal accepts to signals.
 var synonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
 const lastSignal = 64

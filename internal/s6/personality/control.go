@@ -18,11 +18,11 @@ import (
 	"hinit/supervisor"
 )
 
-// intentTime limits the wait of a command to a slot for the data volume. After that hinit confirms the command as received; s6
-// promises no more (contract of s6, section 1).
+// intentTime limits how long a command to a slot waits until the operator's intent is recorded on the data volume. After this
+// time hinit confirms only that it has received the command; s6 does not promise more (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
-// Slots implements control.Slots. If the scan directory does not answer in time, it returns none.
+// Slots implements control.Slots. If the scan directory does not answer in time, it returns no slots.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
 	var out []client.Slot
 	err := blocking.Wait(ctx, "looking at the scan directory", func() error {
@@ -32,7 +32,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 			services[v.Name] = v
 		}
 		for _, slot := range s.Scanner.Slots() {
-			if v := services[slot.Name]; v != nil || slot.Fixed() { // a slot without a service is left out, unless it is fixed
+			if v := services[slot.Name]; v != nil || slot.Fixed() { // leave out a slot without a service, unless the slot is fixed
 				out = append(out, s.viewSlot(slot, v))
 			}
 		}
@@ -65,7 +65,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// viewSlot returns a slot as the tools of s6 see it. For a slot without a service, hinit itself is the process.
+// viewSlot returns a slot as the tools of s6 see it. In a slot without a service, hinit itself appears as the process.
 func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.Fixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.since}
@@ -73,7 +73,8 @@ func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
 
-// viewOf returns a service as the tools of s6 see it. A service that is parked or can't start counts as wanted down.
+// viewOf returns a service as the tools of s6 see it. A service that will not restart by itself, because it is parked or has
+// failed, counts as wanted down.
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
@@ -103,7 +104,7 @@ func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
 	return slot, err
 }
 
-// SlotControl implements control.Slots. The commands stay in force after ctx ends.
+// SlotControl implements control.Slots. When ctx ends, SlotControl returns, but the commands are still carried out.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
@@ -118,8 +119,8 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	})
 }
 
-// carryOutLetter executes one command of s6-svc. For services of hinit it records the intent; for foreign services it does the
-// same as s6.
+// carryOutLetter executes one command of s6-svc, given as a letter. For a service of hinit it also records the operator's
+// intent. For a service in a foreign directory it does the same as s6.
 func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {
@@ -163,18 +164,18 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	case 'c', 'C':
 		return s.host.Do(ctx, supervisor.Continue{Name: name, Group: letter == 'C'})
 	case 'x':
-		return nil // no separate supervisor exists that could restart
+		return nil // s6 restarts its supervisor process here, but hinit has none
 	case 'l':
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
 	case 't', 'r':
 		v := s.host.Snapshot().Find(name)
 		if native && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
-			// A gateway that gets a signal to end exits with a code that looks like a failure. So restart it.
+			// A gateway that gets this signal exits with a code that looks like a failure. So restart it in the proper way.
 			return s.host.Do(ctx, supervisor.Restart{Name: name})
 		}
 		signal := int(unix.SIGTERM)
 		if letter == 'r' {
-			signal = 0 // the stop signal
+			signal = 0 // 0 stands for the service's stop signal
 		}
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal})
 	}
@@ -185,7 +186,8 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// recordIntent executes a command to a service of hinit. On a slow volume it returns before the command is recorded.
+// recordIntent executes a command to a service of hinit. If the volume is slow, recordIntent returns before the intent is
+// recorded.
 func (s *S6) recordIntent(ctx context.Context, name string, command func(context.Context) error) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// variable turns the s6 personality on or off, for any image.
+	// variable is the environment variable that turns the s6 personality on or off, in any image.
 	variable = "HINIT_S6"
-	// commandDir holds the tools of s6 in an image that was made for s6.
+	// commandDir is the directory of the s6 tools in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the name of process 1 by which the agent's commands recognize s6.
+	// comm is the process name of PID 1 by which the agent's commands recognize s6.
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init acts as s6: because of the environment, or as PID 1 of an image made for s6.
+// Wanted reports whether this init must act as s6: the environment says so, or it is PID 1 of an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
@@ -34,7 +34,7 @@ func Wanted() bool {
 	return made && os.Getpid() == 1
 }
 
-// Path returns the PATH of all processes that the init starts as the agent's user.
+// Path returns the PATH for all processes that this init starts as the agent's user.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if Wanted() {
@@ -43,7 +43,7 @@ func Path(home string) string {
 	return path
 }
 
-// withCommands adds the directories that s6 puts at the beginning of PATH.
+// withCommands adds the directories that s6 puts at the front of PATH, if they are missing.
 func withCommands(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/bin", "/usr/bin", commandDir} {

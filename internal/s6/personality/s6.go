@@ -15,27 +15,27 @@ import (
 	"hinit/internal/s6/scandir"
 )
 
-// Host is the part of PID 1 that the personality uses. Its methods may be called from any goroutine.
+// Host is the part of PID 1 that the personality needs. Its methods may be called from any goroutine.
 type Host interface {
 	scandir.Host
-	// Command carries out an order to a service and records the intent.
+	// Command carries out an operator's order to a service, and records the order as the operator's intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
-	// Refuse returns an error for a gateway that must not start now.
+	// Refuse returns an error if the service is a gateway that must not start now.
 	Refuse(name string) error
-	// Warn writes a warning that status also shows.
+	// Warn reports a warning, which the status command also shows.
 	Warn(format string, args ...any)
 }
 
-// Settings are the properties of the container that the personality needs.
+// Settings describes the container for the personality.
 type Settings struct {
-	Agent *fsutil.Actor // owner of the scan directory
-	Cred  *proc.Cred    // user of services, nil for hinit's
+	Agent *fsutil.Actor // the agent's user, who owns the scan directory
+	Cred  *proc.Cred    // user that runs services; nil for hinit's own user
 	Env   []string      // environment of the container
 	Since time.Time     // when the container was started
-	Main  bool          // the name main-hermes stands for the container's CMD, because no service has it
+	Main  bool          // no service is called main-hermes, so this name must stand for the container's CMD
 }
 
-// S6 acts as s6 towards its tools and the agent.
+// S6 makes PID 1 act as s6 towards the tools of s6 and the agent.
 type S6 struct {
 	*scandir.Scanner
 	host  Host
@@ -45,7 +45,7 @@ type S6 struct {
 
 var _ registry.Follower = (*S6)(nil)
 
-// Open makes the directories of s6 and acts as s6 until ctx ends.
+// Open creates the directories of s6, and acts as s6 until ctx ends.
 func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	scanner, err := scandir.Open(ctx, host, with.layout())
 	if err != nil {
@@ -59,13 +59,14 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			host.Warn("%v", err) // another try follows later
+			host.Warn("%v", err) // the scanner tries again later
 		}
 	}
 	return s, nil
 }
 
-// TakeOver continues with the scan directory of the program before re-execution. It changes no file; the work begins with Start.
+// TakeOver continues with the scan directory of the program before a re-execution. It changes no file. The work begins with
+// Start.
 func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
 	scanner, err := scandir.TakeOver(host, with.layout(), old)
 	if err != nil {

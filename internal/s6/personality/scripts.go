@@ -14,7 +14,7 @@ import (
 	"hinit/internal/s6/scandir"
 )
 
-// files returns the scripts of a slot. They are for people; hinit does not read them.
+// files returns the scripts to put into a slot. They are for people; hinit does not read them.
 func (s *S6) files(d registry.Slot) scandir.Files {
 	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same.")}
 	if d.Finish {
@@ -28,7 +28,7 @@ func (s *S6) files(d registry.Slot) scandir.Files {
 	return f
 }
 
-// script returns a shell script that runs a command in a directory as a user.
+// script returns a shell script that runs a command in a directory as a user. comment explains the script to its reader.
 func script(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
@@ -43,7 +43,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // by number, because the image may give the user another name
+	if cred != nil { // as a number, because the image may have another name for the user
 		user := strconv.FormatUint(uint64(cred.UID), 10) + ":" + strconv.FormatUint(uint64(cred.GID), 10)
 		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + user + " " + command + "\n")
 	}
@@ -62,7 +62,7 @@ func finishScript(parkOn []int) string {
 	return b.String()
 }
 
-// interpreter returns the first line of a slot's scripts.
+// interpreter returns the first line of the scripts in slots.
 var interpreter = sync.OnceValue(func() string {
 	err := blocking.Do(blocking.Foreign, func() error {
 		_, err := os.Stat(commandDir + "/with-contenv")

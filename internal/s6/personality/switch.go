@@ -9,11 +9,11 @@ import (
 	"hinit/supervisor"
 )
 
-// Handover is the state of the scan directory at re-execution.
+// Handover is the state of the scan directory that is handed over at re-execution.
 type Handover = scandir.Handover
 
-// Switch turns the s6 personality of a container on. It is on after Open or TakeOver. Until then the other methods do nothing.
-// They may be called from any goroutine.
+// Switch turns the s6 personality of a container on: it is on after a successful Open or TakeOver. Until then the other methods
+// do nothing. The methods may be called from any goroutine.
 type Switch struct {
 	host     Host
 	follow   func(f registry.Follower, exports map[string]map[string]string)
@@ -21,15 +21,16 @@ type Switch struct {
 	s6       atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. follow makes the registry inform a follower of all slots.
+// NewSwitch returns a Switch that is off. When it is turned on, it calls follow, which must make the registry inform a follower
+// about all slots.
 func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, follow: follow, settings: with}
 }
 
-// On returns the personality, nil while it is off.
+// On returns the personality, or nil while it is off.
 func (w *Switch) On() *S6 { return w.s6.Load() }
 
-// Open makes the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
+// Open creates the directories of s6, and acts as s6 until ctx ends. After an error hinit continues without the personality.
 func (w *Switch) Open(ctx context.Context) error {
 	s6, err := Open(ctx, w.host, w.settings())
 	if err == nil {
@@ -38,8 +39,8 @@ func (w *Switch) Open(ctx context.Context) error {
 	return err
 }
 
-// TakeOver continues with the scan directory of the program before re-execution, if that program acted as s6. Call it before the
-// supervisor's loop runs.
+// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. Call it before
+// the supervisor's loop runs.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -57,7 +58,7 @@ func (w *Switch) turnOn(s6 *S6) {
 	w.follow(s6, s6.Exports())
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state that the next program needs; nil while the personality is off.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()
@@ -73,7 +74,7 @@ func (w *Switch) Hold() (release func(), err error) {
 	return func() {}, nil
 }
 
-// Start begins the work of a scan directory after re-execution.
+// Start begins the scanner's work after a re-execution.
 func (w *Switch) Start(ctx context.Context) {
 	if s6 := w.On(); s6 != nil {
 		s6.Start(ctx)
@@ -87,7 +88,8 @@ func (w *Switch) Observe(r supervisor.Record) {
 	}
 }
 
-// Made returns a channel that is closed when the queued slots are made. It is nil while the personality is off.
+// Made returns a channel that is closed when the slots that are queued now have been made. It is nil while the personality is
+// off.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.Made()

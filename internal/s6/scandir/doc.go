@@ -1,19 +1,20 @@
-// Package scandir is the scan directory of s6 inside PID 1. It keeps service directories and the supervisor consistent.
+// Package scandir implements the scan directory of s6 in PID 1. It keeps service directories and the supervisor consistent.
 //
-// Services of hinit get a directory there for the tools of s6 and the agent. hinit supervises directories of other programs like
-// s6, see package foreign. A directory is a name and a definition, never a state.
+// Each service of hinit has a service directory (slot) there, for the tools of s6 and for the agent. hinit also supervises
+// service directories that other programs make, as s6 does, see package foreign. A directory has a name and a definition, but
+// never holds a state.
 //
 // # Promises
 //
-//   - The agent's user owns the directory and may replace any name at any moment. The scanner resolves every name beneath an open
-//     directory and with that user's identity.
-//   - As with s6, a new directory becomes a service only when a client asks for a scan. The scanner finds a removed directory
-//     without a scan.
-//   - A directory of hinit appears with its definition or not at all, and replaces nothing. Files that only other tools of s6
-//     read may follow later.
+//   - The agent's user owns the scan directory and may replace any name in it at any moment. So the scanner resolves every name
+//     relative to an open directory, and with that user's identity.
+//   - As with s6, a new directory becomes a service only when a client requests a scan. A removed directory is found without a
+//     scan.
+//   - A directory of hinit appears either with its definition or not at all, and never replaces an existing directory. Files
+//     that only other tools of s6 read may be added later.
 //
 // # Goroutines
 //
-// Each [Scanner] has one goroutine, which owns all state and waits for the file system of the scan directory. Readers get an
-// immutable table. Short-lived goroutines remove files of an earlier container.
+// Each [Scanner] has one goroutine. It owns all state, and is the only one that waits for the file system of the scan
+// directory. Readers get an immutable table. Short-lived goroutines remove the files of an earlier container.
 package scandir

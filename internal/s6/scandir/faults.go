@@ -2,5 +2,5 @@
 
 package scandir
 
-// Panic makes the scanner's goroutine panic, when a test asks for it.
+// Panic makes the scanner's goroutine panic, for tests.
 func (s *Scanner) Panic(value any) { s.requests <- func() { panic(value) } }

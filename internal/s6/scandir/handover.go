@@ -18,16 +18,18 @@ import (
 
 // Handover is the state that a scanner passes on when PID 1 executes itself again.
 type Handover struct {
-	Slots   []*Slot
-	Pairs   []*foreign.Service   // services that the supervisor knows
-	Ending  map[string]time.Time // end of the wait for a logger without a service, by logger
+	Slots  []*Slot
+	Pairs  []*foreign.Service   // services in foreign directories that the supervisor knows
+	Ending map[string]time.Time // when the wait for a logger without a service ends, by the logger's name
+	// Later holds the slots that are still in the queue, Refused the directories about which the scanner has already
+	// complained.
 	Later   map[string]definition
 	Refused map[string]foreign.ID
 	Lock    *os.File
 }
 
-// Hold stops the scanner between two tasks until release, so that HandOver returns the complete state. Hold fails if the scanner
-// does not finish its task in time.
+// Hold pauses the scanner between two tasks, until release is called, so that HandOver returns the complete state. It fails if
+// the scanner does not finish its current task in time.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdPatience)
 	defer cancel()
@@ -39,13 +41,14 @@ func (s *Scanner) Hold() (release func(), err error) {
 		case <-s.ctx.Done():
 		}
 	}
-	if err := s.send(ctx, rest); err != nil { // the scanner accepts this only between two tasks
+	if err := s.send(ctx, rest); err != nil { // the scanner's goroutine takes requests only between two tasks
 		return nil, err
 	}
 	return func() { close(released) }, nil
 }
 
-// HandOver returns the state that the new program needs. It does not block. Without Hold it returns the last published state.
+// HandOver returns the state that the new program needs. It does not block. Without Hold, it returns the state that was last
+// published.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]foreign.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -67,8 +70,8 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver returns a scanner with the state of an old one. It changes no file; the first check finds later changes. Readers see
-// the slots when TakeOver returns. [Scanner.Start] begins the work.
+// TakeOver returns a scanner with the state of the program before a re-execution. It changes no file; the first check finds the
+// changes since then. When TakeOver returns, readers see the slots. [Scanner.Start] begins the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, err := fsutil.OpenReal(layout.Scan, layout.Agent)
@@ -78,7 +81,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	lock := h.Lock
 	if lock == nil {
 		if lock, err = layout.takeLock(); err != nil {
-			_ = dir.Close() // nothing was written through it
+			_ = dir.Close() // an error doesn't matter: nothing was written through it
 			return nil, err
 		}
 	}
@@ -113,8 +116,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work after re-execution. The work ends with ctx. Start waits until the directories of all slots are open, but
-// not for long.
+// Start begins the work after a re-execution. The work ends with ctx. Start waits until the directories of all slots are open,
+// but only for a limited time.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -129,8 +132,8 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots and checks the whole scan directory. It registers every service again, because the
-// supervisor may have missed the last registration. The check also finds slots that can't be opened.
+// reopen opens the directories of all slots, and then checks the whole scan directory. It registers every foreign service
+// again, because the supervisor may have missed the last registration. The check also finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

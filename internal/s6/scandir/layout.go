@@ -25,11 +25,11 @@ import (
 const (
 	DefaultScan = "/run/service"
 	DefaultBase = "/run/s6"
-	// ScanVariable is the environment variable that names the scan directory, for hinit and for the agent's commands.
+	// ScanVariable is the environment variable that names the scan directory. Both hinit and the agent's commands use it.
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearPatience limits the wait of the boot for the removal of old files.
+// clearPatience limits how long the boot waits for the removal of old files.
 const clearPatience = 3 * time.Second
 
 const (
@@ -43,21 +43,22 @@ const (
 // Layout describes the directories of s6.
 type Layout struct {
 	Scan  string        // scan directory, an absolute path
-	Base  string        // the other directory of s6
-	Agent *fsutil.Actor // owner of the scan directory
-	Env   []string      // the container's environment, for with-contenv
+	Base  string        // directory of the other files of s6, such as the container's environment
+	Agent *fsutil.Actor // the agent's user, who owns the scan directory
+	Env   []string      // the container's environment, which with-contenv reads
 
-	// Tests set these fields; 0 stands for the default.
+	// Tests set these fields; 0 stands for the default value.
 	mostServices  int           // limit of the number of services
-	patience      time.Duration // limit of the wait for the removal of old files
-	completeAfter time.Duration // from the last made slot until the first one is completed
-	holdPatience  time.Duration // limit of the wait of a re-execution for the scanner
+	patience      time.Duration // how long to wait for the removal of old files
+	completeAfter time.Duration // how long after the last new slot the scanner begins to complete the slots
+	holdPatience  time.Duration // how long a re-execution waits for the scanner
 
-	self    *fsutil.Actor // identity of the process
-	foreign *fsutil.Actor // identity of the agent's user, for paths that others choose
+	self    *fsutil.Actor // this process's own identity
+	foreign *fsutil.Actor // the agent's identity, for paths that others have chosen
 }
 
-// withLimits sets the defaults, and limits the file system calls that run at a time.
+// withLimits sets the defaults. It also assigns the actors to the pools of package internal/blocking, which limit concurrent
+// calls.
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
 	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
@@ -65,8 +66,8 @@ func (l Layout) withLimits() Layout {
 	return l
 }
 
-// prepare empties or creates both directories. It returns the scan directory, opened as the agent's user, and its lock. If
-// another hinit uses the scan directory, prepare fails and changes nothing.
+// prepare creates both directories, or empties them if they exist. It returns the scan directory, opened as the agent's user,
+// and its lock. If another hinit is using the scan directory, prepare fails and changes nothing.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.checkFree(); err != nil {
 		return nil, nil, err
@@ -93,14 +94,14 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 		lock, err = l.takeLock()
 	}
 	if err != nil {
-		_ = dir.Close() // nothing was written through it
+		_ = dir.Close() // an error doesn't matter: nothing was written through it
 		return nil, nil, err
 	}
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it can
-// quickly empty it.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it
+// can empty it quickly.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
@@ -108,7 +109,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 		if l.emptyOld(dir, id.UID) {
 			return dir, nil
 		}
-		_ = dir.Close() // nothing was written through it
+		_ = dir.Close() // an error doesn't matter: nothing was written through it
 	}
 	d, err := l.makeFresh(path, by)
 	if err != nil || !owner.Switches() {
@@ -121,8 +122,8 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenReal(path, owner)
 }
 
-// emptyOld empties a directory, gives it to its owner and reports whether that was quick. A directory of another user must
-// already be empty.
+// emptyOld makes owner the owner of a directory, empties it, and reports whether it could do so quickly. If the directory
+// belonged to another user, it must already be empty.
 func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -133,7 +134,7 @@ func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 		if given || !hasFewFiles(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "", l.self) // with the actor of dir
+		err = clearOut(dir, "", l.self) // with the identity with which dir was opened
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)
@@ -141,8 +142,9 @@ func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity that removes the content of the directory at path: its owner, unless the process itself is the
-// owner. The owner may have moved a directory of root into it, which root must not remove.
+// removerAt returns the identity with which the content of the directory at path must be removed. If owner owns the directory,
+// this is owner; otherwise it is this process. The owner may have moved a directory of root into it, which must not be removed
+// as root.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -160,8 +162,8 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory as
-// the process.
+// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory
+// with the identity of this process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
@@ -174,14 +176,15 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
 
-// checkFree refuses a scan directory that another scanner has locked, or one outside /run that has never been a scan directory.
+// checkFree returns an error if another scanner has locked the scan directory. A directory other than DefaultScan must be
+// empty, or already have been a scan directory.
 func (l Layout) checkFree() error {
 	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
-		_ = lock.Close() // it was only a test
+		_ = lock.Close() // the lock was only a test
 	}
 	if errors.Is(err, errTaken) {
 		return err
@@ -206,7 +209,7 @@ func (l Layout) checkContent() error {
 	return nil
 }
 
-// takeLock locks the scan directory for this process. Closing the file unlocks it.
+// takeLock locks the scan directory for this process. Closing the returned file releases the lock.
 func (l Layout) takeLock() (lock *os.File, err error) {
 	err = l.Agent.Do(func() (err error) {
 		const flags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -221,15 +224,15 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 		err = errTaken
 	}
 	if err != nil {
-		_ = lock.Close() // nothing was written through it
+		_ = lock.Close() // an error doesn't matter: nothing was written through it
 		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.Scan, err)
 	}
 	return lock, nil
 }
 
-// makeFresh creates an empty directory at path, mode 0755, and returns it. It moves an old directory aside if that is large or
-// belongs to another user, and removes it in the background. Files that the user by may not remove stay there. It empties a
-// directory that can't be moved, such as a mount point.
+// makeFresh returns a new empty directory at path, with mode 0755. An old directory that is large, or belongs to another user,
+// is moved aside and removed in the background. Files in it that the user by is not allowed to remove stay there. A directory
+// that can't be moved, such as a mount point, is emptied instead.
 func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -242,7 +245,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 		var err error
 		if !by.Switches() && hasFewFiles(parent, name) {
 			err = parent.RemoveAll(name)
-		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // the directory is on a lower layer of the image
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // the directory is in a lower layer of the image
 			err = removeAll(parent, name, by)
 		}
 		switch {
@@ -256,9 +259,9 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
 	select {
 	case err = <-cleared:
-	case <-time.After(l.patience): // the removal continues, so that the next boot finds fewer files
+	case <-time.After(l.patience): // the removal continues, so the next boot finds fewer files
 		guard.Go("removing what an s6 directory had", func() {
-			if err := <-cleared; err == nil { // after an error the next boot tries again
+			if err := <-cleared; err == nil { // after an error, the next boot tries again
 				l.removeOld(parent, name)
 			}
 		})
@@ -278,8 +281,8 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// openParent opens the directory that contains path, and creates it if it is missing. It opens a directory of the agent as the
-// agent. As root it might remove a file that the agent has given a name there.
+// openParent opens the directory that contains path, and creates it if it is missing. If it belongs to the agent, it is opened
+// as the agent. As root, hinit might remove a file there to which the agent has given the name.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -289,14 +292,14 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	if err == nil && info.Sys().(*syscall.Stat_t).Uid != l.Agent.Identity().UID {
 		return parent, nil
 	}
-	_ = parent.Close() // nothing was written through it
+	_ = parent.Close() // an error doesn't matter: nothing was written through it
 	if err != nil {
 		return nil, err
 	}
 	return fsutil.OpenReal(filepath.Dir(path), l.Agent)
 }
 
-// fewFiles is the number of names, at any depth, that the boot removes before it continues.
+// fewFiles is how many files and directories the boot removes before it continues, instead of in the background.
 const fewFiles = 2000
 
 func hasFewFiles(in *fsutil.Dir, name string) bool {
@@ -317,7 +320,7 @@ func leavesRoom(in *fsutil.Dir, name string, left *int) bool {
 	return true
 }
 
-// clearOut removes the content of a directory, with the identity by.
+// clearOut removes the content of a directory with the identity by.
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {
@@ -339,7 +342,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes directories that this process or an earlier one has moved aside. It ignores errors.
+// removeOld removes the directories that this process or an earlier one has moved aside. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
@@ -350,10 +353,10 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// envFiles returns one file per variable, as with-contenv reads them: an empty value is a single newline. It leaves out names
-// that can't be read back.
+// envFiles returns a file for each variable, in the format that with-contenv reads. An empty value is written as a single
+// newline. Variables that with-contenv could not read back, because of their names, are left out.
 func envFiles(env []string) []fsutil.Node {
-	values := make(map[string]string, len(env)) // a name may occur twice
+	values := make(map[string]string, len(env)) // a map, because a name may occur twice
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" || name[0] == '.' || len(name) > 255 || strings.Contains(name, "/") {

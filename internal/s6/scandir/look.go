@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and asks the services of removed directories to end. One scan fulfils all
-// requests from before its beginning.
+// Scan supervises new directories before it returns, and asks the services of removed directories to end. A single scan serves
+// all requests that were made before it began.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -31,10 +31,11 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune checks for removed directories and ignores new ones.
+// Prune checks for removed directories, but ignores new ones.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
-// Refresh reads the definition of a foreign slot again, for its next start. It ignores other slots.
+// Refresh reads the definition of a service in a foreign directory again, for its next start. It does nothing for other
+// services.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	return s.do(ctx, func() {
 		if service := s.service(name); service != nil {
@@ -43,7 +44,7 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	})
 }
 
-// checkSlots finds removed slots and changed definitions.
+// checkSlots finds removed slots and changed definitions, and acts on them.
 func (s *Scanner) checkSlots() {
 	s.pending.Store(false)
 	s.looked = time.Now()
@@ -59,7 +60,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.Settle()
 		}
-		if e.Refused != (foreign.ID{}) { // forget the complaint, so that it is repeated if the directory returns
+		if e.Refused != (foreign.ID{}) { // forget the complaint if the directory has changed, so that it is repeated if it returns
 			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
 				e.Refused = foreign.ID{}
 			}
@@ -72,10 +73,11 @@ func (s *Scanner) checkSlots() {
 	}
 }
 
-// goneSlots returns the slots whose directory was removed or replaced. Together changes the identity only once.
+// goneSlots returns the names of slots whose directory was removed or replaced. Together changes the identity once for all of
+// them.
 func (s *Scanner) goneSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.Together(func(d *fsutil.Dir) error { // fails if the scan directory is missing; then no slot counts as gone
+	_ = s.dir.Together(func(d *fsutil.Dir) error { // if the scan directory is missing, no slot counts as gone
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -99,7 +101,8 @@ func (s *Scanner) isLost(e *entry) {
 	}
 }
 
-// superviseNew supervises new directories. The numbers of names and of complaints are limited; one line reports the others.
+// superviseNew supervises new directories. It limits the number of names that it reads, and the number of complaints. If a
+// limit is exceeded, a single message says so.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadSome("", names)
@@ -130,7 +133,7 @@ func (s *Scanner) superviseNew() {
 	s.partial = partial
 }
 
-// noRoom returns why no further service has room, or "".
+// noRoom says why no further service can be supervised, "" if one can.
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
@@ -138,7 +141,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // the service has not ended yet, and may take long
+			services++ // the service has not ended yet, which may take long
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -153,12 +156,14 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// isNoService reports whether a name can't be the name of a service. The agent creates gateway-NAME.tmp before gateway-NAME.
+// isNoService reports whether a name can't be the name of a service. The agent first creates gateway-NAME.tmp, and then renames
+// it to gateway-NAME.
 func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse reports a directory that can't be a slot. It reports each directory only once, and returns false after too many reports.
+// refuse complains about a directory that can't be a slot, but only once about each directory. It returns false if there were
+// too many complaints.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {
@@ -166,7 +171,7 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	}
 	info, err := e.Info()
 	if err != nil {
-		return true // the directory is gone
+		return true // the directory has just been removed
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())
@@ -204,7 +209,7 @@ func (s *Scanner) accept(name string, link bool) error {
 	return s.acceptForeign(name, link)
 }
 
-// acceptGateway accepts a slot that the agent has made. It uses only the exports in the slot's run script.
+// acceptGateway accepts a slot that the agent has made for a gateway. Of the slot's run script it uses only the exports.
 func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -217,7 +222,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // first, so that a client that sees the service also finds the slot
+	s.publish() // before SlotMade: a client that sees the service must also find the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -240,7 +245,7 @@ func (s *Scanner) acceptForeign(name string, link bool) error {
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
-		s.scheduleCheck() // from now on the checks are more frequent
+		s.scheduleCheck() // foreign directories are checked more often
 	}
 	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err
@@ -253,7 +258,7 @@ func (s *Scanner) acceptForeign(name string, link bool) error {
 
 const maxRun = 64 << 10
 
-// exportsOf returns the exports in a slot's run script. It does not execute the script.
+// exportsOf returns the variables that the run script of a slot exports. It does not execute the script.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {

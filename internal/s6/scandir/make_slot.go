@@ -15,13 +15,13 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the directory of a service of hinit. It keeps an existing directory. If that is the slot of a gateway that waits
-// for a scan, Publish accepts the slot.
+// Publish makes the directory for a service of hinit. An existing directory stays as it is. If it is the slot of a gateway that
+// was made by the agent and still waits for a scan, Publish accepts this slot.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.publishSlot(ctx, name, native, files, down)
 }
 
-// PublishFixed makes a directory without a service.
+// PublishFixed makes a directory that has no service, and always reports up.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
 	return s.publishSlot(ctx, name, fixed, files, false)
 }
@@ -29,7 +29,7 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed}) // in place of a definition of Enqueue
+		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed}) // replaces a definition that Enqueue has queued
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
@@ -40,11 +40,11 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Fi
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is the delay before another try to make a slot after an error, such as a full disk.
+// slotRetry is how long to wait before another attempt to make a slot, after an error such as a full disk.
 const slotRetry = time.Second
 
-// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later try
-// succeeds. Only the first failure returns an error.
+// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later attempt
+// succeeds. Only the first failure is returned as an error.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -88,7 +88,7 @@ func (s *Scanner) makeNow(name string, d definition) error {
 	}
 	err := s.makeDir(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.acceptGateway(name, profile) // another program has made the slot, and not yet requested a scan
+		err = s.acceptGateway(name, profile) // another program has made the slot, but has not yet requested a scan
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
@@ -104,8 +104,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. If the agent is about to make the same one, build waits: the agent checks the name
-// first, and then its rename would fail (contract, section 9.3).
+// makeDir makes the directory of a slot. If the agent is just making the same slot, makeDir returns errLater. The agent has
+// already checked that the name is free, and its rename would now fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.bare {
@@ -121,8 +121,8 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	})
 }
 
-// agentIsMaking reports whether the agent is making a gateway's slot under a temporary name. Old names and wrong time stamps
-// don't count.
+// agentIsMaking reports whether the agent is just making the slot of a gateway under a temporary name. Temporary names that are
+// old, or have a wrong time stamp, don't count.
 func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false
@@ -142,17 +142,17 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit. It passes through re-execution.
+// definition describes a slot of hinit that is to be made. Fields without a "-" tag are also handed over at re-execution.
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // the slot could not be made, and the failure was reported
+	Failed bool  `reexec:"failed"` // the slot could not be made, and that was reported
 
 	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
-// retryFailed tries again to make the slots that have failed.
+// retryFailed tries again to make the slots that could not be made.
 func (s *Scanner) retryFailed() {
 	again := s.again
 	s.again = make(map[string]bool)
@@ -171,13 +171,13 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	}
 	info, err := d.Lstat("")
 	if err != nil {
-		_ = d.Close() // the directory was not used
+		_ = d.Close() // an error doesn't matter: nothing was written through it
 		return nil, err
 	}
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the directory of a service. It keeps another directory that has replaced it.
+// Withdraw removes the directory of a service of hinit. If another directory has taken its name, that directory stays.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -206,7 +206,7 @@ func (s *Scanner) forget(e *entry) {
 	e.Slot, e.rest = nil, nil
 }
 
-// SetDown creates or removes the down file of a slot. Without a slot it does nothing.
+// SetDown creates or removes the down file of a slot. It does nothing if the slot does not exist.
 func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
@@ -218,12 +218,12 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // otherwise the slot has just been removed
+	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // other errors mean that the slot has just been removed
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }
 
-// checkPresent fails if the directory of a slot was removed. Then it also starts a check.
+// checkPresent returns an error if the directory of a slot was removed, and then also starts a check of all slots.
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -234,10 +234,10 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 		return nil
 	}
 	if s.pending.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // the goroutine ends with the scanner
+		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // ends with the scanner
 	}
 	return fmt.Errorf("%w: %q is gone", ErrUnknown, slot.Dir)
 }
 
-// nameUnchanged reports whether the slot's name still means the slot's directory.
+// nameUnchanged reports whether the slot's name still refers to the slot's directory.
 func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }

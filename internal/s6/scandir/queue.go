@@ -10,17 +10,17 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that are not yet made. The scanner makes a slot when it is idle, or when a reader needs the slot. A slot
-// that could not be made stays in the queue.
+// queue holds the slots that still have to be made. The scanner makes them when it is idle, or earlier when a reader needs one.
+// A slot that could not be made stays in the queue.
 type queue struct {
-	wake chan struct{} // holds a token while the queue is not empty
+	wake chan struct{} // holds a token while turns are waiting
 
 	mu    sync.Mutex
-	turns []turn                // slots to make, in order
-	open  map[string]definition // by name: slots that are queued, or made and not yet published
+	turns []turn                // slots to make, in this order
+	open  map[string]definition // by name: slots that are queued, or are made but not yet published
 }
 
-// turn is an element of the queue: the name of a slot, or a channel to close after all earlier elements.
+// turn is an element of the queue: the name of a slot to make, or a channel to close when all earlier elements are done.
 type turn struct {
 	name    string
 	reached chan<- struct{}
@@ -30,20 +30,20 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
 }
 
-// Enqueue makes the directory of a service of hinit, like [Scanner.Publish], but later. It does not block. The host gets the
-// errors.
+// Enqueue makes the directory for a service of hinit later, otherwise like [Scanner.Publish]. It does not block. Errors are
+// reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// Made returns a channel that is closed after the scanner has tried every slot that is now in the queue.
+// Made returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
 func (s *Scanner) Made() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
 	return reached
 }
 
-// makeIfQueued makes the slot of a service directory now if it is queued.
+// makeIfQueued makes the slot of the service directory at path now, if it is still queued.
 func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
@@ -63,7 +63,7 @@ func (q *queue) add(name string, d definition) {
 	q.await(turn{name: name})
 }
 
-// setWithoutTurn adds a slot to the queue without a turn, for a caller that makes it at once.
+// setWithoutTurn adds a slot to the queue without a turn, because the caller makes it at once.
 func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,7 +93,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// change changes the definition of a queued slot. It returns false if the slot is not queued.
+// change modifies the definition of a queued slot. It returns false if the slot is not queued.
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,7 +105,7 @@ func (q *queue) change(name string, change func(*definition)) bool {
 	return open
 }
 
-// drop removes a slot from the queue and returns its last definition.
+// drop removes a slot from the queue, and returns its last definition.
 func (q *queue) drop(name string) (d definition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,8 +130,8 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// unseenMost is the number of queued slots that are made before a publish, because the cost of a publish grows with the number of
-// slots.
+// unseenMost is how many queued slots are made before the next publish. A publish after each slot would be expensive, because
+// its cost grows with the number of slots.
 const unseenMost = 64
 
 func (s *Scanner) serveQueue() {
@@ -158,11 +158,11 @@ func (s *Scanner) makeOrReport(name string) {
 
 type madeSlot struct {
 	name string
-	down bool // whether it was made with a down file
+	down bool // it was made with a down file
 }
 
-// removePublished removes published slots from the queue. If the down file has changed since a slot was made, shown applies the
-// change.
+// removePublished removes the slots that were just published from the queue. If SetDown was called after a slot was made, it
+// applies the change to the down file now.
 func (s *Scanner) removePublished() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -175,8 +175,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext completes a slot of which only the definition exists, when the scanner is idle. The completion can take longer
-// than a short CMD, for example on an overlay, so it must not delay the end of the container.
+// completeNext is called when the scanner is idle. It adds the remaining files to a slot of which only the definition exists.
+// This can take longer than a short CMD, for example on an overlay file system, so it must not delay the end of the container.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

@@ -20,39 +20,39 @@ import (
 	"hinit/supervisor"
 )
 
-// ErrUnknown means that no supervised service has that directory.
+// ErrUnknown means that a directory is not the directory of a supervised service.
 var ErrUnknown = errors.New("no such slot")
 
 const (
 	maxServices  = 1000
-	makingTime   = 5 * time.Second        // time for another program to make a slot
-	makingPoll   = 100 * time.Millisecond // between two checks whether it has finished
-	makingLimit  = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name again and again
-	idlePoll     = time.Hour              // between two checks, if notifications work and all slots are hinit's own
-	foreignPoll  = time.Minute            // the same, if another program made a slot
-	busyPoll     = 5 * time.Second        // between two checks, if notifications don't work
-	settleTime   = 50 * time.Millisecond  // from a notification to its check
-	lookAgain    = time.Second            // between two checks after notifications
-	completeTime = 100 * time.Millisecond // from the last made slot until the first one is completed
-	holdTime     = 3 * time.Second        // limit of the wait of a re-execution, before and after; longer than the announcement of a stop
+	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot
+	makingPoll   = 100 * time.Millisecond // interval of the checks whether it has finished
+	makingLimit  = 3 * makingTime         // how long to wait at most, if it renews its temporary name again and again
+	idlePoll     = time.Hour              // interval of the checks if notifications work and all slots are hinit's own
+	foreignPoll  = time.Minute            // interval of the checks if another program has made a slot
+	busyPoll     = 5 * time.Second        // interval of the checks if notifications don't work
+	settleTime   = 50 * time.Millisecond  // delay from a notification to its check
+	lookAgain    = time.Second            // shortest time between two checks because of notifications
+	completeTime = 100 * time.Millisecond // how long after the last new slot the scanner begins to complete the slots
+	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after; longer than announcing a stop takes
 )
 
-// Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls it; its methods may block.
+// Host is the part of PID 1 that a scanner needs. The scanner's goroutine calls it, and the methods may block.
 type Host interface {
-	// SlotMade registers the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
-	// variables that the slot's run script adds to the container's environment.
+	// SlotMade registers the gateway of a profile after a client has made its slot. If start is true, SlotMade also starts it.
+	// exports are the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// SlotRemoved reports that a client removed the slot of a service of hinit.
+	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved returns why no directory can have a name, or "" if one can.
+	// Reserved says why no service can have a name, "" if one can.
 	Reserved(name string) string
-	// Room returns why no further service has room, or nil.
+	// Room returns an error that says why there can be no further service, or nil.
 	Room() error
-	// Register also makes a log for the service.
+	// Register must also make a log for the service.
 	foreign.Supervisor
 }
 
-// serviceHost implements foreign.Scanner by a Scanner.
+// serviceHost implements foreign.Scanner with the methods of a Host and a Scanner.
 type serviceHost struct {
 	Host
 	s *Scanner
@@ -73,27 +73,27 @@ type Scanner struct {
 	requests chan func()
 	records  chan supervisor.Record
 	ended    chan struct{}
-	resumed  chan struct{} // closed when the directories are open after re-execution
+	resumed  chan struct{} // closed when the directories have been opened after a re-execution
 	table    atomic.Pointer[table]
-	pending  atomic.Bool // a check for removed directories will follow
+	pending  atomic.Bool // a check for removed directories has been requested
 	queue    *queue
 
-	// Only the goroutine uses the fields below.
+	// The fields below are used only by the scanner's goroutine.
 	ctx     context.Context   //nolint:containedctx // ends the goroutine
 	entries map[string]*entry // by name in the scan directory
-	unseen  []madeSlot        // queued slots that are made, but not yet published
-	again   map[string]bool   // queued slots that could not be made
-	idle    *time.Timer       // fires when the scanner completes slots
-	partial string            // last report about directories that are not supervised
+	unseen  []madeSlot        // slots that were made from the queue, but not yet published
+	again   map[string]bool   // names of queued slots that could not be made
+	idle    *time.Timer       // fires when the scanner has been idle, and may complete slots
+	partial string            // the last message about directories that are not supervised
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
-	hinted  bool      // a notification has advanced the time of the next check
-	looked  time.Time // time of the last check
-	scanned time.Time // beginning of the last scan
+	hinted  bool      // a notification has moved the next check to an earlier time
+	looked  time.Time // when the last check was
+	scanned time.Time // when the last scan began
 }
 
-// Open empties or creates the directories and begins to work. The work ends with ctx.
+// Open creates the directories of s6, or empties them, and starts the scanner. The scanner ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, lock, err := layout.prepare()
@@ -118,7 +118,7 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles starts notifications about the scan directory. After a failure the scanner polls more often.
+// observeFiles starts file notifications for the scan directory. If that fails, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
 	hints, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Scanner) entryOf(name string) *entry {
 	return e
 }
 
-// removeUnused removes a foreign service that is gone, and an empty entry.
+// removeUnused removes a foreign service that is gone, and then the entry if nothing is left in it.
 func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
@@ -172,7 +172,8 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service with a name, or the service whose logger has the name.
+// service returns the foreign service with this name. For the name of a logger it returns the service to which the logger
+// belongs.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -181,8 +182,8 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It does not block: if the queue is full, the next check finds the
-// change.
+// Observe passes a record of the supervisor to the scanner. It does not block: if the channel is full, the record is dropped,
+// and the next check finds the change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
 		return
@@ -210,7 +211,7 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // not after a panic: the next program continues with the files
+	s.end() // skipped after a panic, because the next program then continues with the files
 }
 
 func (s *Scanner) work() {
@@ -260,7 +261,7 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.poll
 }
 
-// scheduleCheck schedules a check, but not right after the last one.
+// scheduleCheck schedules an early check, but not right after the last one.
 func (s *Scanner) scheduleCheck() {
 	if !s.hinted {
 		s.hinted = true
@@ -268,20 +269,20 @@ func (s *Scanner) scheduleCheck() {
 	}
 }
 
-// needsCheck reports whether a notification needs a check. Most notifications are about temporary names, and about files that
-// services write in their directories, and need none.
+// needsCheck reports whether a file notification requires a check. Most notifications don't: they are about temporary names, or
+// about files that services write in their own directories.
 func (s *Scanner) needsCheck(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                                      // a new directory waits for a scan
-		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot that hinit has just made
+		slot := s.slot(name)                                                      // a new directory is not checked before a scan
+		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // not for a slot that hinit itself has just made
 	}
 	return formats.Defines(name)
 }
 
 func (s *Scanner) end() {
 	if s.hints != nil {
-		_ = s.hints.Close() // nothing reads from it any more
+		_ = s.hints.Close() // an error doesn't matter: nothing reads from it any more
 	}
 	s.due.Stop()
 	s.idle.Stop()
@@ -293,13 +294,13 @@ func (s *Scanner) end() {
 			e.Slot.close()
 		}
 	}
-	_ = s.dir.Close()  // a directory
+	_ = s.dir.Close()  // an error doesn't matter for a directory
 	_ = s.lock.Close() // this releases the lock
 }
 
 var errGone = errors.New("the scanner has ended")
 
-// do executes f in the scanner's goroutine, and waits for its end.
+// do executes f in the scanner's goroutine, and waits until f has returned.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
@@ -315,7 +316,8 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine, and returns when the goroutine begins to execute f.
+// send passes f to the scanner's goroutine. It returns when the goroutine has accepted f, and does not wait until f has
+// returned.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

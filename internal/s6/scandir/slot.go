@@ -15,33 +15,33 @@ import (
 type kind int
 
 const (
-	native kind = iota // the slot of a service that hinit runs
-	fixed              // no service: the slot always reports up
-	other              // the directory defines its service, see package foreign
+	native kind = iota // the slot of a service that hinit itself defines
+	fixed              // there is no service: the slot always reports up
+	other              // another program has made the directory, which defines the service, see package foreign
 )
 
-// Slot is one directory in the scan directory, or the directory of its logger. It is immutable. The fields without a tag pass
-// through re-execution.
+// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. Fields without a reexec tag
+// are also handed over at re-execution.
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              //
 	ID      foreign.ID        // identity of the directory
 	Link    foreign.ID        // identity of the link, if the name is a symbolic link
-	Exports map[string]string // variables from the run script, for a gateway whose slot a client has made
+	Exports map[string]string // variables from the run script, if it is a gateway's slot that a client has made
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
-	dir    *fsutil.Dir `reexec:"-"` // the open directory, with the identity of the user who may read it
-	reload int         `reexec:"-"` // signal that asks the service to reload its configuration, 0 for SIGHUP
+	dir    *fsutil.Dir `reexec:"-"` // the open directory, opened as the user who is allowed to read it
+	reload int         `reexec:"-"` // signal that asks the service to reload its configuration; 0 for SIGHUP
 }
 
-// entry is the knowledge of the scanner about a name in the scan directory. The scanner removes empty entries.
+// entry is what the scanner knows about one name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // nil for none
-	Service *foreign.Service // the service that the directory defines; also during its end
-	Refused foreign.ID       // a directory that was the subject of a complaint
+	Slot    *Slot            // nil if there is none
+	Service *foreign.Service // the service of a foreign directory; stays until the service has ended
+	Refused foreign.ID       // the directory of this name about which the scanner has complained
 
-	making time.Time     `reexec:"-"` // since when another program is making the slot
-	rest   []fsutil.Node `reexec:"-"` // nodes that the slot still lacks
+	making time.Time     `reexec:"-"` // when the scanner first saw that another program is making the slot
+	rest   []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
 func (e *entry) empty() bool {
@@ -57,18 +57,19 @@ func (e *entry) copy() *entry {
 	return &c
 }
 
-// Native reports whether hinit runs the service: a gateway, or a service of hinit.yaml.
+// Native reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) Native() bool { return s.Kind == native }
 
-// Fixed reports whether the slot has no service: it always reports up and accepts no command.
+// Fixed reports whether the slot has no service. Such a slot always reports up, and ignores commands.
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
-// ReloadSignal returns the signal that makes the service reload its configuration.
+// ReloadSignal returns the signal that asks the service to reload its configuration.
 func (s *Slot) ReloadSignal() int {
 	return cmp.Or(s.reload, int(syscall.SIGHUP))
 }
 
-// NormallyUp reports whether the service starts with the container. It blocks on the file system of the scan directory.
+// NormallyUp reports whether the service starts with the container, that is, whether it has no down file. It blocks on the file
+// system of the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
@@ -92,11 +93,11 @@ func (s *Slot) SetDown(down bool) error {
 	return nil
 }
 
-// hasName reports whether the slot's name in the scan directory still means the slot's directory.
+// hasName reports whether the slot's name in the scan directory in still refers to the slot's directory.
 func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // after another error the directory counts as unchanged
+		return !errors.Is(err, fs.ErrNotExist) // after any other error, assume that the directory is unchanged
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return foreign.IDOf(info) == s.Link
@@ -106,16 +107,16 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != other {
-		_ = s.dir.Close() // the directory may already be closed
+		_ = s.dir.Close() // fails if the directory is already closed
 	}
 }
 
-// loggerOf returns the slot of the logger of a service whose log hinit writes.
+// loggerOf returns a slot for the logger of a service of hinit. hinit itself writes this log.
 func loggerOf(slot *Slot) *Slot {
 	return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}
 }
 
-// slotsOf returns the slots of a foreign service and of its logger.
+// slotsOf returns the slots of a foreign service and its logger. named is the service's entry in the scan directory.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Place, link foreign.ID) *Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}

@@ -7,20 +7,20 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts, but people can run them by hand.
+// Files holds the scripts of a slot of hinit. hinit never runs them, but people can.
 type Files struct {
 	Run    string
 	Finish string // "" for none
-	Log    string // log/run, "" for none
+	Log    string // script log/run; "" for none
 }
 
-// Modes that let the agent's user query and control a service with the tools of s6 (contract of s6, section 5.1).
+// These modes let the agent's user query and control a service with the tools of s6 (contract of s6, section 5.1).
 const (
 	eventMode   = fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// definingFiles returns the nodes that a slot must have when it gets its name.
+// definingFiles returns the files that a slot must have from the moment its name appears.
 func (f Files) definingFiles(down bool) []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
@@ -29,7 +29,7 @@ func (f Files) definingFiles(down bool) []fsutil.Node {
 	return nodes
 }
 
-// otherFiles returns all other nodes of a slot. hinit and the agent don't read them.
+// otherFiles returns all other files of a slot. hinit and the agent don't read them.
 func (f Files) otherFiles() []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
 	if f.Finish != "" {

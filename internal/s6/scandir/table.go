@@ -11,12 +11,12 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// table is the state that readers see. It is immutable.
+// table is the state that readers in other goroutines see. It is immutable.
 type table struct {
 	byName  map[string]*Slot
 	byID    map[foreign.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // for the state that re-execution needs
+	entries map[string]*entry // the state to hand over at re-execution
 }
 
 func (s *Scanner) publish() {
@@ -64,15 +64,15 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a directory that hinit did not make defines a service of that name. It does not block.
+// Foreign reports whether another program has made a directory that defines a service of this name. It does not block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of the service directory at an absolute path, which may lead through links. If the directory still waits
-// for its slot, Find makes the slot. If no slot has the path, the error wraps [ErrUnknown]. Find blocks on the file system. It
-// resolves a path that is not in the table as the agent's user.
+// Find returns the slot of the service directory at an absolute path, which may lead through links. If the slot is still
+// queued, Find makes it first. If there is no slot at the path, the error wraps [ErrUnknown]. Find blocks on the file system. A
+// path that is not in the table is resolved as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.makeIfQueued(ctx, path); err != nil {
@@ -86,7 +86,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if slot := s.sameAs(path); slot != nil {
 		return slot, s.checkPresent(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // path may belong to the logger of a service whose log hinit writes
+	if filepath.Base(path) == formats.LogDir { // path may belong to the logger of a service of hinit, whose log hinit writes
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
 			return loggerOf(slot), s.checkPresent(slot)
 		}
@@ -94,7 +94,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 }
 
-// sameAs returns the slot whose directory a path leads to, or nil.
+// sameAs returns the slot to whose directory path leads, or nil.
 func (s *Scanner) sameAs(path string) *Slot {
 	d, id, err := foreign.Open(path, true, s.layout.foreign)
 	if err != nil {
