@@ -13,26 +13,26 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash is a worker that has ended while its task still runs, with the release of the task that follows.
+// crash is a worker that ended while its task was still running, with the release of the task that follows from that.
 type crash struct {
 	*watched
 	release
-	alone bool // the end may be a request, so it says nothing about similar ends of other workers
+	alone bool // not counted among similar crashes, for instance because the worker may have been asked to end
 }
 
 // lastWord is how many seconds a task waits after the end of its worker, if a request to end could have caused that end. The
 // requesting program writes the reason on the board within this time: it checks every half second whether the worker has ended.
 const lastWord = 5
 
-// mayBeRequested reports whether a request may have ended the worker. Such a worker exited as the agent's worker does on
-// SIGTERM, or was killed by SIGTERM.
+// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker exited as the agent's
+// worker does on SIGTERM, or was killed by SIGTERM.
 func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns the time from which the end of a worker counts as a failure, unless the board has a reason by then; 0: no such
-// wait.
+// failureTime returns when the end of a worker counts as a failure, if the board has no reason for the end by then. 0 means that
+// the end counts at once.
 func (w *watched) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -40,16 +40,17 @@ func (w *watched) failureTime() int64 {
 	return w.exit.At.Unix() + lastWord
 }
 
-// detectCrashed finds workers that have ended and releases their tasks. An end that the runner saw counts at once, unless another
-// program may have asked for it. An end that only the missing pid shows counts after the grace, because a new worker may not be
-// visible yet.
+// detectCrashed finds workers that have ended and releases their tasks. If at least systemicCrashes of them failed in the same
+// way, they probably have a common cause, so a failure limit of 1 applies to them. An end that the runner saw counts at once,
+// unless another program may have asked for it. If only the missing pid shows the end, it counts after a grace period from the
+// start, because a new worker may not be visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
 	var again []*watched
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.gone
-		young := p.now >= w.since && p.now-w.since < grace // after a step back of the clock, no worker counts as young
+		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, no worker counts as young
 		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
@@ -80,7 +81,7 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify returns what follows from the end of a worker.
+// classify decides how the task is released after the end of its worker, what is recorded, and whether it counts as a failure.
 func (p *pass) classify(w *watched) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
@@ -101,7 +102,7 @@ func (p *pass) classify(w *watched) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == exitRateLimited: // the text says why the task waits
+	case x.Signal == 0 && x.Code == exitRateLimited: // the text is stored as the last failure, so that people see why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
 			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), told: &p.res.RateLimited,
@@ -134,7 +135,7 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// limitOf returns how many failures a task may have, and the source of the number.
+// limitOf returns the number of failures at which the task is blocked, and whether the task or the dispatcher sets it.
 func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -142,11 +143,12 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	return int64(cmp.Or(r.trip, p.failureLimit())), "dispatcher"
 }
 
-// countFailure counts a failure of a task that was already released. If blocks is true, it blocks the task.
+// countFailure counts a failure of a task that this transaction has released. If blocks is true, it blocks the task.
 //
-// A block by the limit isn't sticky: the task goes on when the limit is raised. With a lower limit, the counter is below the
-// ordinary limit, and the next promotion pass of any program would undo the block. So fail adds a `blocked` event, which makes the
-// block sticky for all programs.
+// A block at the failure limit isn't sticky: when the limit is raised, the next promotion pass makes the task ready again. A
+// release may have a lower limit of its own (trip). Then the task is blocked while its failures are still below the ordinary
+// limit, and the next promotion pass of any program would undo the block. So countFailure then adds a `blocked` event, which
+// makes the block sticky for all programs.
 func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
@@ -202,20 +204,21 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons of the respawn guard.
+// The reasons for which the respawn guard holds back a task.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
-	guardBackoff  = "backoff" // only for this dispatcher, without an event
+	guardBackoff  = "backoff" // applies to this dispatcher only, so no event records it
 )
 
-// rateLimitedText marks a task whose worker reached a quota. This is no failure, and the task only waits for the cooldown. If a
-// later attempt ends without an error text, this text must not hold the task back for ever.
+// rateLimitedText marks a task, in its last failure, whose worker reached a quota. This is no failure: the task only waits for
+// the cooldown. The text also stays if a later attempt ends without an error text. So the guard recognises it: otherwise its word
+// "quota" would hold the task back for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// attempt is an ended attempt, from which follows how long the next one waits.
+// attempt is an attempt that has ended. It determines how long the next attempt must wait.
 type attempt struct {
 	Task     string
 	Run      int64
@@ -241,14 +244,15 @@ func (p *pass) retryTime(e attempt) int64 {
 		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.At > p.now+clockSlack { // the clock has gone back since then, so the age is unknown
+	if e.At > p.now+clockSlack { // the clock was set back since then, so the age is unknown
 		return p.now
 	}
 	return e.At + wait
 }
 
-// guard returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or repeat
-// work that is done. Each reason ends with time. An operator ends blocker_auth by unblocking or reassigning the task.
+// guard returns the reason why a ready task should not be started now, or "". With such a reason, another attempt would fail in
+// the same way, or repeat work that is done. All reasons expire except blocker_auth. That ends when an operator unblocks or
+// reassigns the task.
 func (p *pass) guard(task string, from Status) (string, error) {
 	type state struct {
 		attempt
@@ -283,7 +287,8 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// recordGuarded records that a task is held back, once until its next event. A record for each pass would fill the task's history.
+// recordGuarded records that a task is held back. It adds no event if the latest event of the task is the same, because an event
+// for each pass would fill the task's history.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {
@@ -298,8 +303,8 @@ func (p *pass) recordGuarded(task, reason string) error {
 	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
-// Next returns the time at which the next pass is due even if the board does not change and no worker ends. It is the first end of a
-// claim, a grace, a runtime or a cooldown. The zero time means never.
+// Next returns the time at which the next pass is due even if the board does not change and no worker ends. It is the earliest
+// time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
@@ -323,7 +328,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		at(here && w.sight == Unknown && !w.gone, p.now+interval) // its end is not announced
+		at(here && w.sight == Unknown && !w.gone, p.now+interval) // the runner does not report its end
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
@@ -353,9 +358,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// held returns what may hold back a waiting task since a time: ends of attempts, and comments with pull requests as attempts with an
-// empty outcome. It may return too many: a pass that comes too early does nothing. A task that waits for another reason is examined
-// at intervals.
+// held returns the events since the time after that may hold back a waiting task. These are the ends of attempts, and comments
+// with a pull request, which it returns as attempts with an empty outcome. It may return too many, because a pass that comes too
+// early does nothing. A task that waits for another reason is examined at each interval.
 func (s *Store) held(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

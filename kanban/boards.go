@@ -27,7 +27,7 @@ const DefaultBoard = "default"
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
 	Root string // result of [Root]
-	Env  Env    // environment with the pins
+	Env  Env    // environment; it can override paths, see [Boards.Paths]
 }
 
 // Meta is the content of a board's board.json.
@@ -65,7 +65,8 @@ func (b *Boards) db(slug string) string {
 	return filepath.Join(b.dir(slug), "kanban.db")
 }
 
-// Current returns the board of a command without --board.
+// Current returns the board that a command without --board uses: the one in HERMES_KANBAN_BOARD, else the one that
+// [Boards.Switch] has chosen, else the default board. It skips a board that does not exist.
 func (b *Boards) Current() string {
 	line, _ := wholefile.Read(b.pointer(), mostRead)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
@@ -86,7 +87,7 @@ func isFile(path string) bool {
 	return err == nil && !st.IsDir()
 }
 
-// List returns all boards, the default one first, the others in order.
+// List returns all boards: the default one first, the others sorted by name.
 func (b *Boards) List() ([]Meta, error) {
 	entries, err := os.ReadDir(b.boards())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +103,7 @@ func (b *Boards) List() ([]Meta, error) {
 	return list, nil
 }
 
-// Meta reads a board's metadata. It makes up the metadata if the file is missing or malformed.
+// Meta reads a board's metadata. If the file is missing or malformed, the result has only the slug, and a name made from it.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
 	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), mostRead)
@@ -220,7 +221,8 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return to, os.Rename(b.dir(slug), to)
 }
 
-// ProfileDirs is a [Profiles] that reads profiles from the directories of a root. `default` always exists.
+// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if the root has a
+// directory for it. `default` always exists.
 type ProfileDirs string
 
 // path returns the home of a profile. It is empty for an invalid name.
@@ -228,7 +230,7 @@ func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugs.MatchString(name): // profiles have the same rule
+	case slugs.MatchString(name): // names of profiles follow the same rule as slugs
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
@@ -303,8 +305,8 @@ type Env func(name string) string
 // trimmed returns a variable without blanks around it. A variable with only blanks counts as unset.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
-// Root returns the directory that all profiles of an installation share: HERMES_KANBAN_HOME if set, else the one that follows from
-// HERMES_HOME. home is the user's home directory.
+// Root returns the directory that all profiles of an installation share: HERMES_KANBAN_HOME if set, else a directory derived from
+// HERMES_HOME, which may be the home of one profile. home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expand(dir, home)
@@ -341,10 +343,10 @@ type Paths struct {
 	Workspaces  string
 	Logs        string
 	Attachments string
-	Tip         string // exists if the hint about scratch workspaces was given; "": the hint is never given
+	Tip         string // file that exists once the hint about scratch workspaces was given; "": never give it
 }
 
-// Log returns the file with the output of a task's workers.
+// Log returns the path of the file that has the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
 // TickLock returns the file whose lock the dispatcher of this board holds during a pass.
@@ -356,10 +358,11 @@ func (p Paths) initLock() string { return p.DB + ".init.lock" }
 // ledger returns the file in which a dispatcher records the workers that it has started.
 func (p Paths) ledger() string { return p.DB + ".workers" }
 
-// GatewayLock returns the file whose lock the one dispatching gateway of an installation holds.
+// GatewayLock returns the lock file of an installation's gateways. Only the gateway that holds its lock dispatches tasks.
 func GatewayLock(root string) string { return filepath.Join(root, "kanban", ".dispatcher.lock") }
 
-// Paths returns the paths of a board, with pins from the environment applied. An empty slug means the current board.
+// Paths returns the paths of a board. An empty slug means the current board. Variables such as HERMES_KANBAN_DB override single
+// paths.
 func (b *Boards) Paths(slug string) (Paths, error) {
 	slug, err := Slug(slug)
 	if err != nil {

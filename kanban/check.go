@@ -21,7 +21,7 @@ import (
 
 const magic = "SQLite format 3\x00"
 
-// check refuses a file that isn't a sound database, and does not change it.
+// check returns an error if the file isn't a sound database. It does not change the file. A new or missing file passes.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
@@ -59,7 +59,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote recognises a record of an encrypted connection in a database. A program with mixed-up descriptors writes it there.
+// tlsNote returns a remark if the head of a file is a TLS record, else "". A program that mixes up its descriptors writes data of
+// an encrypted connection into the database.
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -69,8 +70,8 @@ func tlsNote(head []byte) string {
 	return ""
 }
 
-// integrity returns the fault of a file, or "". It opens the file read-only, so that closing it can't fold a write-ahead log into a
-// damaged file.
+// integrity returns the fault of a file, or "". It opens the file read-only. Otherwise, closing it could write the write-ahead
+// log into a damaged file.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -79,7 +80,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	defer db.Close()
 	lines, err := read[string](ctx, db, "PRAGMA integrity_check")
 	switch {
-	case corrupt(err): // a file that can't be read now is not damaged
+	case corrupt(err): // any other read error does not mean that the file is damaged
 		return err.Error(), nil
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err
@@ -87,7 +88,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged file and its companions. The copies are named by their content, so many attempts make one copy.
+// copyCorrupt copies a damaged file and its companions. The name of the copies has a hash of the file's content, so many attempts
+// make one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -142,12 +144,13 @@ func (e *TornError) Error() string {
 		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
 }
 
-// tornWait is how long a file may be shorter than its header says. A checkpoint writes the header before the pages that extend the
-// file, and the log may start anew between two checks.
+// tornWait is how long a file may be shorter than its header says. A checkpoint writes the header before the pages that extend
+// the file. And between the checks of the file and of its log, a writer may restart the log.
 const tornWait = 2 * time.Second
 
-// checkLength compares the header's page count with the size of the file. Missing pages are no loss if the log has them. A process
-// that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
+// checkLength returns a [TornError] if the file is shorter than the page count in its header says. Missing pages are no loss if
+// the write-ahead log has them. A process that dies in a checkpoint, or finds the disk full, leaves them there, and the next
+// checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
@@ -182,14 +185,15 @@ func (s *Store) torn() error {
 }
 
 // inLog reports whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
-// frames of a header of 24 bytes and a page. Only frames with the salt of the header count.
+// frames of a header of 24 bytes and a page. Only frames that have the same salt as the header count.
 func inLog(path string, size, first, last int64) bool {
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size { // any program may have written the header
+	// So many pages can't be in the log. The page count may be wrong, because any program can write the header.
+	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size {
 		return false
 	}
 	var head [32]byte

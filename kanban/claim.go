@@ -11,7 +11,7 @@ import (
 	"github.com/samber/lo"
 )
 
-// ttl returns how long a claim lasts: the time that was asked for, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
+// ttl returns how many seconds a claim lasts: the time in asked, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
 func (s *Store) ttl(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -19,7 +19,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds reads a number of seconds. If it is less than least, or no number, the result is otherwise.
+// envSeconds returns the number of seconds in a variable. If the variable has no number, or one that is less than least, the
+// result is otherwise.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -29,16 +30,17 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 }
 
 // Claim claims a ready task for a worker. It returns false if another worker has the task, it isn't ready, or a parent isn't
-// finished. An unfinished parent returns the task to todo. A ttl of 0 means the default. The returned task has no body.
+// finished. If a parent isn't finished, the task goes back to todo. A ttl of 0 means the default. The returned task has no body.
 func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// lockOf returns the lock of one claim: host:pid of the claimer, in the form of all writers of the board, and the run. No two claims
-// have the same lock. So a compare-and-swap on a lock can't match a later claim of the same process.
+// lockOf returns the text in claim_lock for one claim: host:pid of the claimer, as all writers of the board have it, then a dot
+// and the run. No two claims have the same lock. So an update whose condition is a lock can't match a later claim of the same
+// process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
-// claimant returns the process that made a claim, as host:pid.
+// claimant returns the process that made the claim with this lock, as host:pid.
 func claimant(lock string) string {
 	colon := strings.LastIndexByte(lock, ':')
 	if dot := strings.IndexByte(lock[colon+1:], '.'); colon >= 0 && dot >= 0 {
@@ -51,7 +53,7 @@ type claimOptions struct {
 	ttl     time.Duration
 	from    Status
 	profile string // assignee that the task must still have; empty: any
-	scratch string // directory of scratch workspaces: the claim also sets the path, which saves a transaction
+	scratch string // directory of scratch workspaces; if set, the claim also sets the workspace's path in the same transaction
 }
 
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
@@ -101,7 +103,8 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 	return ok && err == nil, err
 }
 
-// extend moves the end of a claim, in the task and in its run. The condition excludes a claim that has changed.
+// extend sets the time at which a claim expires, in the task and in its run. It returns false if the task has another lock, or if
+// condition, which continues the WHERE clause, isn't met.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -111,7 +114,8 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 	return rows > 0
 }
 
-// HeartbeatWorker records that a worker is alive. A run other than 0 must be the current one.
+// HeartbeatWorker records that a worker is alive. If run isn't 0 and isn't the task's current run, it returns false and changes
+// nothing.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
@@ -128,24 +132,23 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release describes how a running task returns to the status in which it waits.
+// release describes how a running task goes back to the status from which it was claimed, and what is recorded about that.
 type release struct {
 	event   string
 	payload object
 	outcome string    // of the run, also used as its status
 	why     string    // error of the run
-	told    *[]string // list that gets the task's id, for the report
+	told    *[]string // list of the [Result] that gets the task's id
 	counts  bool      // it counts as a failure of the task
-	trip    int       // lower limit for this kind of failure; 0: none
-	extra   object    // further payload if there were too many failures
-	set     string    // further columns to set
+	trip    int       // failure limit that applies in place of the dispatcher's; 0: none
+	extra   object    // further payload of the event gave_up, if the task reaches the limit
+	set     string    // SQL that sets further columns, with its args
 	args    []any
-	unmoved bool // only if the claim has not been extended since: a heartbeat saves it
+	unmoved bool // release only if the claim was not extended meanwhile: a heartbeat saves it
 }
 
-// release returns a task to ready, or to review if it came from there. Tasks leave the status running only in this way, or through
-// their workers and operators. The condition is the run and the claim as the pass saw them, so it does not touch a claim that has
-// changed.
+// release puts a task back to ready, or to review if it was claimed there. This is the only way in which a pass takes a task out
+// of running. Its condition is the run and the claim as the pass saw them, so it does not touch a claim that has changed.
 func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	blocked := false
 	w.settled = true
@@ -184,19 +187,20 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale reports whether the worker's last sign of life is more than an hour old. A worker without any sign of life isn't
+// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent one isn't
 // stale.
 func (p *pass) heartbeatStale(w *watched) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims extends the claims of living workers, and releases expired claims of others.
+// releaseStaleClaims handles expired claims. It extends a claim whose worker is alive. It releases the others, and ends their
+// workers first.
 func (p *pass) releaseStaleClaims() error {
 	var over []*watched
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // detectCrashed handles it, because the way it ended matters more than the expiry
+			continue // not expired, or the worker has ended: detectCrashed looks at the way in which it ended
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
@@ -214,8 +218,8 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a second worker
-// on the same task would be worse.
+// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a
+// second worker on the same task would be worse. That is recorded with the reason in survives.
 func (p *pass) endWorkers(list []*watched, survives string, gone func(*watched, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -253,7 +257,7 @@ func (p *pass) extend(w *watched) error {
 	})
 }
 
-// reclaimed returns the release of a task whose claim is taken back. It counts no failure.
+// reclaimed returns the release for a claim that is taken from its worker. It counts no failure.
 func (p *pass) reclaimed(w *watched, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{
@@ -267,7 +271,7 @@ func (p *pass) reclaimed(w *watched, end Termination, why string) release {
 	}.with(info[0], info[2], info[3], info[4])}
 }
 
-// detectStale releases tasks that have run for a long time without a sign of life. This counts no failure.
+// detectStale releases tasks that have run for a long time without a heartbeat. This counts no failure.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
@@ -293,8 +297,8 @@ func (p *pass) detectStale() error {
 	})
 }
 
-// Reclaim terminates the worker of a task and releases the task. It returns false if the task isn't running and not locked. It does
-// not wait for a worker that can't be killed, because an operator asked.
+// Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor claimed. It
+// releases the task even if the worker can't be killed, because an operator asked for that.
 //
 // A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then have another
 // worker. Reclaim does not touch that new attempt.
@@ -333,7 +337,8 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	return outcome == "reclaimed", err
 }
 
-// Reassign changes the profile of a task, after a reclaim if reclaim is set. It returns false if the task runs or does not exist.
+// Reassign gives a task to another profile. If reclaim is set, it reclaims the task from its worker first. It returns false if
+// the task is running or does not exist.
 func (d *Dispatcher) Reassign(ctx context.Context, now time.Time, id, assignee string, reclaim bool, reason string) (bool, error) {
 	if reclaim {
 		if _, err := d.Reclaim(ctx, now, id, reason); err != nil {

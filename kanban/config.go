@@ -35,7 +35,7 @@ const (
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
 	survivorDefers       = 120
-	clockSlack           = 60 // a later time was written before the clock went back
+	clockSlack           = 60 // a time further in the future was written before the clock was set back
 	systemicCrashes      = 3
 	exitRateLimited      = 75
 	sigTerm              = 15
@@ -60,14 +60,15 @@ func (c Config) interval() time.Duration {
 	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
-// GatewaysDispatch reports whether the agent's gateways dispatch, by environment and configuration (contract, section 24). Unless
-// the variable says no, the configuration decides.
+// GatewaysDispatch reports whether the agent's gateways dispatch (contract, section 24). The configuration decides, unless the
+// variable HERMES_KANBAN_DISPATCH_IN_GATEWAY says no.
 func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
-// ReadConfig reads the board's configuration from a config.yaml. A missing or unreadable file means the default configuration.
+// ReadConfig reads the board's configuration from a config.yaml. If the file is missing, it returns the default configuration. If
+// it can't be read, it returns that and an error.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := wholefile.Read(path, mostRead)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,8 +84,8 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 	return c, warnings, err
 }
 
-// ParseConfig reads the board's configuration. It leaves out an invalid value with a warning that names it, because a gateway must
-// go on with any file.
+// ParseConfig reads the board's configuration. It ignores an invalid value and returns a warning with its key, because a gateway
+// must go on with any file.
 func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
@@ -123,7 +124,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value reads a key. use reports whether the value is valid. A key that is absent or null has the value missing.
+// value returns the value of a key, as use converts it. use also reports whether the value is valid. An absent or null key has
+// the value missing. An invalid one has the value invalid, and causes a warning in which want says which values are valid.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {
@@ -137,7 +139,7 @@ func value[T any](r *configReader, key, want string, missing, invalid T, use fun
 	return got
 }
 
-// typed returns a value of a configuration that must have this type.
+// typed is a use function for [value]: a value is valid if it has the type T.
 func typed[T any](v any) (T, bool) {
 	got, is := v.(T)
 	return got, is

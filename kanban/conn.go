@@ -21,8 +21,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ownLocks binds the engine's locks to its own descriptors. Otherwise, when this process closes another descriptor of a board's
-// file, it would drop the locks that keep other processes out.
+// ownLocks makes SQLite lock with open file description locks (fcntl(2)). With ordinary record locks, SQLite would lose its locks
+// whenever this process closes another descriptor of the board's file.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
 // connect opens a file with the contract's settings. It has one connection, so a caller must read all rows before the next query.
@@ -49,7 +49,8 @@ const unchanging = "ro&immutable=1"
 // busy reports whether an error means that another program is using the file. Such an error says nothing about the file's health.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain explains why the board's file can't be used, if the message of SQLite or the kernel does not; else it is empty.
+// Explain returns a text for users that explains why the board's file can't be used, where the message of SQLite or the kernel
+// does not. Else it returns "".
 func Explain(err error) string {
 	switch {
 	case busy(err):
@@ -65,14 +66,14 @@ func Explain(err error) string {
 // corrupt reports whether an error means that the file's content is damaged.
 func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
 
-// isCode reports whether an error has one of these codes of the engine.
+// isCode reports whether an error is from SQLite and has one of these result codes.
 func isCode(err error, codes ...int) bool {
 	e, is := errors.AsType[*sqlite.Error](err)
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. All rows that it writes have its time. Its first error stays: later calls do nothing, and the
-// transaction fails with that error. So its functions return no errors.
+// tx is a write transaction. All rows that it writes have the time now. After the first error, later calls do nothing, and the
+// transaction fails with that error. So its methods return no errors.
 type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call
@@ -100,7 +101,7 @@ func (t *tx) insert(query string, args ...any) (id int64) {
 	return one[int64](t, "SELECT last_insert_rowid()")
 }
 
-// all is [read] inside a transaction.
+// all is [read] inside a transaction, with the error kept in t.
 func all[T any](t *tx, query string, args ...any) (rows []T) {
 	if t.err == nil {
 		rows, t.err = read[T](t.ctx, t.conn, query, args...)
@@ -108,7 +109,7 @@ func all[T any](t *tx, query string, args ...any) (rows []T) {
 	return rows
 }
 
-// one is [first] inside a transaction.
+// one is [first] inside a transaction, with the error kept in t.
 func one[T any](t *tx, query string, args ...any) (row T) {
 	if t.err == nil {
 		row, t.err = first[T](t.ctx, t.conn, query, args...)
@@ -116,7 +117,8 @@ func one[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing ends a transaction that has nothing to commit. It is no failure.
+// errNothing is the error with which a function for [Store.write] says that there is nothing to commit. The transaction is rolled
+// back, and its caller gets no error.
 var errNothing = errors.New("nothing to do")
 
 // Writable returns the reason why the board can't be written now, or nil.
@@ -124,7 +126,8 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs one transaction on a task. It returns false for an unknown task, and if do has nothing to change.
+// change runs do in one transaction, with the task that has this id. It returns false if there is no such task, or if do returns
+// [errNothing].
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, lean)
@@ -140,7 +143,8 @@ func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t 
 	return done && err == nil, err
 }
 
-// write runs one immediate transaction. It isn't re-entrant: do must use only the transaction.
+// write runs do in one immediate transaction. It isn't re-entrant: do must use only the transaction t, because the store has only
+// one connection.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -211,7 +215,7 @@ func fields(row reflect.Value) (places []any) {
 	return places
 }
 
-// first returns the first row of a query, or the zero value without a row.
+// first returns the first row of a query, or the zero value if there is none.
 func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
 	rows, err := read[T](ctx, q, query, args...)
 	if len(rows) > 0 {
@@ -220,14 +224,15 @@ func first[T any](ctx context.Context, q querier, query string, args ...any) (ro
 	return row, err
 }
 
-// load reads rows of a table. The fields of T are its columns in order.
+// load reads rows of a table into T, whose fields are the table's columns in order. rest is the end of the query, such as WHERE
+// and ORDER BY.
 func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the columns of a table for a query that [load] reads into the type T: null becomes the zero value if the field is
-// no pointer. SQLite lets any writer store a value of another type than the column's. SQLite converts such a value without an
-// error.
+// selection returns the columns of a table as a query for [load] selects them. SQLite lets any writer store a value of another
+// type than the column's, so each column is converted to the type of its field in T. That never fails. A null becomes the zero
+// value unless the field is a pointer.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
@@ -245,10 +250,11 @@ func selection[T any](t table) string {
 	return strings.Join(names, ", ")
 }
 
-// asInteger returns an expression for a column as a whole number, whatever value a row has.
+// asInteger returns an SQL expression that is a whole number, whatever value a row has in the column.
 func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// Misfits returns the rows of tasks and attempts that have a value of another type in a numeric column.
+// Misfits returns the tasks and runs that have something other than a whole number in a numeric column, each with the id and the
+// column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
@@ -259,7 +265,7 @@ func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
-// jsonList is a column with a JSON array of strings. Any other value is an empty list.
+// jsonList is a column with a JSON array of strings. Any other value is read as an empty list.
 type jsonList []string
 
 // Scan implements [sql.Scanner].
@@ -270,7 +276,8 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// lean is the table of tasks without their bodies. No operation needs the bodies, and their size has no limit.
+// lean is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body, whose size has
+// no limit.
 var lean = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -278,7 +285,7 @@ var lean = func() table {
 	return t
 }()
 
-// readTask reads a task from the table of tasks, or from [lean].
+// readTask reads the task with this id. t is tasksTable, or [lean] to leave out the body.
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
 	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {
@@ -295,19 +302,20 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 	return readTask(ctx, s.db, id, tasksTable)
 }
 
-// Filter selects tasks. An empty field selects all tasks; archived tasks need IncludeArchived.
+// Filter selects tasks. An empty field does not restrict the selection. Archived tasks are selected only with IncludeArchived, or
+// if Status asks for them.
 type Filter struct {
 	Status          Status
 	Assignee        string
 	Tenant          string
 	SessionID       string
-	Template, Step  string // of a workflow
+	Template, Step  string // of the task's workflow
 	IncludeArchived bool
 	Sort            string // one of [Orders]; empty: priority
 	Limit           int
 }
 
-// orders are the values of [Filter.Sort].
+// orders has the values of [Filter.Sort], each with its SQL order.
 var orders = map[string]string{
 	"": "priority DESC", "priority": "priority DESC", "priority-desc": "priority", "created": "created_at", "created-desc": "created_at DESC, rowid DESC",
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
@@ -316,7 +324,7 @@ var orders = map[string]string{
 // Orders returns the names of the orders in which tasks can be listed.
 func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
 
-// Tasks lists tasks. Tasks with an equal position are sorted by age, the oldest first.
+// Tasks lists tasks. Of tasks that are equal in the selected order, the oldest comes first.
 func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	where, args := "WHERE 1", []any(nil)
 	for _, c := range [][2]string{
@@ -350,12 +358,12 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns returns the newest attempts at all tasks, the newest first.
+// LastRuns returns the newest attempts at any tasks, at most as many as most says, the newest first.
 func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
 }
 
-// Events returns the events after a cursor, of one task, or of all if task is empty.
+// Events returns the events whose ID is greater than after: the events of one task, or of all tasks if task is empty.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
@@ -381,7 +389,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
-	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // of the oldest ready task; nil without one
+	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // of the oldest ready task; nil if none is ready
 	Now        int64                     `json:"now"`
 }
 

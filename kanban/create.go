@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// NewTask is a task to be created.
+// NewTask describes a task to create.
 type NewTask struct {
 	Title, Body, Assignee, CreatedBy string
 	WorkspaceKind                    string // empty: scratch
@@ -21,7 +21,7 @@ type NewTask struct {
 	Tenant                           string
 	Priority                         int64
 	Parents                          []string
-	Status                           Status // empty: ready or todo; else triage, blocked or scheduled
+	Status                           Status // empty: ready, or todo while a parent is unfinished; else triage, blocked or scheduled
 	IdempotencyKey                   string
 	MaxRuntimeSeconds                *int64
 	Skills                           []string
@@ -33,7 +33,8 @@ type NewTask struct {
 	DueAt                            int64
 }
 
-// Create makes a task and returns its id. If tasks with the same idempotency key exist, it returns the id of the newest one instead.
+// Create makes a task and returns its id. If the board has tasks with the same idempotency key that aren't archived, it returns
+// the id of the newest one instead.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err
@@ -169,11 +170,11 @@ func (t *tx) create(id string, n NewTask) error {
 	return nil
 }
 
-// finished reports whether the children of a parent with this status may start. Archived counts in all operations, so they agree
-// about the same child.
+// finished reports whether a parent with this status lets its children start. All operations count an archived parent as
+// finished, so they agree about the same child.
 func finished(s Status) bool { return s == Done || s == Archived }
 
-// unfinishedParents is a condition on tasks: the task has a parent that isn't finished.
+// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished.
 const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
@@ -240,7 +241,7 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 	return was && err == nil, err
 }
 
-// AddComment adds a comment to a task.
+// AddComment adds a comment to a task and returns the comment's id.
 func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
 	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
 	if author == "" || body == "" {
@@ -257,14 +258,14 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	return comment, err
 }
 
-// Edit has new texts of a task. Nil fields do not change.
+// Edit has the new values of a task's fields. A nil field leaves the value as it is.
 type Edit struct {
 	Title, Body               *string
-	Result, Summary, Metadata *string // of a finished task
+	Result, Summary, Metadata *string // only for a task that is done
 	Priority                  *int64
 }
 
-// Edit changes the texts of a task, even while a worker has it. It returns false if the task does not exist.
+// Edit changes the texts and the priority of a task, even while a worker has it. It returns false if the task does not exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
 	var sets, fields []string
 	var args []any
@@ -351,8 +352,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes a directory that is strictly inside a managed one. It touches nothing outside, whatever links the directory
-// has.
+// removeInside removes the directory path if it is below the directory managed. Symbolic links can't make it remove anything
+// outside.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {
@@ -366,8 +367,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a child
-// of its task has work to do, because the child may read it.
+// cleanFamily removes the scratch workspaces of a finished task and of its parents, if they are no longer used. A workspace stays
+// while a child of its task isn't finished, because the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
 	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

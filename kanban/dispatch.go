@@ -26,7 +26,8 @@ type Dispatcher struct {
 	Git      Git          // nil: a task with a worktree can't start
 	Log      *slog.Logger // nil: slog.Default
 
-	// Volume is a name of the data volume if no one else can use the volume while this container does; else empty.
+	// Volume is a name of the data volume, if no other container can use the volume at the same time; else empty. Then no worker
+	// of an earlier container on this volume can be alive.
 	Volume string
 
 	// Backoff is the pause between a failed attempt and the next one. It doubles with each further failure. 0: no pause, as for the
@@ -34,16 +35,16 @@ type Dispatcher struct {
 	Backoff time.Duration
 
 	memories map[int64]*memory // by run
-	holds    *Lock             // lock of the board between passes
+	holds    *Lock             // lock of the board, if it is kept between passes
 }
 
 // memory is the data that a dispatcher keeps about a run between passes.
 type memory struct {
-	start uint64 // start time of the process that first had its pid
-	asked int64  // when its worker was asked to end after its attempt, and survived
+	start uint64 // start time of the process that had the worker's pid when it was first seen
+	asked int64  // when the worker was last asked to end after its attempt, and survived
 }
 
-// memory returns the memory of a run. The caller may change it.
+// memory returns the memory of a run, which is empty at first. The caller may change it.
 func (d *Dispatcher) memory(run int64) *memory {
 	if d.memories == nil {
 		d.memories = make(map[int64]*memory)
@@ -143,7 +144,7 @@ type row struct {
 	Again        bool // it was started before
 }
 
-// atWork returns the profile of each running task, by attempt. A task without an attempt has a negative number.
+// atWork returns the profile of each running task, by the number of its run. A task without a run gets a negative number.
 func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	type running struct {
 		Run  int64
@@ -153,7 +154,7 @@ func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// startLoops is the shared state of the loops over ready tasks and tasks in review.
+// startLoops is the state that the loop over ready tasks and the loop over tasks in review share.
 type startLoops struct {
 	*pass
 	free     int            // number of workers that may still be started
@@ -171,10 +172,10 @@ func (p *pass) dispatch(opt TickOptions) error {
 	}
 	for _, w := range p.watched {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.settled && !p.dead(w) {
-			who[w.CurrentRunID] = w.Assignee // its attempt has ended since this pass examined its worker
+			who[w.CurrentRunID] = w.Assignee // the attempt has ended since this pass examined the worker, which is still alive
 		}
 	}
-	for _, w := range p.leaving { // a place is free only when the process has ended
+	for _, w := range p.leaving { // such a worker counts as running until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
 	l.running = lo.CountValues(lo.Values(who))
@@ -195,7 +196,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	return errors.Join(l.each(Ready), l.each(Review))
 }
 
-// each starts the tasks with one status until the limit is reached.
+// each starts the tasks with this status, in the order of their priority, until the limit of workers is reached.
 func (l *startLoops) each(status Status) error {
 	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
@@ -213,7 +214,8 @@ func (l *startLoops) each(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks once in a pass. ifUnknown is the result on an error.
+// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and remembers the answer. On an error, the
+// answer is ifUnknown.
 func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
 	if asked {
@@ -247,7 +249,8 @@ func (l *startLoops) startIfAllowed(r row, from Status) error {
 	return nil
 }
 
-// assignDefault assigns a task without an assignee to the default one.
+// assignDefault assigns a task without an assignee to the default one. It returns false if that fails, or if the task has an
+// assignee by now.
 func (l *startLoops) assignDefault(task string) bool {
 	if l.dry {
 		return true
@@ -264,7 +267,7 @@ func (l *startLoops) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// start claims a task and starts its worker.
+// start claims a task and starts its worker, unless the respawn guard holds it back or an earlier attempt has left processes.
 func (l *startLoops) start(r row, from Status) error {
 	reason, err := l.guard(r.ID, from)
 	if err != nil {
@@ -282,8 +285,9 @@ func (l *startLoops) start(r row, from Status) error {
 	if r.Again && !l.endLeftovers(r.ID) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()})                                                // before the first claim, in case this dispatcher dies
-	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its limit
+	l.remember(entry{Lock: l.Store.Claimer()}) // before the first claim, in case this dispatcher dies
+	// The claim fails if the task has another assignee by now, because that profile may be at its limit.
+	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces}
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err

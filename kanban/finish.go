@@ -22,8 +22,8 @@ type Completion struct {
 	Run             int64
 }
 
-// leave moves a task to another status and clears the claim. It returns errNothing if the task has none of the statuses in from, or
-// another run has it.
+// leave moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It returns
+// errNothing if the task's status isn't in from, or if run isn't 0 and isn't the task's current run.
 func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -33,7 +33,8 @@ func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, 
 	return nil
 }
 
-// handOver closes the task's run and returns it. If the task has no run and e has a result, it adds a run of no length.
+// handOver closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the summary
+// and the metadata in e.
 func (t *tx) handOver(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -106,7 +107,8 @@ func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// doubtReferences records ids in the result that no task has, as a hint for readers of the board.
+// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a hint for readers of the
+// board.
 func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		var unknown []string
@@ -122,12 +124,13 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	}
 }
 
-// Block blocks a task until it is unblocked. A run other than 0 must be the current one.
+// Block blocks a task until it is unblocked. If run isn't 0 and isn't the task's current run, it returns false and changes
+// nothing.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
-// Schedule sets a task aside. No dispatcher starts it in this status.
+// Schedule sets a task aside: no dispatcher starts a task with the status scheduled. run is as for [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
@@ -187,17 +190,17 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 	})
 }
 
-// promotable is a condition on tasks: the promotion pass would make the task ready. Its parameter is the failure limit.
+// promotable is the SQL condition under which the promotion pass makes a task ready. Its parameter is the failure limit.
 //
-// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. A block by the failure limit isn't, so
-// that the task goes on when the limit is raised.
+// A sticky block stays until a person ends it. A block is sticky if the latest `blocked` or `unblocked` event of the task is
+// `blocked`. A block at the failure limit has no such event, so that the task goes on when the limit is raised.
 const promotable = `(status = 'todo' OR status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: it makes todo and blocked tasks ready that may start now.
+// RecomputeReady is the promotion pass: it makes all todo and blocked tasks ready that may start now, see [promotable].
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
 	if err != nil || len(ids) == 0 {
@@ -210,7 +213,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes those tasks ready whose conditions still hold.
+// promote makes the tasks with these ids ready that are still [promotable], and returns their number.
 func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	for _, id := range ids {
 		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
@@ -245,9 +248,9 @@ type ending struct {
 // as returns an ending whose status and outcome are the same word.
 func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
 
-// closeRun closes an open run. The caller's change of the task clears the pointer to it. It sets no end before
-// the begin: this transaction's time is from before the wait for the lock. In that wait another process may have begun the run, or
-// the clock may have stepped.
+// closeRun closes a run if it is open. The caller clears the task's current_run_id. The end is never set before the start: the
+// time of this transaction was taken before it waited for the database's lock. During that wait another process may have started
+// the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return

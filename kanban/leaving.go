@@ -19,13 +19,14 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// unopened returns the workers in the ledger whose attempt is over on the board: it was finished, or released by another program.
+// unopened returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has released
+// it. open has the runs of all running tasks.
 func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
-		if e.Boot != p.instance { // this container can learn nothing about it
+		if e.Boot != p.instance { // its container or machine has ended, and the worker with it
 			p.over = append(p.over, e)
 			continue
 		}
@@ -47,7 +48,8 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 	return left, nil
 }
 
-// settleDeparted separates the workers that run after the end of their attempt from the ones that have ended.
+// settleDeparted sorts the workers whose attempt is over. They still run (leaving), have ended (over), or were requested and may
+// yet start (unanswered).
 func (p *pass) settleDeparted(left []*watched) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -65,8 +67,8 @@ func (p *pass) settleDeparted(left []*watched) {
 	}
 }
 
-// withdraw prevents late starts: a start that got no answer must not take effect beside another attempt. If the worker has already
-// begun, it counts as a worker whose attempt is over.
+// withdraw cancels requests for a worker that got no answer, so that none of them takes effect late, beside another attempt. If
+// the worker was already started, it is treated as a worker whose attempt is over.
 func (p *pass) withdraw(list []*watched) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -84,20 +86,21 @@ func (p *pass) withdraw(list []*watched) {
 	}
 }
 
-// leaves returns when a worker whose attempt is over is asked to end. It gets some time, because a worker usually still writes
-// something after it has finished its task.
+// leaves returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually still
+// writes something after it has finished its task.
 func (p *pass) leaves(w *watched) int64 {
 	asked, at := p.memory(w.CurrentRunID).asked, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack: // another attempt waits for its end
+	// Another attempt waits for the end of this worker, or the clock was set back, so that since is useless.
+	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
 		return 0
 	}
 	return at
 }
 
-// endLeaving ends the workers whose time to leave is over.
+// endLeaving ends the leaving workers whose time is over, see [pass.leaves].
 func (p *pass) endLeaving() error {
 	due, stay := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return p.leaves(w) <= p.now })
 	p.leaving = append(stay, p.endLeft(due)...)
@@ -118,8 +121,8 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 	return survive
 }
 
-// endLeftovers ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether none is
-// left: two attempts must not use one workspace.
+// endLeftovers ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether
+// all have ended. Only then may the task start again, because two attempts must not use one workspace.
 func (p *pass) endLeftovers(task string) bool {
 	mine, others := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
@@ -164,21 +167,21 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 	}), err
 }
 
-// entry is a dispatcher's record of a worker that it started, or was about to start if the PID is 0. It is kept in a file beside the
-// board, because all writers own the board's columns. Host, volume and the worker's boot say later whether the worker can still be
-// alive.
+// entry is a dispatcher's record of a worker that it started, or was about to start if the PID is 0. It is kept in a file beside
+// the board, because the board's columns are shared with other programs. Host, volume and the worker's boot show later whether
+// the worker can still be alive.
 type entry struct {
 	Run    int64  `json:"run,omitempty"`
 	Task   string `json:"task,omitempty"`
 	Host   string `json:"host,omitempty"`
 	Volume string `json:"volume,omitempty"`
-	Lock   string `json:"lock,omitempty"` // set in an entry without a run: this claimant makes claims
+	Lock   string `json:"lock,omitempty"` // set in an entry without a run: the claimant, as host:pid, that makes claims
 	Seen   bool   `json:"seen,omitempty"` // the claimant is another program, whose claims may have no worker
 	Worker
 }
 
-// ledger is the file of entries, one JSON object a line. The last entry of a run counts. The holder of the tick lock writes it. It
-// needs no sync: it is read after the death of a dispatcher, and after a crash of the machine no worker is left.
+// ledger is the file of entries, one JSON object a line. The last entry of a run counts. Only the holder of the tick lock writes
+// it. The file needs no fsync: it is read after the death of a dispatcher, and after a crash of the machine no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]entry
@@ -187,7 +190,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := wholefile.Read(path, mostRead) // a file that can't be read is replaced by the next entry
+	data, _ := wholefile.Read(path, mostRead) // a file that can't be read counts as empty, and is replaced when the ledger is saved
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {
@@ -218,8 +221,8 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// instance identifies the boot and the init on which the workers of this process depend. If an entry has another one, its worker
-// ended with its container or machine.
+// instance returns a text that identifies the boot of the machine and the PID 1 of this container. If the entry of a worker has
+// another instance, the worker ended with its container or machine.
 func instance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

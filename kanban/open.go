@@ -22,15 +22,15 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options say how to open a board. The zero value follows the contract.
+// Options say how to open a board. With the zero value, a board is opened as the contract says.
 type Options struct {
 	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, else two minutes
 	Env         Env           // nil: os.Getenv
 	Host        string        // the host part of claims; empty: os.Hostname
 	PID         int           // the pid part of claims; 0: this process
 	Workdir     string        // the board's default_workdir
-	Toolsets    []string      // names that are no skills
-	Trust       bool          // skip the search for damage in the whole file before the first use in this process
+	Toolsets    []string      // names of toolsets, which are refused as skills
+	Trust       bool          // skip the integrity check of the whole file when this process opens it first
 
 	initWait time.Duration      // set by tests only
 	dies     func(string) error // set by tests only
@@ -40,11 +40,11 @@ type Options struct {
 // Store is one open board. Several goroutines may use it; each call is one transaction at most.
 type Store struct {
 	db    *sql.DB
-	raw   *os.File       // the same file, to check its length
-	logs  [2]fs.FileInfo // its write-ahead log and the log's index, if they exist
+	raw   *os.File       // a second descriptor of the file, to check its length
+	logs  [2]fs.FileInfo // the write-ahead log and its index as they were at the open, if they existed
 	paths Paths
 	opt   Options
-	holds *Lock // lock of a dispatcher that serves the board
+	holds *Lock // lock of the board, if a dispatcher keeps it between passes
 }
 
 // point marks a place where a test can let the process die.
@@ -55,17 +55,18 @@ func (s *Store) point(name string) error {
 	return s.opt.dies(name)
 }
 
-// maxInitWait limits how long an opener waits for another one that brings the file up to date. After that it goes on, because the
-// work is idempotent.
+// maxInitWait limits how long Open waits while another process checks and migrates the file. After that, Open does so itself
+// without the lock, because the work is idempotent.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the boards that this process has checked, by the path of the file. A file that has replaced another one is checked again.
+// initialised holds the files that this process has checked and migrated, by path. If another file has replaced one of them, it
+// is checked again.
 var initialised = struct {
 	sync.Mutex
 	files map[string]fs.FileInfo
 }{files: make(map[string]fs.FileInfo)}
 
-// Open opens a board. It makes a missing file, and brings an old one up to date after a backup.
+// Open opens a board. It creates a missing file. It migrates an old file after a backup.
 //
 // It follows symbolic links as the other writers do, so a caller that is root must become the agent's user first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
@@ -98,7 +99,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	st, _ := os.Stat(path) // nil without a file
+	st, _ := os.Stat(path) // nil if there is no file
 	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
 		return s.openReadOnly(ctx, empty)
@@ -140,7 +141,8 @@ func (s *Store) open(ctx context.Context) error {
 // companions are the suffixes of the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
 
-// seeLog records the files of the write-ahead log. SQLite keeps them while the board is open.
+// seeLog records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while the board
+// is open.
 func (s *Store) seeLog() {
 	for i, end := range companions {
 		s.logs[i], _ = os.Stat(s.paths.DB + end)
@@ -168,7 +170,7 @@ func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	return s.attach(ctx, unchanging)
 }
 
-// attach connects to the file. The mode "rwc" makes a missing file.
+// attach connects to the file. The mode "rwc" creates a missing file.
 func (s *Store) attach(ctx context.Context, mode string) (err error) {
 	if s.db, err = connect(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
 		_, err = first[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
@@ -186,7 +188,8 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock that separates first opens of several processes. It gives up after a while and returns nil.
+// lockInit takes the lock that lets one process at a time check and migrate the file. It returns nil if it can't get the lock in
+// time.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()
@@ -223,7 +226,7 @@ func (s *Store) journal(ctx context.Context) error {
 	return s.cannotOpen(err)
 }
 
-// Close closes the file. A store that isn't closed keeps its descriptors.
+// Close closes the file and releases a dispatcher's lock of the board.
 func (s *Store) Close() error {
 	var err error
 	if s.db != nil {
@@ -269,11 +272,11 @@ func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.
 type Lock struct{ file *os.File }
 
-// TryLock takes the lock of a file without waiting. held is false if another process holds it. An error means that the file can't be
-// locked.
+// TryLock takes the lock of a file without waiting. held is false if another process holds it. An error means that the file can't
+// be locked.
 //
-// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file. They don't exclude each other, and
-// the other writers of the board may use either.
+// It takes two locks, flock(2) and a record lock of the whole file. The kernel doesn't let one exclude the other, and the other
+// writers of the board may use either.
 func TryLock(path string) (l *Lock, held bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, false, err
@@ -296,7 +299,8 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release releases the lock. To close the file is not enough while a child that is being started has a copy of the descriptor.
+// Release releases the lock. It unlocks the file before it closes it: a child that is being started may still have a copy of the
+// descriptor, which would keep the lock.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
@@ -313,7 +317,7 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && failed == nil && os.SameFile(open, there)
 }
 
-// writeWhole replaces a file atomically, and makes its directory.
+// writeWhole replaces a file atomically. It creates the file's directory if it is missing.
 func writeWhole(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

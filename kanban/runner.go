@@ -21,28 +21,28 @@ import (
 // A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown]. Then
 // the dispatcher relies on the pid, as the other writers of the board do.
 type Runner interface {
-	// Start starts the worker of a run, and returns as soon as it is executed. An error means that no process is left of it. A
-	// second call for the same run must not start a second worker.
+	// Start starts the worker of a run, and returns as soon as its program is executing. After an error, no process of it is
+	// left. A second call for the same run must not start a second worker.
 	Start(ctx context.Context, job Job) (Worker, error)
 
 	// Look returns the state of each run's worker, in the order of refs. It doesn't wait.
 	Look(ctx context.Context, refs []Ref) ([]Sighting, error)
 
-	// Withdraw ensures that no worker of a run begins from now on: a start that got no answer must not take effect later. If the
-	// worker has already begun, the result has it. After an error, the start is as uncertain as before.
+	// Withdraw cancels a start that got no answer, so that it does not take effect later. If the worker was already started, the
+	// result describes it. After an error, it is still unknown whether the worker will start.
 	Withdraw(ctx context.Context, ref Ref) (Sighting, error)
 
-	// End terminates the workers at the same time: SIGTERM to each worker and all processes that it has left, KILL after the grace.
-	// It returns when all are dead, or when killing had no effect in time, with the result for each. For a run that it doesn't know,
-	// the result has Attempted false.
+	// End terminates the workers at the same time: SIGTERM to each worker and all processes that it has left, SIGKILL after the
+	// grace. It returns when all are dead, or when killing had no effect in time, with the result for each. For a run that it
+	// doesn't know, the result has Attempted false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
 	// Left finds the processes that earlier attempts at a task have left, whichever program started them, by the environment that
 	// they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
 	Left(ref Ref) (pids []int, ok bool)
 
-	// Forget says that these runs are over on the board. The runner may drop its memory of them as soon as their workers have ended.
-	// A worker may need a moment to end after it has finished its task.
+	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers have
+	// ended, which may be a moment after the end of the task.
 	Forget(refs []Ref)
 }
 
@@ -51,7 +51,7 @@ type Job struct {
 	Ref
 	Profile string
 	Options []string          // arguments that depend on the task: --skills, -m, --toolsets with their values
-	Dir     string            // empty: the dispatcher's
+	Dir     string            // working directory; empty: the dispatcher's
 	Vars    map[string]string // environment variables of this worker
 	Log     string            // already rotated; its directory exists
 }
@@ -69,13 +69,13 @@ type Ref struct {
 type Worker struct {
 	PID   int    // 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // boot it belongs to, /proc/sys/kernel/random/boot_id; empty: not known
+	Boot  string // the machine's boot and the container it belongs to, see [instance]; empty: not known
 }
 
 // Sight is the state of a worker as a runner knows it.
 type Sight int
 
-// The answers of a runner.
+// The possible states.
 const (
 	Unknown Sight = iota // not started by this runner, or forgotten
 	Alive
@@ -96,7 +96,7 @@ type Exit struct {
 	Code       int  // meaningful when Signal is 0
 	Signal     int
 	OOM        bool // the kernel killed it because memory ran out
-	Terminated bool // it was ended on purpose: the dispatcher or the container stopped, or an operator asked
+	Terminated bool // it was ended on purpose: the dispatcher stopped it, its container stopped, or an operator asked
 	Shutdown   bool // it ended because its container stopped
 	At         time.Time
 }
@@ -174,8 +174,8 @@ func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	}
 }
 
-// AwaitProcess blocks until a process has ended that is not a child of this one. It returns at once if the process does not exist,
-// or if the kernel can't wait for it.
+// AwaitProcess blocks until a process has ended. The process need not be a child of this one. It returns at once if the process
+// does not exist, or if the kernel can't wait for it.
 func AwaitProcess(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -190,8 +190,8 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with these variables. Processes whose parent was not come first. sure reports
-// whether every possible process could be read.
+// ProcessesWith finds the processes that were started with these environment variables. It sorts processes first whose parent was
+// started without them. sure reports whether the environment of every process of this user could be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/samber/lo"
 )
 
-// watched is a running task with the state of its worker. With another status, it is a task whose attempt is over while its worker
-// goes on.
+// watched is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt is
+// over, and the worker may still run.
 type watched struct {
 	Task
 	since   int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
 	from    Status // status in which it was claimed, and to which its release returns it
 	ref     Ref
-	ours    bool // the ledger has the run
+	ours    bool // the ledger shows that a dispatcher started the run
 	local   bool // its pid is valid on this host
 	sight   Sight
 	exit    Exit
@@ -28,13 +28,13 @@ type watched struct {
 	settled bool // a step of this pass has handled it
 }
 
-// pass is one tick.
+// pass is one pass over the board, made by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
 	ctx      context.Context //nolint:containedctx // it lives as long as the tick
 	now      int64
 	dry      bool
-	mayStart bool // workers may be started
+	mayStart bool // this pass may start workers
 	res      *Result
 	ledger   *ledger
 	instance string
@@ -42,10 +42,10 @@ type pass struct {
 	leaving  []*watched // living workers whose attempt is over
 	over     []entry    // entries of the ledger whose workers have ended
 
-	unanswered []*watched // attempts that are over, whose worker was requested and may still begin
+	unanswered []*watched // attempts that are over, but whose worker was requested and may still start
 }
 
-// dead reports whether the worker has ended, or seems to have ended by its pid.
+// dead reports whether the worker has ended. If the runner does not know the worker, its pid decides.
 func (p *pass) dead(w *watched) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
@@ -53,8 +53,8 @@ func (p *pass) dead(w *watched) bool {
 	return w.gone || w.other || !p.procs().Alive(w.WorkerPID)
 }
 
-// replaced reports whether the pid now belongs to another process. The worker's start time is from the ledger, or from the first
-// time that the pid was seen for this run.
+// replaced reports whether the worker's pid now belongs to another process, which has another start time. The worker's start time
+// is in the ledger, or was remembered when the pid was first seen for this run.
 func (p *pass) replaced(w *watched) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true
@@ -68,7 +68,7 @@ func (p *pass) replaced(w *watched) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// observeWorkers finds out the state of every running task's worker.
+// observeWorkers finds out the state of every running task's worker, and of every worker in the ledger whose attempt is over.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -127,8 +127,8 @@ func (p *pass) observeWorkers() error {
 	return nil
 }
 
-// dropEnded drops the records of workers that have ended, and records the claimants of the others. Only the holder of the tick lock may
-// call it.
+// dropEnded drops the records of workers that have ended, and records which programs have claimed the tasks of the others. Only
+// the holder of the tick lock may call it.
 func (p *pass) dropEnded() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
@@ -175,14 +175,15 @@ func (p *pass) saveLedger() {
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. That is so if another boot or container of this host made
-// the entry. It is also so if its container had the volume that this one has now, because only one container at a time has it.
+// isGone reports whether the worker of a ledger entry has certainly ended. That is so if another boot or container of this host
+// made the entry. It is also so if its container had the data volume that this one has now, because only one container at a time
+// can have it.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref identifies the worker of a running task, with the data in the ledger.
+// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.ours and w.gone.
 func (p *pass) ref(w *watched) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
@@ -235,7 +236,8 @@ func (p *pass) adopt(asked []*watched) error {
 	return nil
 }
 
-// terminate ends workers at the same time, each through the runner or by its pid.
+// terminate ends workers at the same time, through the runner if it knows them, else by their pids. The results are in the order
+// of list.
 func (p *pass) terminate(list []*watched) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
@@ -248,7 +250,7 @@ func (p *pass) terminate(list []*watched) []Termination {
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
 		case w.WorkerPID == 0 || !w.local:
-			// No process here has to end.
+			// There is no pid, or the pid belongs to another host.
 		default:
 			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })
 		}
@@ -266,10 +268,10 @@ func (p *pass) terminate(list []*watched) []Termination {
 	return ends
 }
 
-// survived reports whether a worker may still run, so that no other worker may have its task.
+// survived reports whether a worker may still run after a termination, so that no other worker may get its task.
 func (w *watched) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info returns the part of a payload that describes a termination.
+// info returns the members of an event's payload that describe a termination.
 func (w *watched) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},

@@ -15,14 +15,15 @@ import (
 	"github.com/samber/lo"
 )
 
-// column is a column in the form of `create table` and `alter table add column`.
+// column is the name of a column and its SQL definition, as `create table` and `alter table add column` take it.
 type column struct{ name, def string }
 
-// table is a table of the board. Every writer makes it if it is missing, and adds the columns that an older table lacks.
+// table is a table of the board. Every program that writes the board creates it if it is missing, and adds the columns that an
+// older table lacks.
 type table struct {
 	name    string
 	columns []column
-	key     string // primary key of several columns
+	key     string // the columns of a primary key that has several
 }
 
 const (
@@ -31,8 +32,8 @@ const (
 	serial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
-// columnsOf returns the columns of a table whose rows are read as a whole. Each field of T is one, with the name that it has in
-// JSON.
+// columnsOf returns the columns of a table whose rows have the type T. Each field of T is a column, with the name in its json tag
+// and the definition in its sql tag.
 func columnsOf[T any]() (list []column) {
 	for field := range reflect.TypeFor[T]().Fields() {
 		list = append(list, column{field.Tag.Get("json"), field.Tag.Get("sql")})
@@ -40,7 +41,7 @@ func columnsOf[T any]() (list []column) {
 	return list
 }
 
-// columns parses columns in the form of SQL.
+// columns parses column definitions, each a name and an SQL definition with a space between them.
 func columns(defs ...string) (list []column) {
 	for _, text := range defs {
 		name, def, _ := strings.Cut(text, " ")
@@ -49,7 +50,7 @@ func columns(defs ...string) (list []column) {
 	return list
 }
 
-// These tables are read in whole rows.
+// The tables whose rows are read as a whole, each into a struct.
 var (
 	tasksTable    = table{name: "tasks", columns: columnsOf[Task]()}
 	commentsTable = table{name: "task_comments", columns: columnsOf[Comment]()}
@@ -103,7 +104,7 @@ func (t table) create(name string) string {
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
 
-// renamedKinds are event kinds of old files with their present names.
+// renamedKinds has the kinds of events that had another name in old files: the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
 // shape is the structure of a file: the declared type of each column by table, and the names of its indexes.
@@ -129,7 +130,7 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy reports whether a table has keys or cursors of an old kind and must be rebuilt.
+// legacy reports whether a table must be rebuilt, because its ids or its event cursors aren't integers, as in old files.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {
@@ -137,12 +138,13 @@ func (sh shape) legacy(t table) bool {
 	})
 }
 
-// lacking returns the columns that a table lacks.
+// lacking returns the columns of t that the table in the file lacks.
 func (sh shape) lacking(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
 }
 
-// complete reports whether the structure equals a new file's. old reports whether rows must change for that.
+// complete reports whether the file has all tables, columns and indexes of a new one. old reports whether existing rows must
+// change to get there.
 func (sh shape) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -160,7 +162,7 @@ func (sh shape) complete() (complete, old bool) {
 	return complete, old
 }
 
-// migrate brings the file to the present structure. It first copies a file whose rows must change.
+// migrate brings the file to the current structure. If existing rows must change, it makes a backup first.
 func (s *Store) migrate(ctx context.Context) error {
 	sh, err := shapeOf(ctx, s.db)
 	if err != nil {
@@ -180,7 +182,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return s.write(ctx, time.Time{}, func(t *tx) error {
-		sh, err := shapeOf(ctx, t.conn) // another opener may have been faster
+		sh, err := shapeOf(ctx, t.conn) // another process may have migrated the file meanwhile
 		if err != nil {
 			return err
 		}
@@ -203,7 +205,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	})
 }
 
-// copies are columns that get the values of a column with another name in old files. The old column stays for old programs.
+// copies maps a column of tasks to the column that had its values in old files. The old column stays, because old programs use
+// it.
 var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
 func (t *tx) addColumns(sh shape, table table) {
@@ -215,7 +218,8 @@ func (t *tx) addColumns(sh shape, table table) {
 	}
 }
 
-// rebuild replaces a table with keys of an old kind. References to the old keys get the new keys, or are cleared.
+// rebuild replaces a table whose keys aren't integers (see [shape.legacy]). References to the old keys get the new keys, or are
+// cleared.
 func (t *tx) rebuild(sh shape, table table) {
 	var into, from []string
 	for _, c := range table.columns {
@@ -257,7 +261,8 @@ func (t *tx) openRuns() {
 	}
 }
 
-// backupOld copies the board before a migration. The copy is named by its content.
+// backupOld copies the board before a migration. The name of the copy has a hash of its content, so several attempts leave one
+// copy.
 func (s *Store) backupOld(ctx context.Context) error {
 	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
 	if err != nil {

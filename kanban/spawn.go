@@ -23,13 +23,13 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// SpawnOptions have the data for the environment and the arguments of workers.
+// SpawnOptions have the data from which the environment and the arguments of workers are made.
 type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
 	ProfileDir func(profile string) string   // returns a profile's home; empty: it does not exist
 	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
-	// Isolated reports whether the workers of a profile are isolated; nil: none is. An agent can write all that is in the home of its
-	// profile, so the dispatcher uses nothing there outside of the isolation.
+	// Isolated reports whether the workers of a profile are isolated; nil: none is. An agent can write everything in the home of
+	// its profile. So the dispatcher must not use a repository there outside of the isolation.
 	Isolated func(profile string) (bool, error)
 }
 
@@ -52,7 +52,8 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// begin prepares a claimed task and starts its worker. why is the reason for which the worker couldn't be started.
+// begin prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a failure of
+// the board.
 func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if why, err := p.place(task); why != nil || err != nil {
 		return why, err
@@ -73,7 +74,7 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if why != nil {
 		return why, nil
 	}
-	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, only the claim's time limits it
+	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, the attempt ends with its claim
 		return nil, err
 	}
 	if worker.Start == 0 {
@@ -83,14 +84,14 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt again: the dispatcher died before the request, or got no answer. The attempt keeps
-// its name, for which the runner starts only one worker, even if an earlier request takes effect late. A new attempt could run
-// beside it.
+// startAgain requests the worker of an attempt again, after the dispatcher died before the request or got no answer. It does so
+// under the same run, for which the runner starts only one worker, even if the earlier request takes effect late. A new attempt
+// could run beside that late worker.
 func (p *pass) startAgain(w *watched) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, lean)
 	w.settled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed since this pass saw it
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed meanwhile
 		p.withdraw([]*watched{w})
 		return nil
 	case err != nil:
@@ -100,7 +101,8 @@ func (p *pass) startAgain(w *watched) error {
 	return err
 }
 
-// hostFailed handles a host that can't start any worker now, and ends the pass.
+// hostFailed releases a task because the runner's host can't start any worker now. It returns an error, which ends the pass. If
+// the worker may have been started all the same, it leaves the claim.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
@@ -110,7 +112,7 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 
-// recordSpawn records the pid of a run's worker. It adds the event even if the worker has already finished its task.
+// recordSpawn records the pid of a run's worker. It adds the event `spawned` even if the worker has already finished its task.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
@@ -119,7 +121,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job describes the worker of a task. The runner adds the command line.
+// job returns what the runner needs to start the worker of a task, except the command line. It also rotates the worker's log.
 func (p *pass) job(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
@@ -147,7 +149,7 @@ func (p *pass) job(task Task, from Status) Job {
 	return job
 }
 
-// worker returns the variables that tell the agent that it is a worker, and of which task.
+// worker returns the environment variables that tell the agent that it is a worker, and for which task.
 func (p *pass) worker(task Task, who, dir string) map[string]string {
 	optional := map[string]string{"HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
@@ -178,14 +180,14 @@ func (p *pass) worker(task Task, who, dir string) map[string]string {
 	}
 	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
 	maps.Copy(env, optional)
-	for name, value := range env { // the environment of a process can't have this byte
+	for name, value := range env { // an environment variable can't contain a NUL byte
 		env[name] = strings.ReplaceAll(value, "\x00", "")
 	}
 	return env
 }
 
-// Git runs git in a directory and returns its output. The context has the time limit. If profile is not empty, git runs in the
-// isolation of that profile: git executes what the repository says.
+// Git runs git in a directory and returns its output. The context limits its time. If profile is not empty, git runs in the
+// isolation of that profile, because git executes programs that the repository names.
 type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
 // gitLimit limits the time to make a worktree.
@@ -202,7 +204,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// place makes the workspace of a claimed task and records it. why is the reason for which the workspace can't be made.
+// place makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a failure
+// of the board.
 func (p *pass) place(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -234,7 +237,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
-	path = filepath.Clean(path) // PID 1 needs a clean path
+	path = filepath.Clean(path) // PID 1 accepts only a clean path
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
 	if p.Spawn.Isolated != nil && task.WorkspaceKind != Scratch {
 		if isolated, err = p.Spawn.Isolated(who); err != nil {
@@ -247,7 +250,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case task.WorkspaceKind == Worktree:
 		return p.worktree(task, path, "")
 	case isolated && exists(path) != nil:
-		made, _, err := fsutil.MakeReal(path, 0o755, nil) // by no link of the agent's to another home
+		made, _, err := fsutil.MakeReal(path, 0o755, nil) // it follows no symbolic link, which the agent could point at another home
 		if err == nil {
 			err = made.Close()
 		}
@@ -256,8 +259,8 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked worktree of a repository: below the path if it is the repository, else at the path. It runs git in the
-// isolation of a profile, see [Git].
+// worktree makes a linked git worktree. If path is the repository, the worktree is made in its directory .worktrees. Else it is
+// made at path, from the repository that contains path. profile is as for [Git].
 func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
@@ -269,7 +272,7 @@ func (p *pass) worktree(task Task, path, profile string) (string, string, error)
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
 		target = filepath.Join(path, ".worktrees", task.ID) // the path is the repository
 	} else {
-		if err == nil { // a linked worktree has a file there
+		if err == nil { // path is a linked worktree, whose .git is a file
 			return path, branch, nil
 		}
 		repo = filepath.Dir(path)
@@ -295,7 +298,7 @@ func exists(path string) error {
 	return err
 }
 
-// tip tells once in an installation that scratch workspaces are removed when their task is done.
+// tip adds an event with the hint that a scratch workspace is removed when its task is done. It does so once in an installation.
 func (p *pass) tip(task Task) {
 	file := p.Store.paths.Tip
 	if task.WorkspaceKind != Scratch || file == "" {
@@ -325,7 +328,7 @@ func (c Config) logBackups() int {
 	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
 }
 
-// rotate renames a log that has grown too large, and makes the directory of the log.
+// rotate renames a log that is larger than size, and keeps so many backups. It also makes the directory of the log.
 func rotate(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -361,7 +364,8 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		data, failed := io.ReadAll(f)
 		return data, errors.Join(err, failed)
 	}
-	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1)) // also the byte before, which may end a line
+	// Also read the byte before: if it ends a line, the first line is complete.
+	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1))
 	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
 		return whole, err
 	}
@@ -374,7 +378,7 @@ type Collected struct {
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes events of finished tasks, and log files, that have at least the given ages.
+// Collect removes the events of finished tasks that are older than events, and the log files that are older than logs.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?

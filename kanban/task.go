@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// Status is a column of the board.
+// Status is the state of a task. A board shows the tasks of each status in a column.
 type Status string
 
-// The nine statuses. A row with another status, from another program, is shown and never changed.
+// The nine statuses. A row to which another program has given a different status is shown, but never changed.
 const (
 	Triage    Status = "triage"
 	Todo      Status = "todo"
@@ -31,7 +31,8 @@ const (
 // Statuses has all statuses in the order in which a board shows them.
 var Statuses = []Status{Triage, Todo, Scheduled, Ready, Running, Blocked, Review, Done, Archived}
 
-// The kinds of workspace.
+// The kinds of workspace, which is the working directory of a task. A scratch directory is removed after the task. A worktree is
+// a linked worktree of git. The kind dir is a directory that the task names.
 const (
 	Scratch  = "scratch"
 	Worktree = "worktree"
@@ -49,7 +50,7 @@ type Task struct {
 	Priority            int64    `json:"priority" sql:"INTEGER DEFAULT 0"`
 	CreatedBy           string   `json:"created_by" sql:"TEXT"`
 	CreatedAt           int64    `json:"created_at" sql:"INTEGER NOT NULL"`
-	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // of the first start
+	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // when it was started first
 	CompletedAt         int64    `json:"completed_at" sql:"INTEGER"`
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
@@ -96,7 +97,7 @@ type Run struct {
 	Error             string `json:"error" sql:"TEXT"`
 }
 
-// Event is one line of a task's history. IDs grow, so the last one that was read is a cursor.
+// Event is one line of a task's history. IDs only grow, so a reader can continue after the last ID that it has read.
 type Event struct {
 	ID        int64  `json:"id" sql:"INTEGER PRIMARY KEY AUTOINCREMENT"`
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
@@ -118,7 +119,7 @@ type Comment struct {
 // ErrNoTask means that no task has this id.
 var ErrNoTask = errors.New("no such task")
 
-// ErrRunning means that a worker has the task. The operation must wait, or reclaim the task first.
+// ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
 // ValueError is an input that the board refuses. Nothing was changed.
@@ -128,8 +129,8 @@ func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
-// HostError means that no worker can be started now, for any task. The claim is released, and counts no failure. If Unsure is set,
-// the worker may start all the same, so the claim stays until that is known.
+// HostError means that the runner's host, for instance PID 1, can't start any worker now. The dispatcher releases the claim and
+// counts no failure. If Unsure is set, the worker may start in spite of the error, so the claim stays until that is known.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -165,27 +166,28 @@ func (e *PhantomError) Error() string {
 	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
-// Result lists the changes of one pass. The contract defines the JSON names.
+// Result lists the changes of one pass. Its JSON names are fixed by the contract with the agent's own command. Each list of
+// strings has task ids.
 type Result struct {
 	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
-	Crashed             []string    `json:"crashed"`                    // workers that have ended
-	TimedOut            []string    `json:"timed_out"`                  // over their own maximum runtime
-	Stale               []string    `json:"stale"`                      // running for long without a sign of life
-	AutoBlocked         []string    `json:"auto_blocked"`               // reached the failure limit
+	Crashed             []string    `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
+	TimedOut            []string    `json:"timed_out"`                  // tasks over their maximum runtime
+	Stale               []string    `json:"stale"`                      // tasks that ran for long without a heartbeat
+	AutoBlocked         []string    `json:"auto_blocked"`               // tasks that were blocked at the failure limit
 	Promoted            int         `json:"promoted"`                   // todo and blocked tasks that became ready
-	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: tasks that would be started
-	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // tasks without a profile: an operator must act
-	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // tasks whose assignee isn't a profile: a person, a terminal
-	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // tasks whose profile is busy
+	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: the tasks that would be started
+	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // tasks without an assignee: an operator must act
+	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // tasks whose assignee is no profile, such as a person
+	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
 	AutoAssigned        []string    `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
 	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
-	RateLimited         []string    `json:"rate_limited"` // queued again without counting a failure
+	RateLimited         []string    `json:"rate_limited"` // tasks that reached a rate limit; ready again, no failure
 	SkippedLocked       bool        `json:"skipped_locked"`
-	Stuck               int         `json:"-"` // tasks that could be started and were not, without a reason in this result
+	Stuck               int         `json:"-"` // tasks that were due but not started, for a reason that this result doesn't have
 	Leaving             int         `json:"-"` // living workers whose attempt is over
-	Alive               int         `json:"-"` // running workers that the runner sees
+	Alive               int         `json:"-"` // workers of running tasks that the runner reports as alive
 	Exits               []EndedRun  `json:"-"` // workers whose end this pass recorded
-	Released            []string    `json:"-"` // tasks whose worker was ended on purpose; not counted as failures
+	Released            []string    `json:"-"` // tasks whose worker ended through no fault of the task; ready again, no failure
 	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
 
@@ -205,20 +207,20 @@ type Spawned struct {
 	Workspace string `json:"workspace"`
 }
 
-// Capped is a task that waits for a free place of its profile.
+// Capped is a task that waits because its profile already has as many running workers as allowed.
 type Capped struct {
 	Task     string `json:"task_id"`
 	Assignee string `json:"assignee"`
 	Current  int    `json:"current"` // running workers of the profile at that time
 }
 
-// Guarded is a task that the respawn guard holds back.
+// Guarded is a task that the respawn guard holds back, because another attempt would fail again or repeat finished work.
 type Guarded struct {
 	Task   string `json:"task_id"`
 	Reason string `json:"reason"`
 }
 
-// EndedRun says how the worker of a run ended, as exactly as the runner knows.
+// EndedRun describes how the worker of a run ended, as exactly as the runner knows.
 type EndedRun struct {
 	Task    string
 	Run     int64
@@ -233,7 +235,7 @@ type SpawnFail struct {
 	Error string
 }
 
-// A null in the file is null in JSON, because readers in other languages need that.
+// The MarshalJSON methods below write a column that is null in the file as null, because readers in other languages need that.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return marshalRow(tasksTable, t), nil }
@@ -244,7 +246,7 @@ func (r Run) MarshalJSON() ([]byte, error) { return marshalRow(runsTable, r), ni
 // MarshalJSON implements [json.Marshaler].
 func (e Event) MarshalJSON() ([]byte, error) { return marshalRow(eventsTable, e), nil }
 
-// marshalRow returns a row of a table as JSON, with the names of the columns.
+// marshalRow returns a row of a table as a JSON object. Its keys are the names of the columns.
 func marshalRow(t table, row any) []byte {
 	var o object
 	for i, c := range t.columns {
@@ -263,16 +265,16 @@ func marshalRow(t table, row any) []byte {
 	return []byte(encode(o))
 }
 
-// pair is a member of a JSON object with ordered members, as the other writers of the board have them.
+// pair is a member of an [object].
 type pair struct {
 	key   string
 	value any
 }
 
-// object is a JSON object with ordered members.
+// object is a JSON object that keeps the order of its members, as the JSON of the board's other writers does.
 type object []pair
 
-// with returns the object with further members.
+// with returns a copy of the object with more members at its end.
 func (o object) with(more ...pair) object { return append(slices.Clip(o), more...) }
 
 // MarshalJSON implements [json.Marshaler].

@@ -9,10 +9,11 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig limits the size of a file. It suffices for the names of a thousand profiles.
+// maxConfig limits the size of a file that the shim reads. It is enough for the names of a thousand profiles.
 const maxConfig = 64 << 10
 
-// readConfig reads target and user from the configuration file. A missing file is no error. On an error nothing changes.
+// readConfig reads target and user from the configuration file. A missing file is no error. After an error, the options are
+// unchanged.
 func (o *options) readConfig() error {
 	text, err := readTrusted(o.config)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {

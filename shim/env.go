@@ -2,8 +2,8 @@ package shim
 
 import "strings"
 
-// truthy reports whether a value means yes by the contract: 1, true or yes, in any case. Any other value means no, so a typo
-// drops root.
+// truthy reports whether a value means yes, as the contract defines it: 1, true or yes, in upper or lower case. Any other value
+// means no, so a typo makes the shim drop root.
 func truthy(value string) bool {
 	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
 }

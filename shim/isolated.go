@@ -24,7 +24,7 @@ func (o *options) needsIsolation(argv []string) (bool, error) {
 	return account.Isolates(text, profile), err
 }
 
-// profileOf returns the profile that the words after the agent's name select, or "". Words after "--" are no flags.
+// profileOf returns the profile that the words after the agent's name select, or "". Words after "--" aren't flags.
 func profileOf(words []string) string {
 	for i, word := range words {
 		if word == "--" {

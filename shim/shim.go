@@ -7,8 +7,8 @@
 // It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if
 // it can't drop root, it refuses. It starts no goroutine.
 //
-// The shim has one limit. The Go runtime handles every signal from its start. So a signal that the caller ignores has its default
-// action in the real program. Exceptions are SIGHUP and SIGINT, which suffices for nohup.
+// The shim has one limitation: the Go runtime installs a handler for every signal at its start. So a signal that the caller
+// ignores has its default action in the real program. The exceptions are SIGHUP and SIGINT, which is enough for nohup.
 package shim
 
 import (
@@ -26,27 +26,27 @@ import (
 )
 
 const (
-	// exitRefused is a shell's exit code for a program that exists and does not run.
+	// exitRefused is the exit code that shells use for a program that exists but can't be run.
 	exitRefused = 126
-	// exitNotFound is a shell's exit code for a program that does not exist.
+	// exitNotFound is the exit code that shells use for a program that does not exist.
 	exitNotFound = 127
 
-	// optOutEnv is the variable that keeps root if its value means yes, see truthy.
+	// optOutEnv is the variable with which root runs the agent as root: its value must mean yes, see truthy.
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
-	// homeEnv is the variable with another HOME for the agent's processes, an absolute path.
+	// homeEnv is the variable that sets another HOME for the agent's processes. It must be an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
 )
 
-// options are the shim's settings for one image. Tests use other ones.
+// options are the shim's settings for one image. Tests use other settings.
 type options struct {
 	target string // the real program
 	user   string // user that the real program runs as
 	home   string // HOME of this user
 	config string // file that may replace target and user
-	root   string // prefix of /etc/passwd and /etc/group
+	root   string // prefix of the paths of the system's files, such as /etc/passwd; empty except in tests
 
 	native  string // path of hinit, which carries out the lifecycle commands of gateways; "" if the agent does
-	baseDir string // exists if the init answers as s6
+	baseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 
 // hermesImage returns the settings for the image that this program is compiled for.
@@ -67,10 +67,11 @@ func hermesImage() options {
 //
 // It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the
 // target with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Any
-// other call by root becomes the agent's user. PID 1 has settled the uid, gid and groups; if not, /etc and the container's
-// variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin,
-// stdout, stderr, terminal and limits stay as they are. The agent's program gets no descriptors from 3 up. It does not get
-// /dev/tty either if a shell of root could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
+// other call by root becomes the agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without
+// that file, /etc and the container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's
+// ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no
+// descriptors from 3 up. It does not get /dev/tty either if a shell of root could read it ([identity.LeaveTerminal]). If the shim
+// can't drop root, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
 // then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
@@ -130,9 +131,9 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives a process with the oom_score_adj of PID 1 the value of a gateway (supervisor's table of kinds). docker exec
-// starts such processes, and the kernel would kill the gateways and the CMD before them. A process may raise its own value
-// without privileges.
+// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (supervisor's table of kinds), if it has the
+// value of PID 1. Processes that docker exec starts have that value, and the kernel would kill the gateways and the CMD before
+// them. of1 and own are the files with the two values. A process may raise its own value without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)
@@ -195,8 +196,8 @@ func setPublished(u *account.User, text, who string) {
 	}
 }
 
-// replaceProcess returns only on failure. It calls unix.Exec, not execve(2) itself: Go raised the soft limit of open files at its
-// start, and unix.Exec restores the caller's limit.
+// replaceProcess replaces this process by the target. Only on failure does it return, with an exit code. It calls unix.Exec, not
+// execve(2) itself: Go raised the soft limit of open files at its start, and unix.Exec restores the caller's limit.
 func replaceProcess(target string, argv, env []string) int {
 	args := []string{target}
 	if len(argv) > 1 {

@@ -35,8 +35,8 @@ func cmdConfig(c *call) int {
 	return exitOK
 }
 
-// configSet writes the line "key: value" into the file, in place of the key's old line if there is one. A file it makes
-// gets mode 0640 (contract, section 2.1). Keys are taken as they are; nesting is not understood.
+// configSet writes the line "key: value" into the file, in place of the key's old line if there is one. A new file gets mode 0640
+// (contract, section 2.1). Only keys at the top level are supported.
 func configSet(path, key, value string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`).MatchString(key) {
 		return fmt.Errorf("cannot set '%s': a key has only letters, digits, '_', '.' and '-'", key)
@@ -83,7 +83,7 @@ func quote(value string) string {
 		return value
 	}
 	quoted, err := json.Marshal(value)
-	if err != nil { // a string always marshals
+	if err != nil { // this can't happen with a string
 		return value
 	}
 	return string(quoted)

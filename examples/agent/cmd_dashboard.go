@@ -16,7 +16,7 @@ import (
 
 const dashboardUsage = "dashboard [--host HOST] [--port PORT] [--no-open] [--insecure]"
 
-// cmdDashboard serves until a signal ends it by its default action, as the real dashboard does.
+// cmdDashboard serves until a signal kills the process. Like the real dashboard, it handles no signals.
 func cmdDashboard(c *call) int {
 	flags := flag.NewFlagSet("dashboard", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -47,7 +47,7 @@ func cmdDashboard(c *call) int {
 	return c.fail(exitFailed, fmt.Errorf("cannot serve the dashboard: %w", server.Serve(listener)))
 }
 
-// dashboard answers the two paths a probe looks at: /api/status is open to all, /api/sessions wants a login.
+// dashboard answers the two paths that health checks use: /api/status is open to all, /api/sessions needs a login.
 func dashboard(authRequired bool, providers []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// shaFile holds the revision an image was built from, if the image says so (contract, section 1).
+// shaFile holds the revision that the image was built from, if the image has this file (contract, section 1).
 const shaFile = "/opt/hermes/.hermes_build_sha"
 
 func agentVersion() string {

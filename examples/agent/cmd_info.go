@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An info is everything a process inherits from whoever started it; tests of a supervisor compare it.
+// An info has everything that a process inherits from its parent. Tests of a supervisor compare it.
 type info struct {
 	Argv    []string          `json:"argv"`
 	Cwd     string            `json:"cwd"`
@@ -35,7 +35,7 @@ type tty struct {
 	Stderr     bool `json:"stderr"`
 	Columns    int  `json:"columns"`
 	Rows       int  `json:"rows"`
-	Foreground bool `json:"foreground"` // this process' group is the one Ctrl-C reaches
+	Foreground bool `json:"foreground"` // this process is in the terminal's foreground process group, which Ctrl-C signals
 }
 
 func cmdInfo(c *call) int {
@@ -84,7 +84,7 @@ func gather(c *call) (info, error) {
 	if err != nil {
 		return about, fmt.Errorf("cannot read the groups: %w", err)
 	}
-	about.Groups = append([]int{}, groups...) // none at all shows as [], not as null
+	about.Groups = append([]int{}, groups...) // no groups are shown as [], not as null
 	if about.SID, err = unix.Getsid(0); err != nil {
 		return about, fmt.Errorf("cannot read the session: %w", err)
 	}

@@ -14,14 +14,15 @@ import (
 
 const notifyUsage = "notify [--no-wait] [--times N] VALUE... | notify --listen PATH"
 
-// notifyVar names the socket of whoever supervises this process (sd_notify(3)).
+// notifyVar is the variable with the socket of the supervisor of this process (sd_notify(3)).
 const notifyVar = "NOTIFY_SOCKET"
 
-// notifyPatience is how long a notification may take to be read.
+// notifyPatience is how long cmdNotify waits until the supervisor has read the notification.
 const notifyPatience = time.Minute
 
-// cmdNotify tells the supervisor something, as systemd-notify does: each VALUE, such as READY=1, is a line. It waits until that was read, because
-// a process that has ended can't be told from any other.
+// cmdNotify sends a notification to the supervisor, as systemd-notify does. Each VALUE, such as READY=1, is a line of it.
+// cmdNotify waits until the supervisor has read it, because the supervisor can't find out which service a message is from after
+// the sender has ended.
 func cmdNotify(c *call) int {
 	f := flag.NewFlagSet("notify", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -58,7 +59,8 @@ func cmdNotify(c *call) int {
 	return exitOK
 }
 
-// barrier waits until everything that was sent before is read: then the reader closes the descriptor that goes with BARRIER=1 (sd_notify_barrier(3)).
+// barrier waits until all earlier messages are read. It sends BARRIER=1 with a descriptor, which the reader closes when it gets
+// there (sd_notify_barrier(3)).
 func barrier(fd int, to unix.Sockaddr) error {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -83,7 +85,7 @@ func barrier(fd int, to unix.Sockaddr) error {
 	return errors.New("nobody has read it in time")
 }
 
-// hear prints what comes on a socket of its own until it has something.
+// hear makes a socket at path, waits for one message on it, and prints the message.
 func (c *call) hear(path string) int {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

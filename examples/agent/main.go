@@ -1,10 +1,10 @@
 // Command agent is a small agent with profiles that behaves towards its supervisor as the Hermes agent does. It is the agent of
-// the demo and of the tests, and the reference for other agents. README.md has the demands of the contract, and the code here
+// the demo and of the tests, and the reference for other agents. README.md lists the demands of the contract, and the code here
 // shows a way to meet them.
 //
-// The program decides nothing about supervision; it owns its profiles' files and, as "gateway run", one long-lived
-// process. The main goroutine does all the work except for the ones named in package gateway and the readers of
-// the interactive prompt and the dashboard.
+// The program decides nothing about supervision. It owns its profiles' files and, as "gateway run", one long-lived process. The
+// main goroutine does all the work. Other goroutines exist only in the packages gateway and worker, in the interactive prompt and
+// in the dashboard.
 package main
 
 import (
@@ -28,7 +28,7 @@ const (
 
 // A call is one run of the program, after the global options have been taken out.
 type call struct {
-	args    []string // words after the command's name
+	args    []string // words after the name of the command
 	environ []string // the environment as it was received
 	home    home.Home
 	stdin   *os.File
@@ -40,7 +40,7 @@ type command struct {
 	name    string
 	summary string
 	usage   string
-	noHome  bool // works where no home can be found
+	noHome  bool // also works if no home can be found
 	run     func(*call) int
 }
 
@@ -80,7 +80,7 @@ func run() int {
 	if err != nil {
 		return c.fail(exitUsage, err)
 	}
-	if profile == home.Default && os.Getenv(worker.TaskVar) != "" { // the dispatcher names every profile
+	if profile == home.Default && os.Getenv(worker.TaskVar) != "" { // the dispatcher always passes -p, also for the default profile
 		profile = ""
 	}
 	c.home, err = home.Resolve(os.Getenv, profile)
@@ -90,7 +90,7 @@ func run() int {
 	if c.home.Notice != "" {
 		fmt.Fprintln(c.stderr, "Warning:", c.home.Notice)
 	}
-	if c.home.Dir != "" { // what this process starts works in the same home
+	if c.home.Dir != "" { // programs that this process starts work in the same home
 		if err := os.Setenv("HERMES_HOME", c.home.Dir); err != nil {
 			return c.fail(exitFailed, err)
 		}
@@ -102,7 +102,7 @@ func run() int {
 	return cmd.run(c)
 }
 
-// lookUp finds the command for the first word. Without one, a terminal gets the prompt and anything else the help.
+// lookUp finds the command for the first word. Without a word, it is the prompt on a terminal, and the help otherwise.
 func lookUp(name string, c *call) (command, error) {
 	switch name {
 	case "", "--tui":
@@ -123,7 +123,7 @@ func lookUp(name string, c *call) (command, error) {
 	return command{}, fmt.Errorf("unknown command '%s'; see --help", name)
 }
 
-// fail prints an error in the one form all commands use and returns the exit code.
+// fail prints an error in the form that all commands use, and returns the exit code.
 func (c *call) fail(code int, err error) int {
 	fmt.Fprintln(c.stderr, "Error:", err)
 	return code

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// built compiles the programs whose help has a page, into a new directory. remove deletes that directory.
+// built compiles the programs whose help goes into a page, and puts them into the new directory dir. remove deletes it.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
@@ -31,7 +31,7 @@ func built(ctx context.Context, root string) (dir string, remove func(), err err
 	return dir, remove, nil
 }
 
-// commandLine asks the binary itself: what it says with --help is what the page says.
+// commandLine returns the page about hinit's commands. It is made from the --help output of the binary itself.
 func commandLine(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -55,7 +55,7 @@ output, errors to standard error in one line. See also the [exit codes](exit-cod
 	return b.String(), nil
 }
 
-// kanbanPage asks hinit-kanban in the same way.
+// kanbanPage returns the page about hinit kanban, made from the --help output of hinit-kanban.
 func kanbanPage(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -79,12 +79,12 @@ These are different:
 	return b.String() + list, err
 }
 
-// companions are the verbs that hinit hands to other programs.
+// companions are the verbs for which hinit executes another program.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge puts the usage of each command in the place of its name in the overview, on request with the names of its flags.
+// merge replaces the name of each command in the overview by its usage. If flags is set, the names of the command's flags follow.
 func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")
@@ -116,7 +116,7 @@ func merge(ctx context.Context, overview, binary string, flags bool) (string, er
 	return b.String(), nil
 }
 
-// output runs the binary with an empty environment, so that the page is the same everywhere.
+// output runs the binary and returns its output. The environment is empty, so that the page is the same on every machine.
 func output(ctx context.Context, binary string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{}

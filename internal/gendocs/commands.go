@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// command is the help of one command. Its JSON form is the one that the completion of hinit reads.
+// command is the help of one command. The shell completion of hinit reads its JSON form.
 type command struct {
 	name, usage, summary string
 	body                 []string // paragraphs of the help
@@ -23,7 +23,7 @@ type command struct {
 
 // option is one flag.
 type option struct {
-	Name  string `json:"name"`            // with its dashes
+	Name  string `json:"name"`            // with the dashes
 	Value string `json:"value,omitempty"` // name of its value
 	Usage string `json:"usage,omitempty"`
 }
@@ -34,8 +34,8 @@ var (
 	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
 )
 
-// commandPages returns the table that the completion reads, and the manual pages, by file. It gets both from the help of the
-// programs.
+// commandPages returns the table that the shell completion reads, and the manual pages, by file name. It makes both from the help
+// of the programs.
 func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
 	overview, err := output(ctx, hinit, "help")
 	if err != nil {
@@ -131,7 +131,7 @@ func roff(text string) string {
 	return text
 }
 
-// manual is the manual page of the command.
+// manual returns the manual page of the command.
 func (c command) manual() string {
 	var body strings.Builder
 	for line := range strings.SplitSeq(strings.TrimSpace(strings.Join(c.body, "\n")), "\n") {

@@ -22,7 +22,8 @@ var (
 	configText string // the page around the tables
 )
 
-// meanings finds what a key means. A line of keys.txt counts for every path that ends with its key; the longest one wins.
+// meanings has the description of each key of hinit.yaml, from keys.txt. A description applies to every path that ends with its
+// key. If several do, the longest key wins.
 type meanings map[string]string
 
 func readMeanings() meanings {
@@ -43,10 +44,11 @@ func (m meanings) of(path string) (text string) {
 	return ""
 }
 
-// configPage writes the reference of hinit.yaml: a line "@table PATH" of the text becomes the table of the keys below that path.
+// configPage returns the reference of hinit.yaml. It replaces each line "@table PATH" in the text by the table of the keys below
+// that path.
 func configPage() string {
 	keys, mean := reference.Keys(), readMeanings()
-	said := map[string]string{} // by type and meaning: the first key that has both
+	said := map[string]string{} // by type and description: the first key that has both
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
@@ -59,7 +61,8 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a line for each key that means something new, and after the lines the names of the keys that mean the same as an earlier one.
+// table writes a line for each key whose type or description is new. After these lines it lists the keys that are the same as in
+// an earlier table.
 func table(b *strings.Builder, base string, keys []reference.Key, mean meanings, said map[string]string) {
 	var rows strings.Builder
 	var again []string
@@ -84,10 +87,11 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean meanings,
 	}
 }
 
-// groups names keys, and successive ones of one mapping together: `stop.{signal,grace}`, or `stop.*` for all of it.
+// groups returns the names of keys as text. It joins successive keys of one mapping: `stop.{signal,grace}`, or `stop.*` for all
+// of them.
 func groups(paths []string) (named []string) {
 	last := ""
-	left := map[string]int{} // by mapping: keys that are above and not in paths
+	left := map[string]int{} // by mapping: number of its keys that are in the first table but not in paths
 	for _, k := range reference.Keys()[""] {
 		left[strings.TrimPrefix(k.Path[:strings.LastIndex(k.Path, ".")+1], "agent.")]++
 	}
@@ -120,7 +124,7 @@ func groups(paths []string) (named []string) {
 	return named
 }
 
-// holeMarks are the sets of placeholders, with the mark of each on the page.
+// holeMarks has the sets of placeholders that a key may contain, and the footnote mark of each set on the page.
 var holeMarks = map[string]string{
 	"agent profile home profile_home": "¹",
 	"agent home":                      "²",
@@ -143,10 +147,10 @@ func row(base string, k reference.Key, doc string) string {
 	return fmt.Sprintf("- `%s`%s %s: %s\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
 }
 
-// rootMark stands behind a key of root's.
+// rootMark is the mark of a key that counts only in a file that root alone can change.
 const rootMark = "ᴿ"
 
-// withDefault puts a default behind its type.
+// withDefault appends a default to the text of a type.
 func withDefault(typ, value string) string {
 	if value == "" {
 		return typ
@@ -154,7 +158,8 @@ func withDefault(typ, value string) string {
 	return typ + "; " + value
 }
 
-// defaultOf writes the default of a key the way it would stand in the file, "" for an empty one and for a required key.
+// defaultOf returns the default of a key as one would write it in the file. It returns "" for an empty default and for a required
+// key.
 func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
@@ -173,7 +178,7 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow writes the value at a schema pointer as YAML on one line.
+// flow returns the value that the pointer at points to, as YAML on one line.
 func flow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -211,7 +216,7 @@ func flow(at any) string {
 	}
 }
 
-// flowWord quotes a word that YAML would not take for the same text.
+// flowWord returns a word as YAML. It quotes a word that YAML would read as something else.
 func flowWord(s string) string {
 	for i := range len(s) {
 		c := s[i]
@@ -229,7 +234,7 @@ func flowWord(s string) string {
 
 type object = map[string]any
 
-// configSchema writes the JSON schema of hinit.yaml.
+// configSchema returns the JSON schema of hinit.yaml.
 func configSchema() (string, error) {
 	keys, mean := reference.Keys(), readMeanings()
 	of := func(base string) object { return mapping(base, keys[base], mean) }
@@ -263,7 +268,7 @@ func configSchema() (string, error) {
 	return b.String(), err
 }
 
-// mapping is the schema of a mapping with these keys and no others.
+// mapping returns the JSON schema of a mapping that may have these keys only.
 func mapping(base string, keys []reference.Key, mean meanings) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
@@ -281,17 +286,17 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
 		}
-		if k.Type == "port" { // a text may name a variable
+		if k.Type == "port" { // a text is allowed too, because it may name a variable
 			node["minimum"], node["maximum"] = 1, 65535
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		put(schema, k.Path, node)
-		if k.Path == "on" { // YAML 1.1 takes that word for true
+		if k.Path == "on" { // YAML 1.1 reads the word on as true
 			put(schema, "true", node)
 		}
 	}
 	for _, k := range keys {
-		if k.Short { // a text may stand for the whole mapping
+		if k.Short { // one text may be written in place of the whole mapping
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
 				parent = parent["properties"].(object)[key].(object)
@@ -305,9 +310,9 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 	return schema
 }
 
-// typeOf is what YAML may hold for the value at a schema pointer.
+// typeOf returns the JSON schema of the YAML that sets the value to which the pointer at points.
 func typeOf(at any) object {
-	text := object{"type": []string{"string", "number"}} // a number is text where text is wanted
+	text := object{"type": []string{"string", "number"}} // a number is accepted as text
 	switch at.(type) {
 	case *bool:
 		return object{"type": "boolean"}
@@ -346,7 +351,7 @@ func typeOf(at any) object {
 	return text
 }
 
-// put sets what is at a dotted path of an object's schema, and makes the objects on the way.
+// put sets the node at a dotted path of an object's schema. It creates the objects on the path that are missing.
 func put(schema object, path string, node object) {
 	properties := schema["properties"].(object)
 	first, rest, deeper := strings.Cut(path, ".")
@@ -364,7 +369,7 @@ func put(schema object, path string, node object) {
 	}
 }
 
-// plainText is a sentence of the reference without its markup.
+// plainText returns a description without its Markdown markup.
 func plainText(doc string) string {
 	for {
 		before, link, ok := strings.Cut(doc, "](")
@@ -377,7 +382,7 @@ func plainText(doc string) string {
 	return strings.NewReplacer("`", "", "[", "").Replace(doc)
 }
 
-// typeWords says in words what a key takes.
+// typeWords returns the type of a key's value in words.
 func typeWords(k reference.Key) string {
 	if k.Type != "" {
 		return k.Type

@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// box is a state in a picture, by the middle of its box.
+// box is a state in a diagram, with the coordinates of the middle of its box.
 type box struct {
 	state string
 	x, y  int
 }
 
-// arrow is what leads from one state to another, by which way (path data of SVG), and where the words stand.
+// arrow is a transition in a diagram: its states, the events that cause it, the line in SVG path data (way), and the position of
+// the text.
 type arrow struct {
 	from, to string
 	events   []string
@@ -21,7 +22,7 @@ type arrow struct {
 	x, y     int
 }
 
-// boxes are where the states are in the picture, by the middle of their boxes.
+// boxes has the states of a service in the diagram.
 var boxes = []box{
 	{"waiting", 90, 60},
 	{"starting", 330, 60},
@@ -39,8 +40,7 @@ const (
 	boxHeight = 36
 )
 
-// arrows are the transitions of the picture: what leads from one state to another, by which way (path data of SVG), and where the words
-// stand. Each of them has to be in the transition table.
+// arrows has the transitions in the diagram. Each of them must be in the transition table.
 var arrows = []arrow{
 	{"down", "starting", []string{"start"}, "M110 282L290 78", 160, 200},
 	{"waiting", "down", []string{"stop"}, "M80 78V282", 86, 150},
@@ -60,7 +60,8 @@ var arrows = []arrow{
 	{"killing", "down", []string{"gone"}, "M810 218V290H142", 700, 284},
 }
 
-// diagram draws the states and the transitions between them that matter most.
+// diagram returns an SVG of the states and the most important transitions. rows is the transition table; diagram returns an error
+// if an arrow isn't in it.
 func diagram(rows [][4]string) (string, error) {
 	for _, a := range arrows {
 		for _, event := range a.events {
@@ -72,7 +73,7 @@ func diagram(rows [][4]string) (string, error) {
 	return draw("supervisor/machine.go", 910, 345, boxes, arrows), nil
 }
 
-// draw draws states and arrows. from is the file that says so.
+// draw returns an SVG with these boxes and arrows. from is the file that they are taken from.
 func draw(from string, width, height int, boxes []box, arrows []arrow) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/metrics"
 )
 
-// metricsPage is the reference of the metrics.
+// metricsPage returns the reference page of the metrics.
 func metricsPage() string {
 	var b strings.Builder
 	b.WriteString(`# Metrics

@@ -15,14 +15,14 @@ import (
 	"strings"
 )
 
-// room is a package of the house.
+// room is a package of hinit. Its floor is its dependency layer: a package imports only packages of lower layers.
 type room struct {
-	path  string // below the root of the module
+	path  string // path in the module
 	floor int
 	does  string // the first sentence of its package comment
 }
 
-// storey is a row of the picture: the floors of deps_test.go that a reader may take for one.
+// storeys has the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
 var storeys = []struct {
 	name       string
 	upper, low int
@@ -37,7 +37,7 @@ var storeys = []struct {
 	{"cellar: what even the ground floor calls", -1, -9},
 }
 
-// rooms reads the floors from deps_test.go, and what each room does from its package comment.
+// rooms returns all packages, with their layers from deps_test.go and the first sentences of their package comments.
 func rooms(root string) ([]room, error) {
 	floors, err := floorTable(filepath.Join(root, "deps_test.go"))
 	if err != nil {
@@ -47,7 +47,7 @@ func rooms(root string) ([]room, error) {
 	for pkg, floor := range floors {
 		path := strings.TrimPrefix(pkg, "hinit/")
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
-			continue // deps_test.go says what is wrong with that
+			continue // deps_test.go reports this error
 		}
 		does, err := synopsis(filepath.Join(root, path))
 		if err != nil {
@@ -64,7 +64,7 @@ func rooms(root string) ([]room, error) {
 	return all, nil
 }
 
-// floorTable reads the map "floors" of a Go file.
+// floorTable reads the map "floors", which has the layer of each package, from a Go file.
 func floorTable(file string) (map[string]int, error) {
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -82,7 +82,7 @@ func floorTable(file string) (map[string]int, error) {
 			switch value := entry.Value.(type) {
 			case *ast.BasicLit:
 				floors[name], _ = strconv.Atoi(value.Value)
-			case *ast.UnaryExpr: // the only one is a minus
+			case *ast.UnaryExpr: // the only unary operator is a minus
 				n, _ := strconv.Atoi(value.X.(*ast.BasicLit).Value)
 				floors[name] = -n
 			}
@@ -95,7 +95,7 @@ func floorTable(file string) (map[string]int, error) {
 	return floors, nil
 }
 
-// synopsis is the first sentence of the package comment in a directory.
+// synopsis returns the first sentence of the package comment in a directory.
 func synopsis(dir string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -126,7 +126,7 @@ const (
 	pictureWidth          = 20 + roomsInARow*(roomWidth+10)
 )
 
-// house draws the rooms, the highest floor on top.
+// house returns an SVG of the packages, with the highest layer on top.
 func house(all []room) string {
 	var body strings.Builder
 	y := 10
@@ -155,7 +155,8 @@ func house(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage lists the rooms in the order in which data flows through them. A room is in the first part that has a pattern for it.
+// roomsPage returns a page that lists the packages in the order in which data flows through them. A package is in the first part
+// that has a pattern for it.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)
@@ -200,7 +201,8 @@ func roomsPage(root string, all []room) (string, error) {
 	return b.String(), nil
 }
 
-// short leaves out the details behind a colon, which the package comment has, where a full clause is in front of it.
+// short removes the details after a colon if the text before it is long enough to be understood alone. The package comment has
+// the details.
 func short(does string) string {
 	clause, _, found := strings.Cut(does, ": ")
 	if found && strings.Count(clause, " ") >= 4 {
@@ -209,7 +211,7 @@ func short(does string) string {
 	return does
 }
 
-// housePages are the picture of the house and its list of rooms.
+// housePages returns the diagram and the list of the packages, by file name.
 func housePages(root string) (map[string]string, error) {
 	all, err := rooms(root)
 	if err != nil {

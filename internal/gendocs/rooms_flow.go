@@ -13,7 +13,7 @@ Read these files in this order:
 
 `
 
-// firstFiles are the files that a new reader opens, in their order.
+// firstFiles are the files that a new reader should read first, in this order.
 var firstFiles = []string{
 	"internal/container/init.go",
 	"supervisor/machine.go",
@@ -29,7 +29,8 @@ The parts below follow the data, from the start of the container to its clients.
 ![The packages by floor](../img/house.svg)
 `
 
-// parts are the parts of the page of rooms. A pattern is a room, with the rooms in its directory that no earlier pattern has.
+// parts has the sections of the page that lists the packages. A pattern in rooms is the path of a package. It matches this
+// package, and the packages below it that no earlier pattern matches.
 var parts = []struct {
 	title string
 	rooms []string

@@ -11,7 +11,7 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// life is where the states of a sandbox's container are in the picture. Gone is what the engine does not know.
+// life has the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
 var life = []box{
 	{string(sandbox.Gone), 90, 60},
 	{string(sandbox.Created), 310, 60},
@@ -32,7 +32,8 @@ var lifeArrows = []arrow{
 	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
 }
 
-// sandboxPages are the pages about sandboxes: what the binary itself says, and the table of docker's calls.
+// sandboxPages returns the files about sandboxes: a page with the help of the binary and the docker calls that it answers, and a
+// diagram.
 func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -68,7 +69,7 @@ host or of another container, and mounts of ` + "`/`" + ` and of an engine's soc
 	}, nil
 }
 
-// dockerTable is a Markdown list of the calls that the personality answers.
+// dockerTable returns a Markdown list of the docker calls that hinit-sandbox answers when it is called as docker.
 func dockerTable() string {
 	var b strings.Builder
 	var run map[string]string

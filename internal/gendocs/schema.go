@@ -12,7 +12,7 @@ import (
 	"hinit/internal/config/reference"
 )
 
-// choicesOf returns the words that a key may have, nil for a key that takes others.
+// choicesOf returns the words that are the only possible values of a key, or nil for a key that has other values.
 func choicesOf(k reference.Key) []string {
 	if choices, ok := strings.CutPrefix(typeWords(k), "`"); ok {
 		return strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
@@ -30,7 +30,7 @@ func wordsIn(text string) (words []string) {
 	return words
 }
 
-// anyCase is a regular expression for words with an optional prefix, in capital and in small letters.
+// anyCase returns a regular expression that matches one of the words, with or without the prefix, in upper or lower case.
 func anyCase(prefix string, words []string) string {
 	letters := func(word string) string {
 		var b strings.Builder
@@ -51,7 +51,8 @@ func anyCase(prefix string, words []string) string {
 
 var fromTo = regexp.MustCompile(`expected a number from (\S+) to (\S+), got`)
 
-// bound sets the least and the largest value of a number, as the configuration itself names them when it refuses a value.
+// bound sets the minimum and maximum in the schema of a number. It finds them in the error that the configuration returns for a
+// number that is too large.
 func bound(node object, path string) {
 	text := "987654321"
 	keys := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "NAME", "name"), "checks[].", "services.name.checks[]."), ".")
@@ -80,14 +81,14 @@ func bound(node object, path string) {
 	node["minimum"] = least["minimum"]
 }
 
-// allowsZero reports whether the number in a configuration may be 0, which stands for a key that is not set.
+// allowsZero reports whether the number in the configuration text may be 0, which means that the key is not set.
 func allowsZero(text string) bool {
 	text = strings.Replace(text, "987654321", "0", 1)
 	_, err := config.Load(config.Options{Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
 	return err == nil || !fromTo.MatchString(err.Error())
 }
 
-// limitsSchema is the schema of a mapping of resource limits with these names.
+// limitsSchema returns the JSON schema of a mapping of resource limits with these names.
 func limitsSchema(names []string) object {
 	value := object{"type": []string{"integer", "string"}, "minimum": 0}
 	return object{"type": "object", "propertyNames": object{"enum": names}, "additionalProperties": value}

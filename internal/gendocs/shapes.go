@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// printed is what one form of a command prints with --json.
+// printed describes the output of one form of a command with --json.
 type printed struct {
 	form  string
 	many  string // "", "list" or "lines"
 	shape string // package.Type
 }
 
-// forms are all of them. [jsonPage] fails for a command that takes --json and is not here.
+// forms has all commands that take --json. [jsonPage] returns an error for such a command that isn't in the list.
 var forms = []printed{
 	{"status", "", "client.Status"},
 	{"explain", "", "tools.explanation"},
@@ -52,7 +52,7 @@ var forms = []printed{
 	{"isolate", "list", "tools.homeMove"},
 }
 
-// shapeDirs are where the types are.
+// shapeDirs are the directories with the types that forms names.
 var shapeDirs = []string{"client", "internal/cli", "internal/cli/tools", "internal/version"}
 
 const jsonHead = `# What the commands print with --json
@@ -67,7 +67,7 @@ and a key that may be null is null. A list is never null. A time is RFC 3339, in
 
 `
 
-// jsonPage is the page about --json. commandLine is that about the commands, which says who takes it.
+// jsonPage returns the page about --json. commandLine is the page about the commands, which shows which of them take --json.
 func jsonPage(root, commandLine string) (string, error) {
 	types, err := shapesIn(root)
 	if err != nil {
@@ -115,7 +115,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		}
 		pkg, short, _ := strings.Cut(name, ".")
 		fmt.Fprintf(&b, "\n## %s\n\n", title(short))
-		if strings.Count(t.doc, " ") > 4 { // a shorter one says what the title says
+		if strings.Count(t.doc, " ") > 4 { // a shorter comment only repeats the title
 			b.WriteString(escapeCell(t.doc) + "\n\n")
 		}
 		for _, f := range t.fields {
@@ -140,7 +140,7 @@ func jsonPage(root, commandLine string) (string, error) {
 	return b.String(), nil
 }
 
-// shape is a struct that becomes a JSON object.
+// shape describes a struct type that is printed as a JSON object.
 type shape struct {
 	doc    string
 	fields []field
@@ -204,7 +204,7 @@ func shapeOf(st *ast.StructType, doc string) *shape {
 	return t
 }
 
-// jsonValue says what a Go type is in JSON, and which type of ours is in it.
+// jsonValue describes the JSON form of a Go type. next is the type of hinit that it contains, or "".
 func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -249,13 +249,13 @@ func anchor(name string) string {
 
 var hump = regexp.MustCompile(`([a-z])([A-Z])`)
 
-// title makes words of the name of a type.
+// title splits the name of a type into words.
 func title(name string) string {
 	words := strings.ToLower(hump.ReplaceAllString(name, "$1 $2"))
 	return strings.ToUpper(words[:1]) + words[1:]
 }
 
-// sentence is a doc comment without the name that it begins with.
+// sentence returns a doc comment without the name at its beginning.
 func sentence(doc, name string) string {
 	text := oneLine(doc)
 	for _, begin := range []string{name + " is ", name + " are ", name + " "} {
@@ -272,13 +272,14 @@ func sentence(doc, name string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// noValue is the end of a comment that says of one key what the page says of all: what a key without a value is.
+// noValue matches the end of a comment that describes a key without a value. The page drops it, because its head describes that
+// for all keys.
 var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (without (one|checks)|(when|where) (there is none|none is|nothing|nothing is wrong|unknown|` +
 	`none did|none has changed|it was|it is gone|it has none|no init is reachable|OK)|in (any other state|other events)|before the first( line)?)$`)
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 
-// escapeCell makes a comment text of a page.
+// escapeCell turns a Go comment into Markdown for a page.
 func escapeCell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(docLink.ReplaceAllString(text, "`$1`"))
 }

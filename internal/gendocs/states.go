@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// words explains the events of the picture, in the order of the page. A picture with another word can't be generated.
+// words explains the events in the diagram, in the order of the page. [states] returns an error if the diagram has another event.
 var words = []struct{ name, meaning string }{
 	{"start", "an operator starts it, or the boot does"},
 	{"stop", "an operator or the end of the container stops it, or its profile is gone"},
@@ -30,7 +30,8 @@ var words = []struct{ name, meaning string }{
 	{"deadline", "the time of this state is over, such as the delay of a restart"},
 }
 
-// states makes the page from the comments of the constants. The whole transition table is the comment at the head of the machine.
+// states returns the page about the states of a service, made from the comments of constants. The whole transition table is in
+// the comment at the head of machine.go.
 func states(root string) (string, error) {
 	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {
@@ -86,7 +87,8 @@ Every exit has a cause, and keeps the last 20 lines the process wrote.
 	return b.String(), nil
 }
 
-// transitions reads the rows below the line of dashes in the comment: state, event, next state, action.
+// transitions reads the transition table from a comment in a file. Its rows, below a line of dashes, have the columns state,
+// event, next state and action.
 func transitions(file string) ([][4]string, error) {
 	source, err := os.ReadFile(file)
 	if err != nil {
@@ -111,7 +113,7 @@ func transitions(file string) ([][4]string, error) {
 	return nil, fmt.Errorf("cannot find the transition table in %q", file)
 }
 
-// constant is a string constant with the comment behind it.
+// constant is a string constant with the comment at the end of its line.
 type constant struct{ value, doc string }
 
 // constants returns the constants of a type in a file, and untyped constants whose names begin with the type's name.

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// trustText is the table of the readers of hinit's programs. A section is "## TITLE". A row of it has lines "read: ", "by: ",
-// "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests hold it to the source.
+// trustText is the table of everything that hinit's programs read. A section begins with "## TITLE". A row has lines that begin
+// with "read: ", "by: ", "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests compare it with the source.
 //
 //go:embed trust.txt
 var trustText string
 
-// source is something that programs of hinit read, and what comes of believing it.
+// source is a row of the table: something that programs of hinit read, its writers, and the worst effect that its content can
+// have.
 type source struct {
 	section, read, by, worst string
 
@@ -58,7 +59,7 @@ func sources() ([]source, error) {
 	return all, nil
 }
 
-// trustPage is the page of that table.
+// trustPage returns the page with the table in trustText.
 func trustPage() (string, error) {
 	all, err := sources()
 	if err != nil {

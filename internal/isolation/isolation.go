@@ -1,6 +1,8 @@
-// Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may use.
+// Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may
+// use.
 //
-// Package isolate reads exactly the plan that [Argv] was called with. It owns no goroutine and touches no disk.
+// Package confine, in hinit-isolate, reads exactly the plan that [Argv] was called with. It owns no goroutine and touches no
+// disk.
 package isolation
 
 import (
@@ -19,9 +21,9 @@ const Program = "hinit-isolate"
 //	hide           file or directory that it may not use, even if a permitted directory has it
 //	share, read    path that it may change, or read, wherever it is
 //	port           TCP port that it may listen on
-//	rules          file with the rules that all plans share; it saves time
-//	save           write this file instead
-//	refused        reason for which the command must not start
+//	rules          file with saved rules that all plans share, to start faster
+//	save           write the rules to this file, and run no command
+//	refused        why the command must not start
 //	control        it may use the control socket of PID 1
 //	marked         PID 1 recognises it by its filters alone, because it has the agent's user
 //	degrade        if the kernel lacks a part of the isolation, it starts without this part
@@ -29,17 +31,18 @@ func Argv(path string, plan, command []string) []string {
 	return slices.Concat([]string{path}, plan, []string{"--"}, command)
 }
 
-// Filters is the number of system call filters by which an isolated process exceeds PID 1. A process that may not use the control
-// socket has one more. A process can add filters, and never loses one.
+// Filters is how many more system call filters an isolated process has than PID 1, which recognises such processes by that
+// number. A process that may not use the control socket has one more. A process can add filters, but never remove one.
 const Filters = 1
 
-// Command returns the command in isolated arguments. It returns other arguments unchanged.
+// Command returns the command in arguments that [Argv] made. It returns other arguments unchanged.
 func Command(argv []string) []string { return argv[Head(argv):] }
 
-// Instead returns arguments that isolate another command in the same way. If argv is not isolated, it returns command.
+// Instead returns arguments that isolate command in the same way as argv isolates another one. If argv isn't from [Argv], it
+// returns command.
 func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
 
-// Head returns the number of arguments of [Argv] before the command, 0 for arguments that Argv did not make.
+// Head returns the number of arguments before the command in arguments that [Argv] made, and 0 for other arguments.
 func Head(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {

@@ -13,19 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BuiltVar names a directory that the test binaries of one run share: what one has built there the others link to. Whoever sets it sees
-// to it that the sources stay as they are until then, as test/summary does for `make test`.
+// BuiltVar is the variable with a directory that the test binaries of one run share. The others link to the programs that are
+// already built there. The program that sets the variable must ensure that the sources don't change during the run, as
+// test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
 const (
 	stripped = "-ldflags=-s -w"
-	entry    = "-ldflags=-s -w -E hinit_entry" // it begins in internal/entry
+	entry    = "-ldflags=-s -w -E hinit_entry" // with the entry point in internal/entry
 )
 
-// programs are the programs that tests need: the name of the file, and the arguments of go build as in the Makefile.
+// programs has the programs that tests need: the name of the file, and the arguments of go build, which are the same as in the
+// Makefile.
 var programs = map[string][]string{
 	"hinit":                {entry, "hinit/cmd/hinit"},
-	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // it can be made to panic
+	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // tests can make it panic
 	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
 	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
@@ -34,22 +36,23 @@ var programs = map[string][]string{
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
 	"hinit-tools":          {entry, "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // hinit profile writes on the volume too
+	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // its command hinit profile also writes to the volume
 	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {stripped, "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {stripped, "hinit/cmd/hinit-sandbox-helper"},
 	"example-agent":        {stripped, "hinit/examples/agent"},
 }
 
-// shared is that directory, "" for none. Processes of tests must not find the variable: hinit warns of an unknown one.
+// shared is the directory in [BuiltVar], or "". The variable is then removed, because a hinit that tests start would warn about
+// an unknown variable.
 var shared = func() string {
 	dir := os.Getenv(BuiltVar)
 	_ = os.Unsetenv(BuiltVar)
 	return dir
 }()
 
-// Build puts static programs of this repository into a directory, under their names. Where the run shares none, they are made in
-// dist/tests of the working tree, where later runs find them: go build links only what has changed.
+// Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds them
+// in dist/tests of the working tree, where later runs find them. go build then links a program only if it has changed.
 func Build(dir string, names ...string) error {
 	from, finished := shared, true
 	if from == "" {
@@ -60,7 +63,7 @@ func Build(dir string, names ...string) error {
 		from, finished = kept, false
 	}
 	for _, name := range names {
-		if path.Base(name) == "hinit" { // its commands are with it
+		if path.Base(name) == "hinit" { // hinit needs hinit-tools beside it for its commands
 			if tools := name + "-tools"; !slices.Contains(names, tools) {
 				names = append(names, tools)
 			}
@@ -74,7 +77,7 @@ func Build(dir string, names ...string) error {
 	return nil
 }
 
-// keptDir is where programs stay from run to run.
+// keptDir returns the directory in which programs stay for later runs.
 func keptDir() (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -90,8 +93,8 @@ func keptDir() (string, error) {
 	}
 }
 
-// place makes a program in a directory that others use too, and puts a copy at to. It keeps an existing program if finished says
-// so. Others that want it meanwhile wait.
+// place builds a program in the directory from, which other test binaries use too, and puts a copy at to. If finished is set, it
+// does not rebuild an existing program. Test binaries that want the same program meanwhile wait.
 func place(to, from, name string, finished bool) error {
 	made := filepath.Join(from, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {
@@ -101,19 +104,20 @@ func place(to, from, name string, finished bool) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // it ends the lock
+	defer lock.Close() // this releases the lock
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
 	}
 	if _, err := os.Stat(made); err != nil || !finished {
-		if err := errors.Join(build(made, name), os.Chmod(made, 0o755)); err != nil { // whatever the umask was when it was made
+		if err := errors.Join(build(made, name), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
 			return err
 		}
 	}
-	if finished && os.Link(made, to) == nil { // what will change is copied
+	if finished && os.Link(made, to) == nil { // a file that will be rebuilt is copied instead
 		return nil
 	}
-	// No process may have a program open for writing when it is executed, so another one copies it.
+	// A file can't be executed while a process has it open for writing. So another process, cp, makes the copy: a child that this
+	// process forks can't inherit the descriptor.
 	if out, err := exec.CommandContext(context.Background(), "cp", made, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w\n%s", made, err, out)
 	}

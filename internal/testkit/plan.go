@@ -2,7 +2,7 @@ package testkit
 
 import "slices"
 
-// Plan has the words of a test's plan for hinit-isolate, see isolation.Argv.
+// Plan is what a test passes to hinit-isolate: the access that a command gets, see isolation.Argv.
 type Plan struct {
 	Name, Home, Rules, Save string
 	Hide, Share, Read       []string

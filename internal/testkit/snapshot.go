@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot describes every file of a tree: path, owner, mode, inode, size and time of change. Two are equal if nothing has changed.
+// Snapshot describes every file of a tree: path, owner, mode, inode, size and time of change. If nothing has changed between two
+// snapshots, they are equal.
 func Snapshot(t testing.TB, root string) string {
 	t.Helper()
 	var b strings.Builder

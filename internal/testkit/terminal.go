@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal makes a pseudo-terminal. Bytes written to near are typed there, and near reads the output; far is for the program.
-// Reading ends with an error (EIO) when far is not open any more. The caller closes both.
+// OpenTerminal makes a pseudo-terminal. far is the terminal of the program under test. Writing to near is like typing on it, and
+// reading from near returns its output. Reading fails with EIO when far is not open any more. The caller closes both.
 func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 	near, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -47,7 +47,7 @@ func ResizeTerminal(near *os.File, rows, columns uint16) error {
 	})
 }
 
-// onFile calls do with a file's descriptor, which stays as it is: Fd would make it blocking.
+// onFile calls do with the descriptor of a file. It does not use File.Fd, which would make the descriptor blocking.
 func onFile(f *os.File, do func(fd int) error) error {
 	c, err := f.SyscallConn()
 	if err != nil {
@@ -58,7 +58,7 @@ func onFile(f *os.File, do func(fd int) error) error {
 	return errors.Join(err, failed)
 }
 
-// Terminal is a pseudo-terminal with a program on it. Its goroutine reads what appears until the program has ended.
+// Terminal is a pseudo-terminal with a program on it. A goroutine reads the output until the program has ended.
 type Terminal struct {
 	t    testing.TB
 	near *os.File
@@ -111,7 +111,7 @@ func (term *Terminal) Resize(rows, columns uint16) {
 	}
 }
 
-// Keys types.
+// Keys types s on the terminal.
 func (term *Terminal) Keys(s string) {
 	term.t.Helper()
 	if _, err := term.near.WriteString(s); err != nil {
@@ -119,14 +119,14 @@ func (term *Terminal) Keys(s string) {
 	}
 }
 
-// Text is all that has appeared so far.
+// Text returns all output so far.
 func (term *Terminal) Text() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.text.String()
 }
 
-// Await waits until a text has appeared.
+// Await waits until the output contains a text. It fails the test after [Patience].
 func (term *Terminal) Await(text string) {
 	term.t.Helper()
 	for end := time.Now().Add(Patience); !strings.Contains(term.Text(), text); <-time.After(2 * time.Millisecond) {
@@ -136,10 +136,10 @@ func (term *Terminal) Await(text string) {
 	}
 }
 
-// Code waits for the end of the program.
+// Code waits for the end of the program and returns its exit code. It kills the program after [Patience].
 func (term *Terminal) Code() int {
 	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
 	defer giveUp.Stop()
-	_ = term.cmd.Wait() // Code says how it ended
+	_ = term.cmd.Wait() // the exit code below shows how it ended
 	return term.cmd.ProcessState.ExitCode()
 }

@@ -1,5 +1,5 @@
 // Package testkit holds helpers that tests of many rooms share. They wait for a condition, skip or fail without root, and run
-// many waiting tests at the same time. Only tests import it. It owns no goroutine.
+// many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
 package testkit
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a test waits for what has to come. It costs nothing when all is well.
+// Patience is how long a test waits for an event that must happen. A test that passes does not wait that long.
 const Patience = 40 * time.Second
 
 // Until polls cond and fails the test when it doesn't become true within [Patience].
@@ -29,7 +29,8 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// Cannot says why a test can't run here: it skips it, and fails it where CI=true, because CI must not skip.
+// Cannot skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not skip
+// tests.
 func Cannot(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -38,7 +39,7 @@ func Cannot(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// NeedRoot skips the test without root, as Cannot does.
+// NeedRoot skips the test if it doesn't run as root, see [Cannot].
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -54,13 +55,13 @@ func Alone() {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755)                            // other users execute it; another user's file keeps its mode
+	_ = os.Chmod("/proc/self/exe", 0o755)                            // tests execute it as other users
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 }
 
-// InMemory is a directory for short-lived files in memory, with -short only. Thousands of files on a disk take seconds of the
-// kernel's time, and the long forms are for users' file systems. It is empty if there is no such directory with room for
-// programs.
+// InMemory returns a directory in memory for short-lived files, with -short only. Thousands of files on a disk take seconds of
+// the kernel's time, and the long tests must use a file system as users have it. The result is "" if no such directory has room
+// for programs.
 func InMemory() string {
 	const dir, room = "/dev/shm", 1 << 30
 	var at unix.Statfs_t
@@ -71,19 +72,19 @@ func InMemory() string {
 	return dir
 }
 
-// AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. Tests that mostly wait need
-// no processor of their own. TestMain calls it.
+// AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. It is for tests that mostly
+// wait, which need no processor each. TestMain calls it.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always taken
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // it can't fail for a number
 	}
 }
 
-// WriteProgram writes a file that is executed soon. No process is forked meanwhile. A fork of another test would have the file
-// open for writing until its exec, and this file could not be executed (execve(2), ETXTBSY).
+// WriteProgram writes a file that is executed soon. It prevents forks meanwhile. A process that another test forks would have the
+// file open for writing until it calls exec. Until then the file could not be executed (execve(2), ETXTBSY).
 func WriteProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

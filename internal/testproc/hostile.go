@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shower sends signals: with kill(2), with tgkill(2) to the first thread, with fcntl(2) F_SETSIG, and as sigqueue(3), mq_notify(3) and
-// SIGIO do. They differ in the si_code that comes with them.
+// shower sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to the
+// first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
+// si_code that the process gets.
 func shower(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
 	for range times {
@@ -37,7 +38,7 @@ func shower(pid, times int, skipped []string) int {
 			if err == nil {
 				err = SignalByDescriptor(pid, n)
 			}
-			if err != nil && !errors.Is(err, syscall.EAGAIN) { // so many wait already
+			if err != nil && !errors.Is(err, syscall.EAGAIN) { // the queue of pending signals is full
 				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
 				return 1
 			}
@@ -47,15 +48,15 @@ func shower(pid, times int, skipped []string) int {
 	return 0
 }
 
-// SignalByDescriptor lets the kernel send a signal, as it does when a descriptor is readable. The si_code is above 0 for signals that have
-// none of their own.
+// SignalByDescriptor makes the kernel send a signal, as it does when a descriptor becomes readable. Signals that have no si_code
+// values of their own then have one above 0.
 func SignalByDescriptor(pid int, n syscall.Signal) error {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer syscall.Close(ends[1])
-	defer syscall.Close(ends[0]) // first: what happens to the other end would send one more
+	defer syscall.Close(ends[0]) // closed first, because closing the other end would send one more signal
 	for _, set := range [][2]uintptr{{unix.F_SETSIG, uintptr(n)}, {syscall.F_SETOWN, uintptr(pid)}, {syscall.F_SETFL, syscall.O_ASYNC}} {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(ends[0]), set[0], set[1]); errno != 0 {
 			return errno
@@ -65,8 +66,8 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 	return err
 }
 
-// comet starts a daemon by a double fork that lives on as its own child, in a new session each time, and sleeps. Its generations
-// are deaf to TERM, and each is gone long before anybody has read the process table.
+// comet starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each process is
+// gone long before a program can read the whole process table. They all block SIGTERM. comet itself sleeps until SIGTERM.
 func comet() int {
 	runtime.LockOSThread()
 	if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
@@ -79,8 +80,8 @@ func comet() int {
 	return 0
 }
 
-// fly runs in a copy of a process with many threads, and the copy has only this one. So it may use system calls only, and no
-// other part of the Go runtime.
+// fly is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in the child.
+// So it may use only system calls, and no other part of the Go runtime.
 //
 //go:nosplit
 //go:norace
@@ -89,13 +90,14 @@ func fly() {
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // no fork succeeds any more where pid is an error
+			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // the parent ends, also if pid is an error because no fork succeeds
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	}
 }
 
-// trace makes one request of ptrace(2) on the thread that stays, and then executes a process that sleeps, or is one itself.
+// trace makes one request of ptrace(2). After PTRACE_TRACEME it executes a process that sleeps; else it sleeps itself. It stays
+// on one thread, because a tracer is a thread.
 func trace(request, thread uintptr) int {
 	runtime.LockOSThread()
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, request, thread, 0, 0, 0, 0); errno != 0 {
@@ -113,7 +115,7 @@ func trace(request, thread uintptr) int {
 	return 0
 }
 
-// sibling makes a process that is a child of its parent from the start, and sleeps until TERM.
+// sibling makes a process that is from the start a child of sibling's own parent (CLONE_PARENT). Then it sleeps until SIGTERM.
 func sibling() int {
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
@@ -131,7 +133,7 @@ func sibling() int {
 	return 0
 }
 
-// settle is as fly, but stays.
+// settle is the process that sibling makes. It obeys the same restrictions as fly, blocks all signals, and sleeps for ever.
 //
 //go:nosplit
 //go:norace
@@ -147,22 +149,23 @@ func settle() {
 	}
 }
 
-// init keeps what is to end its first thread on that thread.
+// init locks the main goroutine of a headless leaf to the first thread of the process, which [behead] must end.
 func init() { //nolint:gochecknoinits // only before main is the first thread known to be the one that runs
 	if slices.Equal(os.Args[1:], Argv("leaf", "headless")[1:]) {
 		runtime.LockOSThread()
 	}
 }
 
-// behead ends the first thread of this process alone. The process is shown as a zombie then, and lives on.
+// behead ends only the first thread of this process. The kernel then shows the process as a zombie, although it lives on.
 func behead() {
 	go forever()
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 }
 
-// lease holds a write lease of a file (fcntl(2), F_SETLEASE): whoever opens or executes it waits until the kernel breaks the lease.
+// lease holds a write lease of a file (fcntl(2), F_SETLEASE). A process that opens or executes the file waits until the kernel
+// breaks the lease.
 func lease(path string) int {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGIO) // by which the kernel asks for it
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGIO) // the signal with which the kernel asks the holder to release the lease
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)

@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix marks the argv[0] under which the binary is such a child.
+// prefix begins the first argument of a child. The name of the child's role follows it.
 const prefix = "testproc:"
 
-// Argv returns the arguments that start a child with a role and its parameters. The command to execute is the test
-// binary itself (/proc/self/exe), which Argv puts after the marker: run Argv()[0] with the whole slice as argv.
+// Argv returns the arguments that start a child with a role and its parameters. The program is the test binary itself
+// (/proc/self/exe): execute Argv()[0] with the whole slice as its argv.
 func Argv(role string, params ...string) []string {
 	return append([]string{"/proc/self/exe", prefix + role}, params...)
 }
 
-// Main becomes the child if the process was started as one, and does not return then.
+// Main plays the child's role and exits if this process was started with [Argv]. In any other process it returns.
 func Main() {
 	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], prefix) {
 		return
@@ -52,29 +52,29 @@ func run(role string, params []string) int {
 	case "exit": // exit CODE [DELAY_MS]
 		time.Sleep(time.Duration(number(1, 0)) * time.Millisecond)
 		return number(0, 0)
-	case "sleep": // ends by the default action of a signal
+	case "sleep": // sleeps until the default action of a signal ends it
 		ready()
 		forever()
-	case "obey": // obey [CODE]: TERM ends it with an exit code
+	case "obey": // obey [CODE]: at SIGTERM it ends with this exit code
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)
 		ready()
 		<-term
 		return number(0, 0)
-	case "deaf": // TERM does nothing
+	case "deaf": // ignores SIGTERM, with a handler that does nothing
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 		ready()
 		forever()
 	case "escape": // escape clean|tagged [deaf|headless]: starts a daemon by double fork and setsid, then sleeps
 		return escape(params)
-	case "hide": // hide [MARK]: lowers the mark that hinit gave it, as far as it goes, and is escape clean deaf
+	case "hide": // hide [MARK]: lowers the resource limit by which hinit marks a run to MARK, then does escape clean deaf
 		mark := uint64(number(0, 1))
 		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil { // RLIMIT_RTTIME
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return escape([]string{"clean", "deaf"})
-	case "sibling": // sibling: makes a deaf child of its own parent, in a session of its own, then sleeps until TERM
+	case "sibling": // sibling: makes a child of its own parent that ignores SIGTERM, in a new session; then sleeps until SIGTERM
 		return sibling()
 	case "middle": // the process in the middle of a double fork
 		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
@@ -107,13 +107,13 @@ func run(role string, params []string) int {
 		for _, kv := range os.Environ() {
 			fmt.Println(kv)
 		}
-	case "signal": // signal PID TIMES SKIPPED...: sends every other signal so often in each way that there is
+	case "signal": // signal PID TIMES SKIPPED...: sends all signals but the skipped ones, so many times and in each way
 		return shower(number(0, 0), number(1, 1), params[2:])
-	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until TERM
+	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until SIGTERM
 		return comet()
-	case "lease": // lease FILE: holds a write lease of a file of its own, so that execve(2) of it waits for /proc/sys/fs/lease-break-time
+	case "lease": // lease FILE: holds a write lease, so that execve(2) of the file waits for /proc/sys/fs/lease-break-time
 		return lease(params[0])
-	case "eat": // eat BYTES: takes memory and sleeps
+	case "eat": // eat BYTES: allocates memory and sleeps
 		food := make([]byte, number(0, 0))
 		for i := 0; i < len(food); i += 4096 {
 			food[i] = 1
@@ -121,11 +121,11 @@ func run(role string, params []string) int {
 		ready()
 		forever()
 		runtime.KeepAlive(food)
-	case "tracer": // tracer TID: traces a thread, and does not look at it
+	case "tracer": // tracer TID: traces a thread, and never waits for it
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
-	case "traceme": // traceme: makes its parent its tracer, which stops it at its next execve(2)
+	case "traceme": // traceme: makes its parent its tracer, so that it stops at its next execve(2)
 		return trace(unix.PTRACE_TRACEME, 0)
-	case "ids": // pid, group, session, directory
+	case "ids": // prints its pid, process group, session and working directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 		wd, _ := os.Getwd()
 		fmt.Println(os.Getpid(), syscall.Getpgrp(), sid, wd)
@@ -162,7 +162,7 @@ func escape(params []string) int {
 	n, _ := r.Read(buf)
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
-	_, _ = os.Stdout.Write(buf[:n]) // the daemon's process id
+	_, _ = os.Stdout.Write(buf[:n]) // the pid of the daemon
 	forever()
 	return 0
 }

@@ -65,8 +65,8 @@ func mapped(uid uint32) bool {
 	return false
 }
 
-// RootOnly is a Judge like sshd's: the inode must belong to root, and neither its group nor others may be able to write it. An
-// access list appears in the group's bits.
+// RootOnly is a Judge like sshd's: the inode must belong to root, and neither its group nor others may be able to write it. The
+// rights that an access control list gives appear in the group's bits (acl(5)).
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
 	case st.Uid != 0 && !Outside(st.Uid):
@@ -106,9 +106,9 @@ func writable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is the first component of the path that the judge objects to, nil for none. There
-// is no doubt about files on a read-only mount. Neither is there about a sticky directory of root, where users can change only
-// their own entries. A nil judge objects to nothing.
+// Open opens a regular file for reading. doubt is about the first component of the path to which the judge objects; nil means
+// that it objects to none. A file on a read-only mount is never in doubt. Neither is a sticky directory of root, where users can
+// change only their own entries. A nil judge objects to nothing.
 //
 // path must be absolute. Open blocks as long as the disks on the path do, but not on a FIFO.
 func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
@@ -147,9 +147,9 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 	return fd, w.doubt, nil
 }
 
-// Check resolves a path like [Open], but opens nothing. For a directory, the doubt also covers who could create entries in it, so
-// a sticky directory that everybody can write is in doubt. If the path does not exist, the error is [unix.ENOENT], and the doubt
-// covers who could create it.
+// Check resolves a path like [Open], but opens nothing. A directory is also in doubt if another user could create entries in it,
+// as in a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and the doubt says
+// whether another user could create it.
 func Check(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
@@ -214,7 +214,7 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// root begins at the root directory.
+// root sets w.at to the root directory and examines it.
 func (w *walk) root() error {
 	fd, err := retry(func() (int, error) { return unix.Open("/", openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
@@ -250,7 +250,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine judges w.at.
+// examine reads the status of w.at into w.st, and records a doubt about it.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.at, &w.st); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordDoubt records the first doubt.
+// recordDoubt lets the judge examine an inode, and records its doubt unless an earlier component already has one.
 func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
 	w.open = nil
 	if w.judge == nil || w.doubt != nil {
@@ -330,7 +330,8 @@ func ContainsPath(value, dir string) bool {
 	}
 }
 
-// continuesName reports whether a byte can continue a name, which is then another directory's.
+// continuesName reports whether a byte after a path can be part of the same name. Then the name is longer, and belongs to another
+// directory.
 func continuesName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }

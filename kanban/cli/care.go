@@ -21,7 +21,7 @@ import (
 	"hinit/kanban"
 )
 
-// careVerbs keep the board in order.
+// careVerbs maintain the board: they clean it up, back it up, and find faults.
 var careVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
@@ -161,7 +161,7 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// firstOf returns the first of many ids as text.
+// firstOf returns the first few ids as text, and the number of the others.
 func firstOf(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -177,7 +177,7 @@ func (x *examination) claims(context.Context) error {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "" || t.ClaimExpires == 0: // no claim in the eyes of the other writers of the board
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // the other writers of the board treat this as no claim
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
@@ -226,13 +226,13 @@ func (x *examination) held(ctx context.Context) error {
 	return nil
 }
 
-// recent is the period in which the doctor looks for claims of dispatchers.
+// recent is how long ago a claim may have expired to show that the process that made it still dispatches.
 const recent = 10 * time.Minute
 
 // dispatchers reports which process starts workers.
 func (x *examination) dispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
-	if len(pids) == 0 { // without a holder, a gateway may dispatch
+	if len(pids) == 0 { // no process holds the board's lock; see whether a gateway dispatches
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-recent).Unix()
@@ -277,14 +277,14 @@ func lockHolders(path string) (pids []int, known bool) {
 	}
 	suffix := fmt.Sprintf(":%d", st.Ino)
 	err := procstat.Locks(func(_ string, pid int, file string) {
-		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // such a lock of an open file has no pid
+		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // an open file description lock has no pid
 			pids = append(pids, pid)
 		}
 	})
 	return pids, err == nil
 }
 
-// warnIdle warns that no dispatcher will start a ready task. It does not warn if that is unknown.
+// warnIdle warns that no dispatcher will start a ready task. It does not warn if it can't find that out.
 func (c *call) warnIdle() {
 	paths, err := c.paths()
 	if err != nil {

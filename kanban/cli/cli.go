@@ -44,7 +44,7 @@ func System() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action carries out a verb. s is the open board, unless the verb opens none. words are the arguments that are no flags.
+// action carries out a verb. s is the open board; it is nil for a verb with apart set. words are the arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command.
@@ -56,7 +56,7 @@ type verb struct {
 	summary  string
 	help     string
 	json     bool          // has --json
-	checks   bool          // examines the whole file first
+	checks   bool          // checks the integrity of the whole file when it opens the board
 	apart    bool          // does not open the board
 	patience time.Duration // how long it waits for other writers; 0: as long as the contract says
 	define   func(c *call) action
@@ -71,12 +71,12 @@ type call struct {
 	json  bool
 }
 
-// verbs returns the command line in the order of the help.
+// verbs returns all verbs in the order in which the help shows them.
 func verbs() []verb {
 	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
 }
 
-// agentVerbs are verbs of the agent that need the agent itself: a model, or its chats.
+// agentVerbs are verbs of the agent's own kanban command that hinit can't do, because they need a model or the agent's chats.
 var agentVerbs = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
 // Main runs the verb that args name, and returns the exit code of the process.
@@ -130,7 +130,8 @@ func (t *Terminal) call(v verb, args []string) *call {
 	return c
 }
 
-// gathered repeats a flag before each of the words that it takes.
+// gathered lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to the next
+// flag.
 func gathered(args []string, flag string) (out []string) {
 	takes := false
 	for _, a := range args {
@@ -161,7 +162,7 @@ The agent itself answers: %s.
 }
 
 var (
-	// errSaid stands for a failure that is already printed.
+	// errSaid is returned for a failure that is already printed. It only causes the exit code.
 	errSaid = errors.New("said")
 	// errNot is the failure of an operation that the task does not allow.
 	errNot = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
@@ -200,7 +201,7 @@ func (c *call) run() int {
 	return c.failed(doing, act(ctx, s, words))
 }
 
-// failed prints the failed action and the reason on one line, and returns the exit code.
+// failed prints the failed action and the reason on one line, and returns the exit code. If err is nil, it prints nothing.
 func (c *call) failed(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
@@ -242,11 +243,11 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 	return failed
 }
 
-// prose is text that may have several lines.
+// prose is text that [call.print] may print on several lines.
 type prose string
 
-// print prints for people. An agent wrote the texts of a task. So each text but prose becomes one line, and escape sequences become
-// visible.
+// print prints for people. An agent may have written the texts of a task. So print makes escape sequences visible, and turns each
+// text into one line unless it is [prose].
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {
@@ -258,7 +259,7 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v, as JSON or by the function people, or returns the error.
+// show prints v as JSON if --json was given; else people prints it. If err is not nil, show prints nothing and returns it.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -270,7 +271,7 @@ func (c *call) show(v any, err error, people func()) error {
 	return nil
 }
 
-// printJSON prints a value with an indent of two.
+// printJSON prints a value as JSON, indented by two spaces.
 func (c *call) printJSON(v any) error {
 	e := json.NewEncoder(c.Terminal.Out)
 	e.SetEscapeHTML(false)
@@ -285,7 +286,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // without a reader there is nothing more to do
+	_ = w.Flush() // it fails if the output has no reader any more; then there is nothing to do
 }
 
 // boards returns the boards of this installation.
@@ -317,7 +318,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	var toolsets []string // no skill has such a name
+	var toolsets []string // names that are refused as skills
 	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
@@ -337,7 +338,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag that may be absent; then *n is nil.
+// optional defines a flag whose value read converts. If the flag is absent, *n stays nil.
 func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
@@ -389,7 +390,7 @@ func when(text string) (int64, error) {
 // nothing is an empty cell of a table.
 const nothing = "-"
 
-// at returns a time for people.
+// at formats a time for people.
 func at(epoch int64) string {
 	if epoch == 0 {
 		return nothing

@@ -43,19 +43,19 @@ find the board's lock held, dispatch nothing, and go on with notifications and t
 	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
 
-// configPath returns the configuration file whose section kanban counts.
+// configPath returns the path of the configuration file with the section kanban that applies.
 func (c *call) configPath() string {
 	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host starts workers.
+// host is the place where workers are started: PID 1 or this process.
 type host struct {
 	*runner.Runner
-	pid1   *dial.Client // client of PID 1, or nil
-	volume string       // name of the data volume if only this container's hinit has it; else empty
+	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
+	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container has it; else empty
 }
 
-// chooseHost selects the host of workers: PID 1, or this process if here is set or no hinit answers.
+// chooseHost selects where workers are started: by PID 1, or by this process if here is set or no hinit answers.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
@@ -79,8 +79,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// volume returns a name of the data volume if the board is on it and PID 1 holds its lock. Then no other container has workers on
-// it.
+// volume returns a name of the data volume if the board is on it and PID 1 holds the volume's lock, else "". With that lock, no
+// other container has workers on the volume.
 func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
@@ -204,7 +204,7 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines --local. It returns a function that runs an operation which may end workers.
+// withWorkers defines --local. It returns a function that runs do with a dispatcher that can start and end workers.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -224,7 +224,7 @@ func serveBoards(c *call) action {
 	}
 }
 
-// daemon is the agent's command of that name (contract, section 23.2).
+// daemon is the deprecated command of the agent with this name (contract, section 23.2).
 func daemon(c *call) action {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
@@ -311,7 +311,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime limits the wait until PID 1 has the state of the boards.
+	// sayTime limits a call to PID 1, which reports the state of the boards or asks whether the container stops.
 	sayTime = 5 * time.Second
 	// sayMost is the longest text that PID 1 accepts.
 	sayMost = 200

@@ -3,5 +3,5 @@
 // The verbs work on the board's file at the same time as other programs, such as the agent's own command line. Only dispatch,
 // reclaim, reassign and serve start or end workers. Human output goes to standard output, errors to standard error in one line.
 //
-// The package owns the goroutines of a verb that serves, while it runs.
+// The package owns goroutines only while a verb such as serve runs.
 package cli

@@ -139,11 +139,11 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview is a board for the status page.
+// overview is a board in the output of stats --all, which the status page of hinit shows.
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // reason for which the rest is empty, "" without one
+	Error   string        `json:"error"` // why the fields below are empty; "" if they aren't
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
 	Runs    []attemptLine `json:"runs"` // newest first
@@ -153,7 +153,7 @@ type taskLine struct {
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Assignee string `json:"assignee"`
-	Error    string `json:"error"` // error of the last failure
+	Error    string `json:"error"` // text of the last failure
 }
 
 type attemptLine struct {
@@ -169,8 +169,8 @@ type attemptLine struct {
 // overviewMost limits the tasks and attempts in an overview.
 const overviewMost = 20
 
-// onEach calls do for every board. The store is nil for a board without a file, for which it makes none, and for a board that can't
-// be opened.
+// onEach calls do for every board. s is nil if the board can't be opened, or if it has no file, which onEach does not create.
+// Then err says why.
 func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
@@ -191,7 +191,7 @@ func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Stor
 	return err
 }
 
-// overviews prints all boards.
+// overviews prints the overviews of all boards as JSON.
 func (c *call) overviews(ctx context.Context) error {
 	list := []overview{}
 	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {

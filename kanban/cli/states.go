@@ -30,7 +30,7 @@ var stateVerbs = []verb{
 	{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
-// workVerbs are for a worker, and show workers.
+// workVerbs are the verbs that a worker uses, and the verbs that show the workers of a task.
 var workVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
@@ -44,8 +44,8 @@ func (c *call) reasons() func(words []string) string {
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines --run. The function returns the attempt that must be the task's current one; otherwise the call does nothing. By
-// default it is the worker's own attempt. A worker may change its own task only.
+// attempt defines --run. The function that it returns gives the attempt that must be the task's current one for the verb to
+// change anything. By default that is the attempt of the worker that runs this command. A worker may change its own task only.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -85,7 +85,7 @@ func complete(c *call) action {
 	}
 }
 
-// more defines the flag --ids, which names further tasks for the command.
+// more defines the flag --ids, with further tasks for the same verb.
 func (c *call) more() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
@@ -218,7 +218,7 @@ func runs(c *call) action {
 	}
 }
 
-// leaving adds the living worker to each attempt that is over.
+// leaving sets the pid of the worker in each attempt of list that is over but has a living worker.
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {

@@ -146,7 +146,7 @@ func readWhole(ctx context.Context, s *kanban.Store, id string) (w whole, err er
 // listed returns an empty list for nil, because the agent's JSON has [] and not null.
 func listed[T any](list []T) []T { return append([]T{}, list...) }
 
-// runState defines the flags that select attempts.
+// runState defines the flags that select attempts. The function that it returns applies them to a list.
 func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
 	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")
@@ -214,7 +214,7 @@ func (c *call) showWhole(all whole) {
 	}
 }
 
-// metadata checks that a text is a JSON object, if there is one.
+// metadata returns an error if text is set but isn't a JSON object.
 func metadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return misused("--metadata must be a JSON object")
@@ -248,7 +248,7 @@ func edit(c *call) action {
 	}
 }
 
-// author returns the author of a comment or task.
+// author returns the author of a comment or task: the one that a flag names, else the profile of this process, else "user".
 func (c *call) author(named string) string {
 	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }

@@ -10,17 +10,17 @@ import (
 	"hinit/internal/account"
 )
 
-// Become gives the calling thread the identity of u, for good. The caller locks the thread before and calls execve(2) after:
-// execve ends all other threads, and the new program gets the identity of the calling thread. The thread also loses its
-// capabilities: the kernel clears the permitted, effective and ambient sets when no uid is 0 any more, see capabilities(7). The
-// error is a [*RefusedError] if the kernel refuses a step. Then the caller must not use the thread any more.
+// Become gives the calling thread the identity of u, for good. The caller must lock the goroutine to its thread before, and call
+// execve(2) afterwards. That call ends all other threads, and the new program gets the identity of the calling thread. The thread
+// also loses its capabilities: the kernel clears the permitted, effective and ambient sets when no uid is 0 any more, see
+// capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. Then the caller must not use the thread any more.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
 	}
 	// setgroups of x/sys changes only this thread, but its Setresgid and Setresuid change all threads: hence RawSyscall. The
-	// groups come first and the uid last, because after the uid the thread may change nothing more.
+	// groups come first and the uid last, because a thread with the new uid may not change its ids any more.
 	if err := unix.Setgroups(gids); err != nil {
 		return &RefusedError{"setgroups", err}
 	}

@@ -9,22 +9,22 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules is the head of the rules that all isolated profiles of a container share. The parts of variable length come after it in
-// memory. The file has the same layout. It is valid for one version of hinit-isolate and one state of the container, see
-// isCurrent.
+// rules is the header of the rules that all isolated profiles of a container share. The parts of variable length follow it in
+// ruleBuffer. A file with saved rules has the same layout. It is valid for one version of hinit-isolate and one state of the
+// container, see isCurrent.
 type rules struct {
-	program                                [2]uint64 // inode of hinit-isolate, and when it was changed
+	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
-	writeDir, writeFile, readDir, readFile uint64    // rights below a path
-	mounts, hidden, paths, filter          uint64    // lengths of the parts: table of mounts, hidden paths, allowed paths, filter of system calls
+	writeDir, writeFile, readDir, readFile uint64    // rights that a path gives, with what is below it
+	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, system call filter
 }
 
 const headSize = int(unsafe.Sizeof(rules{}))
 
-// The buffers are static: before the runtime there is no heap.
+// The buffers are static, because there is no heap before the Go runtime starts.
 var (
 	ruleBuffer  [256 << 10]byte // rules
-	scratch     [64 << 10]byte  // the file that was read last
+	scratch     [64 << 10]byte  // content of the file that was read last
 	envp        [16 << 10]uintptr
 	line        bare.Text
 	tempVar     bare.Text // variable with the directory for temporary files
@@ -33,11 +33,11 @@ var (
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
-// These are used by the assembly only.
+// Only the assembly uses begin.
 var _ = begin
 
-// hinit_bare calls begin before the Go runtime starts. If the file has valid rules, begin replaces the process by the command.
-// Otherwise it returns, the runtime starts, and [Main] runs.
+// The assembly function hinit_bare calls begin before the Go runtime starts. If the file has valid rules, begin replaces the
+// process by the command. Otherwise it returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	file, i := "", 1
@@ -56,7 +56,8 @@ func begin(stack *uintptr) {
 	}
 }
 
-// readRules reads the rules from a file that only root can have written.
+// readRules reads saved rules into ruleBuffer. It returns false if a user other than root could have written the file, or if the
+// file isn't complete.
 func readRules(file string) bool {
 	var st unix.Statx_t
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
@@ -77,7 +78,7 @@ func part(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// isCurrent reports whether the rules were made by this program, for the present mounts and hidden paths.
+// isCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in argv.
 func isCurrent(argv bare.Words) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || head.program != programOf(&st) {
@@ -100,8 +101,9 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 	return [2]uint64{st.Ino, uint64(st.Mtime.Sec)*1e9 + uint64(st.Mtime.Nsec)}
 }
 
-// confine isolates this process for good by the plan in argv and the rules, and executes the command in argv, which is at path. It does
-// not return. In a running program the caller must have locked its goroutine to its thread.
+// confine isolates this process for good, as the rules and the plan in argv say (see isolation.Argv). Then it executes the
+// command in argv, whose program is at path. It does not return. In a running program the caller must have locked its goroutine
+// to its thread.
 func confine(path string, argv, env bare.Words) {
 	home, end := "", 1
 	var control, marked, degrade bool
@@ -145,7 +147,7 @@ func confine(path string, argv, env bare.Words) {
 // webToken begins the variable with the token of the status page. A program with the token can control all gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// environ returns the environment of the command.
+// environ returns the environment of the command: env without the web token, and with the TMPDIR in tempVar.
 func environ(env bare.Words) uintptr {
 	n := 0
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
@@ -212,7 +214,7 @@ func applyLandlock(argv bare.Words, home string) {
 		rest = rest[n+1:]
 	}
 	if head.net != 0 {
-		allowPort(set, 0) // the kernel chooses a free port
+		allowPort(set, 0) // a program may let the kernel choose a free port
 	}
 	for i := 1; argv.At(i) != "--"; i++ {
 		if path, is := cut(argv.At(i), "share="); is {
@@ -263,8 +265,8 @@ func allowOpen(set, fd int, write bool) {
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// share allows a shared path. Profiles can write to some directories. Below these, share refuses a path with a link, because the
-// link could lead to another profile.
+// share lets the process use a path that is shared with its profile. Profiles can write below the hidden places and below other
+// shared paths. There, share refuses a path with a symbolic link in it, because the link could lead to another profile.
 func share(set int, argv bare.Words, path string, write bool) {
 	for i := 1; argv.At(i) != "--"; i++ {
 		place, is := cut(argv.At(i), "hide=")

@@ -1,8 +1,9 @@
-// Package confine confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a filter
-// limits its system calls. Package isolation defines the arguments by which PID 1 asks for it.
+// Package confine confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a
+// filter limits its system calls. Package isolation defines the arguments by which PID 1 asks for it.
 //
-// The confinement itself needs no Go runtime: where root has saved the rules of the container, the command starts in 0.4 ms. If a part of
-// the isolation is not available, the process ends with an error, unless the plan allows it to run without. It owns no goroutine.
+// The confinement itself needs no Go runtime: if root has saved the rules of the container, the command starts in 0.4 ms. If a
+// part of the isolation is not available, the process ends with an error, unless the plan allows the command to run without it.
+// It owns no goroutine.
 package confine
 
 import (
@@ -26,8 +27,8 @@ import (
 // refused78 is the exit code after which PID 1 parks a gateway until its configuration changes.
 const refused78 = 78
 
-// Main confines this process by the plan in argv, and becomes the command in argv. With the word "save" it writes the rules of the
-// container into a file instead, for later processes. It returns the exit code.
+// Main confines this process as the plan in argv says (see isolation.Argv), and executes the command in argv. With the word
+// "save" it writes the rules of the container into a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
 	words := argv[:isolation.Head(argv)]
@@ -66,7 +67,8 @@ func Main(argv, env []string) int {
 	return 126
 }
 
-// wordsOf returns words in the layout of the kernel. The words come from the kernel, so none contains a NUL.
+// wordsOf returns words in the layout in which the kernel passes them to a program. The words come from the kernel, so none
+// contains a NUL.
 func wordsOf(words []string) bare.Words {
 	list, _ := syscall.SlicePtrFromStrings(words)
 	return bare.Words{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}

@@ -18,8 +18,9 @@ import (
 // rights has the number of file rights of each version of Landlock (landlock(7)), by version, up to version 9.
 var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// buildRules sets the rules of this container. more are hidden paths. As far as the kernel supports it, Landlock confines access to
-// files, TCP ports to listen on, signals and abstract sockets. It does not confine connections to other machines.
+// buildRules fills ruleBuffer with the rules of this container. more has paths that must be hidden, too. As far as the kernel
+// supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not confine
+// connections to other machines.
 func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
@@ -68,15 +69,15 @@ var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. The rules name
-// the devices that every program needs.
+// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. They are
+// hidden, except for the paths in them that are in alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
-// places are files and directories that do not belong to the image.
+// places are files and directories that are hidden from isolated processes, because they do not belong to the image.
 type places []string
 
 // hiddenPlaces returns more, the shared places and the mounts of the container, each also by the path that its links lead to. It
-// leaves out mounted files: the engine makes them, such as /etc/hosts.
+// leaves out mounts of a single file, such as /etc/hosts: the container engine makes them.
 func hiddenPlaces(mounts string, more []string) places {
 	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {
@@ -103,8 +104,8 @@ func unescape(path string) string {
 	return path
 }
 
-// imagePaths returns the largest directories below dir without a hidden place in them, and the other files, for reading. It skips links: the
-// target of a link is found by its own name, or is hidden.
+// imagePaths returns what isolated processes may read below dir: each directory without a hidden place in it, as a whole, and the
+// files beside such places. It skips symbolic links: the target of a link is found under its own name, or is hidden.
 func (p places) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -27,13 +27,13 @@ var refused = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedOn are calls of a single architecture: modify_ldt(2).
+// refusedOn has further refused calls, by architecture: modify_ldt(2) of amd64.
 var refusedOn = map[string][]uint32{"amd64": {154}}
 
 // refusedControls are the requests of ioctl(2) that fail.
 var refusedControls = []uint32{
 	unix.TIOCSTI, unix.TIOCLINUX, // they insert input into a terminal that another process may read
-	unix.TIOCSETD, // a terminal gets another driver of the kernel
+	unix.TIOCSETD, // it gives a terminal another line discipline, which is a driver in the kernel
 	// With these calls the owner of a file could leave the quota of its project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
@@ -50,7 +50,8 @@ const (
 // families are the kinds of sockets that programs need. The filter refuses all others.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first.
+// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half first;
+// the filter reads only that half.
 const (
 	dataNumber = 0
 	dataArch   = 4
@@ -65,7 +66,7 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | u
 // x32 is the bit in the call numbers of the x32 ABI. No other call number is that large.
 const x32 = 0x40000000
 
-// ioprioUser makes ioprio_set(2) change all processes of a user.
+// ioprioUser is the first argument with which ioprio_set(2) changes all processes of a user.
 const ioprioUser = 3
 
 var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
@@ -120,7 +121,8 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// failCallUnless makes a call fail, unless the instruction unless accepts its argument. The call's number stays loaded.
+// failCallUnless returns instructions that make a call fail with errno, unless the instruction unless accepts the call's argument
+// at the offset argument. After them, the number of the call is loaded again.
 func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
@@ -128,7 +130,8 @@ func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno
 	}
 }
 
-// inFamily makes a call for sockets fail, unless its first argument is in families. The call's number stays loaded.
+// inFamily returns instructions that make a call for sockets fail, unless its first argument is in families. After them, the
+// number of the call is loaded again.
 func inFamily(number uint32) []bpf.Instruction {
 	rest := uint8(len(families))
 	program := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: rest + 3}, load(dataArg0)}

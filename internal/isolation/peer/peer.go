@@ -1,6 +1,6 @@
 // Package peer tells services other than PID 1 whether a client is an isolated profile.
 //
-// It never takes an isolated process for another process while it lives. It owns no goroutine, and reads only /proc.
+// It never mistakes a living isolated process for one that isn't isolated. It owns no goroutine, and reads only /proc.
 package peer
 
 import (

@@ -31,10 +31,10 @@ import (
 // Template is the name of the command in hinit.yaml that works on a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers the PID 1 behind the client starts. It returns the client's error.
+// ByPID1 returns a runner whose workers are started by PID 1, through the client c.
 func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
-// pid1 is the host in a container.
+// pid1 is the host that asks PID 1 to start and stop runs.
 type pid1 struct{ *dial.Client }
 
 func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
@@ -52,7 +52,7 @@ func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	return newRunner(ctx, local{b, cfg})
 }
 
-// local is the host on a machine without hinit as PID 1.
+// local is the host that starts runs in this process, on a machine where hinit isn't PID 1.
 type local struct {
 	book *runs.Book
 	cfg  *config.Config
@@ -139,17 +139,17 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 // gitMost limits how much of git's output is read.
 const gitMost = 1 << 20
 
-// book returns the runs of this process. Its supervisor waits for all children.
+// book returns the registry of the runs of this process. The supervisor behind it reaps all children of this process.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git]. In the isolation of a profile it also
-// runs no hook of the repository.
+// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git]. In the isolation of a profile it
+// also disables the hooks of the repository.
 func Git(ctx context.Context, profile, dir string, args ...string) (string, error) {
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	where := ""
 	if profile != "" {
 		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
-		spec.Path, _ = cmdline.Hinit() // without /proc no process can be started anyway
+		spec.Path, _ = cmdline.Hinit() // it fails only without /proc, and then no process can be started anyway
 		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
@@ -160,8 +160,8 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	return string(text), err
 }
 
-// Isolated returns a function for [kanban.SpawnOptions]. It uses hinit.yaml, or the list that PID 1 writes for programs that can't read
-// the file. In a process that is isolated itself it returns false.
+// Isolated returns the function Isolated for [kanban.SpawnOptions]. The function reads hinit.yaml, or the list that PID 1 writes
+// for programs that can't read that file. In a process that is isolated itself, it always returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.Confined(os.Getpid())

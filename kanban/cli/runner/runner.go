@@ -17,7 +17,7 @@ import (
 	"hinit/kanban"
 )
 
-// host starts one-shot runs.
+// host starts, stops and lists one-shot runs. Its implementations are pid1 and local.
 type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
@@ -35,12 +35,13 @@ type Runner struct {
 	mu      sync.Mutex
 	runs    map[string]client.Run // by tag
 	adopted map[int]bool          // pids of workers that a goroutine waits for
-	bell    chan struct{}         // closed when a run has ended
+	bell    chan struct{}         // closed and replaced when a run has ended
 	wake    chan struct{}
 	scans   chan struct{} // holds one element during a scan of all processes
 }
 
-// followPause is the pause before the runs are followed again. PID 1 may be becoming another image of itself.
+// followPause is the pause before FollowRuns is called again after it has failed. PID 1 may be replacing its program at that
+// moment.
 const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
@@ -86,7 +87,7 @@ func (r *Runner) refresh(ctx context.Context) error {
 	return nil
 }
 
-// note stores the new state of a run.
+// note stores the new state of a run, and wakes the waiting goroutines if the run has ended.
 func (r *Runner) note(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,13 +123,15 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return sighting(run).Worker, nil
 }
 
-// hostErrors are the answers of a host that can't start workers now. The value says whether the worker may start all the same.
+// hostErrors has the kinds of error for which the host can't start any worker now. The value says whether the worker may start in
+// spite of the error.
 var hostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// hostError makes a [kanban.HostError] if the host can't start workers now. Other errors mean that it refuses this worker.
+// hostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that the
+// host refuses this worker.
 func hostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
@@ -147,7 +150,7 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
-		if !known && ref.PID == 0 && !fresh { // another dispatcher may have died between the claim and the answer
+		if !known && ref.PID == 0 && !fresh { // a dispatcher may have died after its claim, before it got the host's answer
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
@@ -180,8 +183,8 @@ func sighting(run client.Run) kanban.Sighting {
 // nowhere is a directory that does not exist, so no run can begin in it.
 const nowhere = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. It uses up the name of the attempt for a run that can't begin, because a host starts only one
-// run of a name. A host that refuses this run would also refuse the worker.
+// Withdraw implements [kanban.Runner]. It uses up the tag of the attempt: a host starts only one run for each tag, so Withdraw
+// starts one that can't begin. If the host refuses this run, it would also refuse the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nowhere})
 	if err == nil {
@@ -292,7 +295,8 @@ func (r *Runner) adopt(w kanban.Worker) {
 	})
 }
 
-// orphaned looks for the worker of an attempt whose dispatcher died before it could record the pid.
+// orphaned looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the environments
+// of all processes for the attempt.
 func (r *Runner) orphaned(ref kanban.Ref) kanban.Sighting {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {

@@ -22,40 +22,40 @@ type board struct {
 	server *Server
 	slug   string
 	poked  chan struct{}
-	tried  chan struct{} // closed when its lock was tried, or the board can't be opened
+	tried  chan struct{} // closed after the first try to lock the board, or if the board can't be opened
 
 	d       *kanban.Dispatcher
 	changes *Changes
 	version int64 // data version of the file before the last pass
 	took    time.Duration
-	stuck   time.Time // since when work waits and none is started
+	stuck   time.Time // since when tasks are ready and none is started; zero: that is not so
 	warned  time.Time
 	summary time.Time // time of the last summary
 }
 
 const (
-	// brokenRetry is the pause before a file that can't be opened is tried again, while it stays the same (contract, section 24).
+	// brokenRetry is how long a file that can't be opened is left alone, unless it changes (contract, section 24).
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
 	// passLimit is the time limit of a pass. The next pass does the rest.
 	passLimit = 5 * time.Minute
-	// askEvery is the pause between two tries to get the lock of a board. A pass of a gateway or of a command takes less than
-	// patientTimes of it.
+	// askEvery is the pause between two tries to get the lock of a board. A gateway or a command that makes one pass releases the
+	// lock within patientTimes such pauses.
 	askEvery     = 250 * time.Millisecond
 	patientTimes = 4
-	// lastLook is the pause between two passes for workers that end with their container. lastLimit limits all of these passes
-	// together.
+	// lastLook is the pause between the passes that are made while the container stops and its workers end. lastLimit limits all
+	// of these passes together.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter limits the pause between two passes that only changes of the file cause.
+	// restAfter limits the pause before a pass that is made because the file changed, see [board.rest].
 	restAfter = 20 * time.Millisecond
-	// stuckRounds is the number of intervals without a start, although work waits, that causes a warning. stuckEvery is the least
-	// time between two warnings.
+	// The server warns when tasks are ready and none was started for stuckRounds intervals. The least time between two such
+	// warnings is stuckEvery.
 	stuckRounds = 6
 	stuckEvery  = 300 * time.Second
-	// summaryEvery is the least time between two counts of the board for people.
+	// summaryEvery is the least time between two summaries of the board, for which its tasks are counted.
 	summaryEvery = time.Second
 )
 
@@ -113,8 +113,8 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 	}
 }
 
-// lastPasses releases the claims of workers that end with their container. So another dispatcher need not wait until the claims
-// expire.
+// lastPasses makes passes while the container stops, to release the claims of the workers that end with it. So another dispatcher
+// need not wait until the claims expire.
 func (b *board) lastPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
 	defer cancel()
@@ -127,7 +127,7 @@ func (b *board) lastPasses() {
 	}
 }
 
-// awaitRepair waits until a broken file was replaced, or the time is over.
+// awaitRepair waits until a broken file has changed, but not longer than brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
 	changes := Watch(db)
@@ -188,8 +188,9 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// rest makes a pause on a busy board, so that passes after changes of other writers take at most half of the time. The end of a
-// worker ends the pause.
+// rest pauses before a pass that is made because another program changed the file. The pause is as long as the last pass, at most
+// restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause. rest returns false
+// if ctx has ended.
 func (b *board) rest(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()
@@ -207,11 +208,11 @@ func (b *board) rest(ctx context.Context) bool {
 func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
-	// Read the version before the pass: a change during the pass may be too late for it.
+	// Read the version before the pass, because the pass may miss a change that is made while it runs.
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // the end of this program does not interrupt a pass
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // a pass goes on when this program is told to end
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.took = b.server.Now().Sub(begin)
@@ -263,7 +264,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// look counts the board for people, and warns if work waits without a known reason. again is the time until it must run again, or 0.
+// look reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is the time
+// after which look must run again, or 0.
 func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {

@@ -26,8 +26,8 @@ type Server struct {
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // receives the state of the boards, and the trouble that needs a person, "" for none; nil: not reported
-	Ready func()                     // called once, when this server or another dispatcher has the lock of each board; nil for nothing
+	Say   func(text, trouble string) // receives the state of the boards, and the trouble that needs a person, or ""; may be nil
+	Ready func()                     // called once, when this server or another dispatcher has the lock of each board; may be nil
 	// Stopping reports whether the container stops, and the workers with it; nil: never.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -35,7 +35,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	serves map[string]*board
-	full   int           // number of boards when there were too many
+	full   int           // number of boards in the last warning that there are too many; 0: none yet
 	ended  chan struct{} // receives when the server stops serving a board
 
 	saying sync.Mutex      // guards the fields below, and allows one call of Say at a time
@@ -49,16 +49,17 @@ type word struct {
 	trouble bool
 }
 
-// mostBoards limits the cost of directories that the agent makes: each board needs descriptors and a watcher.
+// mostBoards limits how many boards are served. Each needs descriptors and a watcher, and an agent can make any number of
+// directories that count as boards.
 const mostBoards = 64
 
-// rescanEvery is how often the list of boards is read without a report of a change.
+// rescanEvery is how often the list of boards is read even if no change is reported.
 const rescanEvery = time.Hour
 
-// Run serves until ctx ends. It returns an error if something necessary fails.
+// Run serves until ctx ends. It returns an error only if the directory of the boards can't be made.
 //
-// It holds the pass lock of each board while it serves the board. So the agent's gateways find that lock held, and dispatch nothing.
-// The rest of their loop, which decomposes tasks, and their notifier go on.
+// It holds the lock of each board while it serves the board. So the agent's gateways find that lock held, and dispatch nothing.
+// They go on to decompose tasks and to send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
 	s.serves, s.words = make(map[string]*board), make(map[string]word)
@@ -96,7 +97,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// readyAtMost limits the wait for boards that can't be opened. A broken board must not keep the gateways down.
+// readyAtMost limits how long the report that the service is ready waits for boards that can't be opened. The gateways wait for
+// that report, and a broken board must not keep them down.
 const readyAtMost = 3 * time.Second
 
 // tellReady reports that the service is ready, once it has tried to lock each board or readyAtMost has passed.
@@ -177,8 +179,8 @@ func (s *Server) say(slug string, w word) {
 	s.said = now
 }
 
-// A change can become visible only after its event: the writer syncs its data in between. So an event is repeated after settleFirst,
-// and then after pauses that double up to settleLast.
+// A change may become visible only some time after its event, because the writer first syncs its data. So each event is repeated
+// after settleFirst, and then after pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
@@ -198,7 +200,7 @@ type Changes struct {
 // Watch starts to watch a database. It watches the directory, because the write-ahead log appears and disappears.
 func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
 
-// watch is like Watch, for a file of a directory and its companions, or for all files of a directory if base is "".
+// watch watches the file base in dir and its companions -wal and -shm. If base is "", it watches all files in dir.
 func watch(dir, base string) *Changes {
 	ctx, stop := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
@@ -215,7 +217,8 @@ func watch(dir, base string) *Changes {
 	return c
 }
 
-// run passes events on. Without a watcher it polls.
+// run sends to news after each event of the watcher for the file, and after its repetitions. If poll is set, it also sends every
+// pollEvery.
 func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
 	var tick <-chan time.Time
 	if poll {

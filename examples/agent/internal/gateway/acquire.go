@@ -10,22 +10,22 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// Times of a takeover (contract, section 4: the old gateway is asked, and killed when the knob takeover_grace is over).
+// Times of a takeover (contract, section 4). The old gateway gets SIGTERM, and SIGKILL when the knob takeover_grace is over.
 const (
 	killGrace    = 5 * time.Second // from KILL to giving up
-	lockGrace    = 2 * time.Second // from its end to giving up on the lock it held
+	lockGrace    = 2 * time.Second // from the end of the old gateway to giving up on its lock
 	takeoverPoll = 20 * time.Millisecond
 )
 
-// anotherError says that the home has a gateway already.
+// anotherError means that the home already has a gateway.
 type anotherError struct{ pid int }
 
 func (e *anotherError) Error() string {
 	return fmt.Sprintf("Another gateway instance is already running (PID %d).", e.pid)
 }
 
-// acquire makes this process the gateway of its home: it takes the lock and writes the pid file. With Replace it
-// first ends the gateway that is there. A cause is returned when this process was told to end while it waited.
+// acquire makes this process the gateway of its home: it takes the lock and writes the pid file. With Replace it first ends the
+// gateway that the home has. It returns a cause if this process was told to end while it waited.
 func (g *gateway) acquire() (*cause, error) {
 	if other, alive := record.Running(g.Home.Dir); alive && other.PID != g.self.PID && !g.Force {
 		if c, err := g.displace(other); c != nil || err != nil {
@@ -34,11 +34,11 @@ func (g *gateway) acquire() (*cause, error) {
 	}
 	lock, err := record.Lock(g.Home.Dir, g.self)
 	if locked := (*record.LockedError)(nil); errors.As(err, &locked) {
-		// A gateway without a pid file: a supervisor that booted removed it, or --force was given.
+		// This gateway has no pid file, because a starting supervisor has removed it, or --force was given.
 		if c, err := g.displace(locked.Owner); c != nil || err != nil {
 			return c, err
 		}
-		// One that was killed may still be letting go: its threads end one after the other.
+		// A gateway that was killed keeps its lock until the last of its threads has ended.
 		for deadline := time.Now().Add(lockGrace); ; {
 			lock, err = record.Lock(g.Home.Dir, g.self)
 			if !errors.As(err, &locked) {
@@ -62,8 +62,8 @@ func (g *gateway) acquire() (*cause, error) {
 	return nil, nil
 }
 
-// displace ends the other gateway, or refuses when it is not to be replaced. The takeover marker tells
-// the other one, and its supervisor, that it was replaced and need not come back.
+// displace ends the other gateway, or returns an error without Replace. It leaves the takeover marker, which tells the other
+// gateway and its supervisor that it was replaced and must not be restarted.
 func (g *gateway) displace(other record.Identity) (*cause, error) {
 	if !g.Replace {
 		return nil, &anotherError{other.PID}

@@ -14,27 +14,27 @@ const (
 	exitPlanned    = 0
 	exitUnexpected = 1
 	exitRestart    = 75 // the supervisor should start it again at once
-	// ExitConfig: do not start it again before its configuration has changed.
+	// ExitConfig tells the supervisor not to start the gateway again before its configuration has changed.
 	ExitConfig = 78
 )
 
-// A cause is why a running gateway ends, and everything that follows from it.
+// A cause is the reason why a running gateway ends, with everything that follows from it.
 type cause struct {
 	reason  string // for the log and the ledger
 	code    int
-	state   string      // gateway_state left in the file
-	restart bool        // the gateway itself asks to be started again
-	sig     unix.Signal // what a supervisor or a user sent, if anything
-	abrupt  bool        // end where it stands: no drain, no file touched
-	kill    unix.Signal // with abrupt: die by this signal instead of exiting
+	state   string      // gateway_state that is left in the state file
+	restart bool        // the gateway asks its supervisor to start it again
+	sig     unix.Signal // signal that a supervisor or a user sent, or 0
+	abrupt  bool        // end at once, without a drain, and leave all files as they are
+	kill    unix.Signal // with abrupt: die of this signal instead of exiting
 }
 
-// unexpected: no order to be down was given, so it is to be up again.
+// unexpected reports whether the gateway was not ordered to stop, and so must be started again.
 func (c cause) unexpected() bool { return c.state == record.Up }
 
-// classify says what a signal means. A SIGTERM alone is unexpected: somebody stopped the container, not this gateway,
-// and it must be up again afterwards. A marker that names this process makes the same signal a planned stop or
-// a handover (contract, sections 6 and 8).
+// classify returns what follows from a signal. SIGTERM alone is unexpected: the container was stopped, not this gateway, so the
+// gateway must run again afterwards. If a marker file names this process, the same signal is a planned stop or a takeover
+// (contract, sections 6 and 8).
 func (g *gateway) classify(sig os.Signal) cause {
 	switch sig {
 	case unix.SIGINT:
@@ -51,7 +51,7 @@ func (g *gateway) classify(sig os.Signal) cause {
 	return cause{reason: "unexpected SIGTERM", code: exitUnexpected, state: record.Up, sig: unix.SIGTERM}
 }
 
-// exitNow is the cause of a gateway told to exit with a code of its own choice.
+// exitNow returns the cause for a gateway that the knob exit_now makes exit with a code.
 func exitNow(code int) cause {
 	c := cause{reason: fmt.Sprintf("told to exit with code %d", code), code: code, state: record.StartupFailed}
 	switch code {

@@ -12,7 +12,7 @@ import (
 // signals into a stack trace and exit code 2 (os/signal, "Default behavior of signals in Go programs"). So the kernel's default
 // action is restored first. It returns only if the signal cannot kill.
 func dieBy(sig unix.Signal) error {
-	// A real crash may dump core; this one is not worth a file.
+	// A real crash may dump core, but this one needs no core file.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	if sig != unix.SIGKILL && sig != unix.SIGSTOP {
 		var defaultAction [4]uint64 // struct sigaction of the kernel, all zero: SIG_DFL, no flags, empty mask
@@ -24,6 +24,6 @@ func dieBy(sig unix.Signal) error {
 	if err := unix.Kill(unix.Getpid(), sig); err != nil {
 		return fmt.Errorf("cannot send %s to this process: %w", unix.SignalName(sig), err)
 	}
-	<-time.After(time.Second) // another thread may get the signal, a moment later
+	<-time.After(time.Second) // the signal may be delivered to another thread, a moment later
 	return fmt.Errorf("%s did not end this process", unix.SignalName(sig))
 }

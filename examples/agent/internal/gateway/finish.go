@@ -19,10 +19,10 @@ const (
 	restartPending = ".restart_pending.json"
 )
 
-// diagLife is how long the diagnostic helper of a shutdown lives, as the real agent's does.
+// diagLife is how long the diagnostic helper lives that is started at a shutdown. The helper of the real agent lives as long.
 const diagLife = 5 * time.Second
 
-// finish ends the gateway as its cause demands and returns the exit code. A second signal changes nothing any more.
+// finish ends the gateway as its cause demands and returns the exit code. Further signals have no effect.
 func (g *gateway) finish(c cause) int {
 	if c.abrupt {
 		g.endOutput()
@@ -75,7 +75,7 @@ func writeNote(dir, name string, content []byte) error {
 	return nil
 }
 
-// endOutput makes sure that nothing is printed after it, except that the last line may lack its end.
+// endOutput stops all output. With the knob half_line, the last line that it prints has no newline.
 func (g *gateway) endOutput() {
 	g.flood.stop()
 	if g.Knobs.HalfLine {

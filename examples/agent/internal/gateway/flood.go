@@ -12,11 +12,11 @@ import (
 // floodWait is how long stop waits for a flood that is stuck in a full pipe.
 const floodWait = time.Second
 
-// A flood is a goroutine that prints numbered lines. A nil flood is none.
+// A flood is a goroutine that prints numbered lines. A nil flood prints nothing.
 type flood struct{ quit, done chan struct{} }
 
-// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline and each in one
-// write. It ends after total lines (0: never), or when it is stopped. A rate of 0 is no flood.
+// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline, and each in one
+// write. It ends after total lines (0: never), or when it is stopped. A rate of 0 means no flood.
 func startFlood(out *os.File, rate, size, total int) *flood {
 	if rate == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (f *flood) run(out *os.File, rate, size, total int) {
 	}
 }
 
-// quitWithin lets d pass and reports whether the flood was stopped meanwhile. A d of 0 or less only looks.
+// quitWithin waits for d and reports whether the flood was stopped meanwhile. If d is 0 or less, it doesn't wait.
 func (f *flood) quitWithin(d time.Duration) bool {
 	if d <= 0 {
 		select {

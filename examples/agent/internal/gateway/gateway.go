@@ -1,9 +1,9 @@
-// Package gateway is the long-running part of the agent: the process a supervisor keeps alive, one for each profile.
-// It follows the contract, sections 6, 8 and 9.5: the state file's life cycle, the lock and the pid file, what a signal
-// means, and the exit code.
+// Package gateway is the long-running part of the agent: the process a supervisor keeps alive, one for each profile. It follows
+// the contract, sections 6, 8 and 9.5: the state file's life cycle, the lock and the pid file, what a signal means, and the exit
+// code.
 //
-// One goroutine, the caller's, decides everything. Beside it run, when asked for, the flood writer and the health server;
-// both end with the gateway.
+// One goroutine, the caller's, decides everything. The package also owns goroutines for the flood writer and the health server,
+// if these are wanted. Both end with the gateway.
 package gateway
 
 import (
@@ -26,12 +26,12 @@ import (
 // pollInterval is how often the gateway looks for a planned-stop marker that comes without a signal.
 const pollInterval = time.Second
 
-// Config is what one run needs to know.
+// Config has the settings of one run.
 type Config struct {
 	Home    home.Home
 	Version string
-	Replace bool // take over from a gateway that runs already
-	Force   bool // don't mind a pid file whose process is alive, as long as the lock is free
+	Replace bool // take over from a gateway that is already running
+	Force   bool // start even if the pid file names a living process, as long as the lock is free
 	Knobs   knobs.Knobs
 	Getenv  func(string) string
 	Stdout  *os.File
@@ -47,17 +47,18 @@ type gateway struct {
 	lock    *os.File
 	flood   *flood
 	health  *healthServer
-	hoard   []byte // memory taken on demand
+	hoard   []byte // memory that the knob oom makes it allocate
 }
 
-// Run is the whole life of a gateway. It blocks until the gateway ends and returns the exit code. It installs
-// the signal handlers itself, before anything else unless the knobs say otherwise.
+// Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers first of all,
+// unless the knob late_handlers delays that.
 func Run(config Config) int {
 	g := &gateway{Config: config, log: logger{config.Stdout, config.Stderr}, signals: make(chan os.Signal, 8)}
 	if late := g.Knobs.LateHandlers; late > 0 {
 		<-time.After(late)
 	}
-	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2) // to the end: a late one must not take the exit code's place
+	// The handlers stay to the end, because a late signal must not change the exit code.
+	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2)
 	g.self = record.Self()
 
 	if err := os.MkdirAll(g.Home.Dir, 0o755); err != nil {
@@ -88,7 +89,7 @@ func (g *gateway) explainRefusal(err error) {
 	g.log.warn("cannot start: %v", err)
 }
 
-// live takes the gateway from "starting" to "running" and returns why it ends.
+// live takes the gateway from "starting" to "running", serves, and returns why the gateway ends.
 func (g *gateway) live() cause {
 	ledger, unclean, err := record.Open(g.Home.Dir)
 	g.ledger = ledger
@@ -126,7 +127,7 @@ func (g *gateway) live() cause {
 	return g.serve(misbehave)
 }
 
-// clearLeftovers removes what the end of the previous gateway left for this one to read.
+// clearLeftovers removes the files in which the previous gateway has recorded how it ended.
 func (g *gateway) clearLeftovers() {
 	for _, name := range []string{cleanShutdown, restartPending} {
 		if err := os.Remove(filepath.Join(g.Home.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -135,7 +136,7 @@ func (g *gateway) clearLeftovers() {
 	}
 }
 
-// busy uses processor time, and so takes longer on a busy machine.
+// busy uses up d of processor time, which takes longer on a busy machine.
 func busy(d time.Duration) {
 	var used unix.Rusage
 	for unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && time.Duration(used.Utime.Nano()+used.Stime.Nano()) < d {
@@ -173,7 +174,7 @@ func (g *gateway) serve(misbehave bool) cause {
 	}
 }
 
-// wait lets time pass before the gateway is up. It returns early, with the cause, when the gateway has to end.
+// wait waits for d while the gateway starts. If the gateway has to end, it returns early with the cause.
 func (g *gateway) wait(d time.Duration) *cause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -197,7 +198,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 func (g *gateway) heed(sig os.Signal) *cause {
 	if sig == unix.SIGUSR2 {
 		g.health.hang()
-		select {} // on demand: the process stays, and does nothing
+		select {} // SIGUSR2 makes the gateway hang: the process stays and does nothing
 	}
 	if sig == unix.SIGTERM && g.Knobs.IgnoreTerm {
 		g.log.warn("SIGTERM ignored, as told")
@@ -214,7 +215,7 @@ func (g *gateway) pollMarker() *cause {
 	return &cause{reason: "planned stop", code: exitPlanned, state: record.Stopped}
 }
 
-// updateState writes the state file. A gateway that cannot write it goes on working.
+// updateState writes the state file. If that fails, the gateway goes on working.
 func (g *gateway) updateState(fields map[string]any) {
 	g.check(record.UpdateState(g.Home.Dir, fields))
 }
@@ -225,7 +226,7 @@ func (g *gateway) check(err error) {
 	}
 }
 
-// after is time.After, and never for 0.
+// after is like time.After, but for 0 the channel never receives.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
@@ -233,7 +234,7 @@ func after(d time.Duration) <-chan time.Time {
 	return time.After(d)
 }
 
-// ticks is time.Tick, and never for 0.
+// ticks is like time.Tick, but for 0 the channel never receives.
 func ticks(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil

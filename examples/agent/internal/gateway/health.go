@@ -16,16 +16,16 @@ import (
 
 const defaultHealthPort = "8642"
 
-// A healthServer answers GET /health on the loopback interface. A nil one answers nothing.
+// A healthServer answers GET /health on the loopback interface. The methods of a nil healthServer do nothing.
 type healthServer struct {
 	server *http.Server
 	done   chan struct{}
-	hangs  atomic.Bool // it takes connections and never answers
+	hangs  atomic.Bool // it accepts connections but never answers
 }
 
-// startHealth starts the server if API_SERVER_ENABLED asks for it, on API_SERVER_PORT. Both may stand in the .env of the
-// home, which wins, so that several profiles of one container can use different ports. A port that is taken costs
-// the health server, not the gateway.
+// startHealth starts the server if API_SERVER_ENABLED asks for it, on API_SERVER_PORT. The file .env in the home may set both
+// variables. It wins over the environment, so that several profiles of one container can use different ports. If the port is in
+// use, the gateway runs without the health server.
 func startHealth(config Config, log logger) *healthServer {
 	setting := func(key string) string {
 		if value, found := dotenv(filepath.Join(config.Home.Dir, ".env"), key); found {
@@ -80,7 +80,7 @@ func (h *healthServer) close() {
 	<-h.done
 }
 
-// dotenv finds a key in a file of KEY=VALUE lines, with or without quotes around the value.
+// dotenv returns the value of a key in a file of KEY=VALUE lines, without quotes around it.
 func dotenv(path, key string) (value string, found bool) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // multiplexed reports whether the default profile's gateway serves all profiles. The environment wins over the default profile's
-// config.yaml, and a blank or unknown word does not count (contract, section 5).
+// config.yaml. An empty or unknown word is ignored (contract, section 5).
 func (g *gateway) multiplexed() bool {
 	if on, known := word(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
 		return on
@@ -19,7 +19,8 @@ func (g *gateway) multiplexed() bool {
 	return on
 }
 
-// served are the profiles that a multiplexing gateway serves: the default one and the ones of the allowlist, or all without an allowlist.
+// served returns the profiles that a multiplexing gateway serves: the default profile and the profiles of the allowlist. Without
+// an allowlist it serves all.
 func (g *gateway) served() []string {
 	names, err := g.Home.List()
 	g.check(err)
@@ -31,7 +32,8 @@ func (g *gateway) served() []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name != home.Default && !slices.Contains(allowed, name) })
 }
 
-// setting returns what stands behind a key of the default profile's config.yaml, on any level, on one line.
+// setting returns the text after a key in the default profile's config.yaml. The key may be on any level, but its value must be
+// on the same line.
 func (g *gateway) setting(key string) string {
 	text, err := os.ReadFile(filepath.Join(g.Home.Root, "config.yaml"))
 	if !os.IsNotExist(err) {

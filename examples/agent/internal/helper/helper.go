@@ -1,6 +1,6 @@
-// Package helper is the part of the agent that misbehaves as separate processes: children that outlive the gateway,
-// escape its session or its environment, or become orphans. The helpers are this same binary, started with the hidden
-// command "agent-helper".
+// Package helper is the part of the agent that misbehaves as separate processes: children that outlive the gateway, leave its
+// session or its environment, or become orphans. The helpers are this same binary, started with the hidden command
+// "agent-helper".
 //
 // Functions named Start run in the gateway; Main runs in the helper. It owns no goroutines.
 package helper
@@ -21,7 +21,8 @@ import (
 // Command is the hidden command that makes the binary a helper.
 const Command = "agent-helper"
 
-// batch is how many orphans one parent makes: enough to be quick, few enough not to fill the machine at once.
+// batch is how many orphans one parent makes: many enough to be quick, and few enough that the machine doesn't get too many
+// processes at once.
 const batch = 50
 
 // orphanLife is how long an orphan lives: longer than its parent, so that it is an orphan when it dies.
@@ -30,15 +31,15 @@ const orphanLife = 50 * time.Millisecond
 // A Sleeper is a helper that does nothing for a time.
 type Sleeper struct {
 	For        time.Duration
-	PIDFile    string // where it writes its pid once it runs; "" for nowhere
+	PIDFile    string // file to which it writes its pid once it runs; "": none
 	IgnoreTerm bool
-	DoubleFork bool // its parent ends at once
-	Setsid     bool // it leads a session of its own
+	DoubleFork bool // a process in between starts it and ends at once
+	Setsid     bool // it is the leader of a new session
 	CleanEnv   bool // it has an empty environment
 	Quiet      bool // it does not hold the gateway's stdout and stderr open
 }
 
-// Start starts the sleeper. With DoubleFork it returns when the parent between has ended.
+// Start starts the sleeper. With DoubleFork it returns when the process in between has ended.
 func (s Sleeper) Start() error {
 	args := append([]string{"nap"}, s.napArgs()...)
 	if !s.DoubleFork {
@@ -63,7 +64,7 @@ func (s Sleeper) Start() error {
 	return nil
 }
 
-// StartOrphans makes n processes whose parent has ended before they do. It returns when all have been started.
+// StartOrphans makes n orphans, which are processes whose parent ends before they do. It returns when all have been started.
 func StartOrphans(n int) error {
 	for n > 0 {
 		cmd, err := command("orphans", strconv.Itoa(min(n, batch)))
@@ -172,7 +173,7 @@ func (s Sleeper) nap() error {
 	return nil
 }
 
-// writePID writes the file in one step, so that whoever waits for it never reads half a number.
+// writePID writes the file atomically, so that a program that waits for the file never reads half a number.
 func writePID(path string) error {
 	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
 	if err := os.WriteFile(temp, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {

@@ -10,7 +10,8 @@ import (
 
 func (h Home) activePath() string { return filepath.Join(h.Root, "active_profile") }
 
-// Active returns the sticky selection: the name in active_profile, or Default when there is none or it is not a name.
+// Active returns the profile that commands use without -p: the name in the file active_profile, or Default if there is no valid
+// one.
 func (h Home) Active() string {
 	data, err := os.ReadFile(h.activePath())
 	if err != nil {
@@ -23,7 +24,7 @@ func (h Home) Active() string {
 	return name
 }
 
-// SetActive makes name the sticky selection; Default removes the file. The profile must exist.
+// SetActive selects the profile that commands use without -p. For Default it removes the file. The profile must exist.
 func (h Home) SetActive(name string) error {
 	if name == Default {
 		if err := os.Remove(h.activePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {

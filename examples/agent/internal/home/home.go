@@ -1,7 +1,7 @@
 // Package home knows where profiles live on disk (contract, section 4). It finds the directory of a command, makes profiles, and
 // selects one when none is named.
 //
-// It promises that a name which passed CheckName never leads outside the profiles directory. It owns no goroutines.
+// A name that CheckName accepts never leads outside the profiles directory. It owns no goroutines.
 package home
 
 import (
@@ -11,31 +11,31 @@ import (
 	"path/filepath"
 )
 
-// ErrNoHome is returned by Resolve when the environment names no home at all. Commands that need none may go on.
+// ErrNoHome is returned by Resolve if the environment names no home. Commands that don't need one may go on.
 var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOME")
 
-// A Home is the place one command works in.
+// A Home has the directories in which a command works.
 type Home struct {
-	Root    string // the root directory: home of "default", parent of profiles/
+	Root    string // the root directory: the home of "default" and the parent of profiles/
 	Dir     string // home of the selected profile
 	Profile string // name of the selected profile
-	Notice  string // something the user should be told about the selection, or ""
+	Notice  string // message for the user about the selection, or ""
 }
 
-// An UnknownError says that a profile was named which has no directory.
+// An UnknownError means that the named profile has no directory.
 type UnknownError struct{ Name string }
 
-// Error is the message the contract fixes for an unknown profile, without its "Error: " prefix.
+// Error returns the message that the contract prescribes for an unknown profile, without its "Error: " prefix.
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("Profile '%s' does not exist. Create it with: hermes profile create %s", e.Name, e.Name)
 }
 
 // Resolve finds the home from the environment and from the profile named on the command line ("" for none).
 //
-// A named profile wins; "default" is not special here and means the directory profiles/default (contract, section 4).
-// Then comes HERMES_HOME when it is itself the home of a named profile; then the sticky selection, unless a supervisor
-// started this process; then the root. A sticky selection that no longer exists is skipped with a Notice, so that
-// the command that repairs it can run.
+// A profile on the command line wins; "default" is not special here and means the directory profiles/default (contract, section
+// 4). Next is HERMES_HOME, if it is the home of a named profile. Next is the profile in active_profile, unless a supervisor
+// started this process. The last is the root. If the profile in active_profile doesn't exist any more, it is skipped with a
+// Notice, so that the command that repairs it can run.
 func Resolve(getenv func(string) string, named string) (Home, error) {
 	base, err := baseDir(getenv)
 	if err != nil {
@@ -89,8 +89,8 @@ func (h Home) selectNamed(name string) (Home, error) {
 	return h, nil
 }
 
-// Of returns the home directory of a profile by its normalized name; "default" is the root. It does not look
-// whether the directory exists. The name must be Default or have passed CheckName.
+// Of returns the home directory of a profile by its normalized name; "default" is the root. It does not check whether the
+// directory exists. The name must be Default or have passed CheckName.
 func (h Home) Of(name string) string {
 	if name == Default {
 		return h.Root

@@ -12,14 +12,14 @@ const Default = "default"
 
 const maxNameLength = 64
 
-// Normalize trims and lowercases a name as typed, as every command does before it looks at one.
+// Normalize trims and lowercases a name that a user typed. Every command calls it before it uses a name.
 func Normalize(name string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// CheckName reports why name, already normalized, cannot be the name of a named profile, or nil when it can. It checks the
-// pattern, the reserved words, and "default", which is never a named profile (contract, section 4). A name that passes is a
-// single path element, so it can be joined to a directory without leaving it.
+// CheckName returns an error if name, already normalized, can't be the name of a named profile. It checks the pattern, the
+// reserved words, and "default", which is never a named profile (contract, section 4). A name that passes is a single path
+// element, so a path that is joined from it and a directory stays in the directory.
 func CheckName(name string) error {
 	pattern := regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	switch {

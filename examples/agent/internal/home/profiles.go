@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// soulFile marks a directory as a profile; an init looks for it (contract, section 4).
+// soulFile is the file that marks a directory as a profile. PID 1 looks for it (contract, section 4).
 const soulFile = "SOUL.md"
 
 const soulText = `# Soul
@@ -16,9 +16,9 @@ const soulText = `# Soul
 You are a small example agent. You answer with an echo of what you are told.
 `
 
-// Create makes the home of a new profile: its directories, a private .env and, last, the marker SOUL.md. So a watcher of the
-// profiles directory never takes a half-made one for a profile. It fails when the name has a directory already, and leaves
-// nothing behind when it fails half way.
+// Create makes the home of a new profile: its directories, a private .env and, last, the marker SOUL.md. So a program that
+// watches the profiles directory never sees a half-made profile as a profile. Create fails if the name already has a directory.
+// If it fails half way, it leaves nothing behind.
 func (h Home) Create(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
@@ -52,8 +52,8 @@ func furnish(dir string) error {
 	return os.WriteFile(filepath.Join(dir, soulFile), []byte(soulText), 0o644)
 }
 
-// List returns the names of all profiles: Default first, then every directory below profiles that carries
-// the marker and a valid name, in byte order.
+// List returns the names of all profiles: Default first, then every directory below profiles that has the marker and a valid
+// name, in byte order.
 func (h Home) List() ([]string, error) {
 	names := []string{Default}
 	entries, err := os.ReadDir(filepath.Join(h.Root, "profiles"))
@@ -72,7 +72,7 @@ func (h Home) List() ([]string, error) {
 	return names, nil
 }
 
-// Unmark removes the marker of a profile, so that an init stops treating the directory as one.
+// Unmark removes the marker of a profile, so that PID 1 does not treat the directory as a profile any more.
 func (h Home) Unmark(name string) error {
 	if err := os.Remove(filepath.Join(h.Of(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove profile '%s': %w", name, err)
@@ -80,9 +80,9 @@ func (h Home) Unmark(name string) error {
 	return nil
 }
 
-// Remove deletes the home of a profile. A gateway that a supervisor started again in the meantime can put files into
-// the directory while it is being emptied; a few attempts get past that. The log directory
-// of the profile is below the root and stays (contract, section 4).
+// Remove deletes the home of a profile. If a supervisor has started the gateway again, it may add files to the directory while
+// Remove empties it, so Remove tries several times. The log directory of the profile is below the root and stays (contract,
+// section 4).
 func (h Home) Remove(name string) error {
 	if err := CheckName(name); err != nil {
 		return err

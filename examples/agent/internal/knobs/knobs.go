@@ -1,7 +1,7 @@
 // Package knobs holds what the example agent can be told to do wrong, so that a supervisor can be tested against it.
 //
-// A knob is set by the environment variable AGENT_<NAME> for all gateways of a container, or by a line name=value in
-// agent.conf of one profile's home, which wins. It owns no goroutines.
+// The environment variable AGENT_<NAME> sets a knob for all gateways of a container. A line name=value in the file agent.conf of
+// a profile's home sets it for that profile, and wins. The package owns no goroutines.
 package knobs
 
 import (
@@ -35,7 +35,7 @@ type Knobs struct {
 	CrashAfter    time.Duration
 	CrashCode     int
 	CrashTimes    int
-	ExitNow       int // NoExit: don't
+	ExitNow       int // NoExit: do not exit
 	DashboardCode int
 	SignalAfter   time.Duration
 	Signal        unix.Signal
@@ -87,7 +87,7 @@ func Load(getenv func(string) string, home string) (Knobs, error) {
 	}
 	path := filepath.Join(home, FileName)
 	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // whether the home is usable is not decided here
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // another step reports a home that can't be used
 		return k, nil
 	}
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Knob is one row of the table of everything that can be set.
+// A Knob is a row of [Table]: one setting of the agent.
 type Knob struct {
-	Name    string // in agent.conf; AGENT_ and upper case in the environment
+	Name    string // name in agent.conf; in the environment it is in upper case, after AGENT_
 	Default string
 	Help    string
 	set     func(*Knobs, string) error

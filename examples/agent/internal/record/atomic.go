@@ -1,8 +1,8 @@
 // Package record reads and writes the small files by which a gateway and its supervisor talk (contract, section 6). They are the
 // state file, the pid file and the lock, the markers of a planned stop and of a takeover, and the lifecycle ledger.
 //
-// It promises that a reader never sees half a file, and that what it does not understand in the state file is kept.
-// It owns no goroutines and holds no state; every call goes to the disk.
+// A reader never sees half a file. Keys in the state file that the package doesn't know are kept. It owns no goroutines and holds
+// no state; every call goes to the disk.
 package record
 
 import (
@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// Replace writes data to path so that readers see either the old or the new content: temporary file in the same
-// directory, fsync, rename, fsync of the directory. A symlink is followed, so that the link stays a link. The mode of an
-// existing file is kept; a new one gets mode. tempPattern is the pattern of the temporary name, as os.CreateTemp takes it.
+// Replace writes data to path so that readers see either the old or the new content. It writes a temporary file in the same
+// directory, syncs it, renames it, and syncs the directory. It follows a symbolic link, and replaces the file that the link leads
+// to. An existing file keeps its mode; a new one gets mode. tempPattern is the pattern of the temporary name, as os.CreateTemp
+// takes it.
 func Replace(path string, data []byte, mode fs.FileMode, tempPattern string) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -52,7 +53,7 @@ func replace(path string, data []byte, mode fs.FileMode, tempPattern string) (er
 	if err := os.Rename(temp.Name(), path); err != nil {
 		return err
 	}
-	// The new content is in place from here on: what fails now must not remove anything.
+	// The new content is now in place, so a later failure must not remove anything.
 	_ = temp.Close()
 	syncDir(filepath.Dir(path))
 	return nil
@@ -74,7 +75,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// Timestamp renders a time as the files carry it: ISO 8601 in UTC with microseconds and the offset spelled out.
+// Timestamp formats a time as the files have it: ISO 8601 in UTC with microseconds and a numeric offset.
 func Timestamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000000+00:00")
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Identity says which process is meant: the pid alone is not enough, since pids are used again.
+// An Identity identifies a process. The pid alone is not enough, because the kernel reuses pids.
 type Identity struct {
 	PID       int      `json:"pid"`
 	Kind      string   `json:"kind"`
@@ -21,7 +21,7 @@ type Identity struct {
 	StartTime *uint64  `json:"start_time"` // clock ticks since boot, field 22 of /proc/PID/stat; nil when unknown
 }
 
-// Self is the identity of this process.
+// Self returns the identity of this process.
 func Self() Identity {
 	id := Identity{PID: os.Getpid(), Kind: "hermes-gateway", Argv: slices.Clone(os.Args)}
 	if _, start, err := procStat(id.PID); err == nil {
@@ -30,8 +30,8 @@ func Self() Identity {
 	return id
 }
 
-// Alive reports whether the process id names still runs. A zombie does not run. When the start time is not
-// known, a process with the right pid counts only if it looks like a gateway.
+// Alive reports whether the process is still running. A zombie isn't. If the start time is not known, a process with the pid
+// counts only if it looks like a gateway.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false
@@ -49,7 +49,7 @@ func (id Identity) Alive() bool {
 	})
 }
 
-// Signal sends sig to the process if it is still the one meant. A process that is gone is no error.
+// Signal sends sig to the process if it is still [Identity.Alive]. If it has ended, that is no error.
 func (id Identity) Signal(sig unix.Signal) error {
 	if !id.Alive() {
 		return nil
@@ -60,8 +60,8 @@ func (id Identity) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// procStat returns the state letter and the start time of a process (proc_pid_stat(5), fields 3 and 22). The second
-// field is the command's name in parentheses and can itself hold spaces and parentheses.
+// procStat returns the state letter and the start time of a process (proc_pid_stat(5), fields 3 and 22). The second field is the
+// command's name in parentheses, and may itself contain spaces and parentheses.
 func procStat(pid int) (state byte, start uint64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

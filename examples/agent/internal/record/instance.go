@@ -22,8 +22,8 @@ func Running(home string) (Identity, bool) {
 	return id, id.Alive()
 }
 
-// A LockedError says that another process holds the lock of a home. Owner is what the lock file says of it, and is empty
-// when the file says nothing.
+// A LockedError says that another process holds the lock of a home. Owner is that process as the lock file names it, or empty if
+// the file names none.
 type LockedError struct{ Owner Identity }
 
 // Error names the owner.
@@ -31,9 +31,9 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("gateway.lock is held by PID %d", e.Owner.PID)
 }
 
-// Lock takes the lock of a home without waiting and writes id into it. The lock is held as long as the returned
-// file is open; no child inherits it. The file itself is never removed (contract, section 6.1). A lock held by
-// somebody else is a *LockedError.
+// Lock takes the lock of a home without waiting and writes id into it. The lock is held as long as the returned file is open; no
+// child inherits it. The file itself is never removed (contract, section 6.1). If another process holds the lock, the error is a
+// *LockedError.
 func Lock(home string, id Identity) (*os.File, error) {
 	file, err := os.OpenFile(lockPath(home), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -61,8 +61,8 @@ func Lock(home string, id Identity) (*os.File, error) {
 	return file, nil
 }
 
-// WritePID creates the pid file exclusively. The caller holds the lock, so a file that exists already was left behind by
-// a gateway that died, and is replaced.
+// WritePID creates the pid file exclusively. The caller holds the lock. So a file that already exists is from a gateway that
+// died, and WritePID replaces it.
 func WritePID(home string, id Identity) error {
 	data, err := json.Marshal(id)
 	if err != nil {

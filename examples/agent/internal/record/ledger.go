@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Ledger is the lifecycle ledger of one gateway process: it says whether the last one ended in good order
+// A Ledger is the file in which a gateway process records that it runs, and that it has ended cleanly. The next gateway reads it
 // (contract, section 6.2).
 type Ledger struct {
 	home  string
@@ -20,7 +20,7 @@ type Ledger struct {
 type ledgerFile struct {
 	Phase            string  `json:"phase"`
 	PID              int     `json:"pid"`
-	StartTime        float64 `json:"start_time,omitempty"` // seconds since the epoch, unlike the state file's
+	StartTime        float64 `json:"start_time,omitempty"` // seconds since 1970, unlike in the state file
 	StartedAt        string  `json:"started_at,omitempty"`
 	PriorUncleanExit bool    `json:"prior_unclean_exit,omitempty"`
 	ExitCode         *int    `json:"exit_code,omitempty"`
@@ -30,8 +30,8 @@ type ledgerFile struct {
 
 func ledgerPath(home string) string { return filepath.Join(home, "state", "gateway.lifecycle.json") }
 
-// Open writes the phase "running" for this process and reports whether the gateway before it ended uncleanly. If it
-// did, a line about it is appended to logs/gateway-exit-diag.log.
+// Open writes the phase "running" for this process and reports whether the previous gateway ended uncleanly. If so, it appends a
+// line about that to logs/gateway-exit-diag.log.
 func Open(home string) (ledger *Ledger, priorUnclean bool, err error) {
 	now := time.Now()
 	ledger = &Ledger{home: home, pid: os.Getpid(), start: float64(now.UnixMicro()) / 1e6}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// MarkerTTL is how long a marker counts after it was written (contract, section 6.1).
+// MarkerTTL is how long a marker is valid after it was written (contract, section 6.1).
 const MarkerTTL = 60 * time.Second
 
-// A Marker tells a gateway, before it is signalled, what the signal means. Its value is its file name.
+// A Marker is the name of a file that tells a gateway what the next signal means. It is written before the signal is sent.
 type Marker string
 
 // The two markers of the contract, section 6.1.
@@ -27,7 +27,8 @@ type markerFile struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// Write leaves the marker for target in its home, signed with the pid of this process. Write it before the signal.
+// Write writes the marker for the gateway target into its home, with the pid of this process as its author. Call it before you
+// send the signal.
 func (m Marker) Write(home string, target Identity) error {
 	content := markerFile{TargetPID: target.PID, TargetStartTime: target.StartTime, WrittenAt: Timestamp(time.Now())}
 	if m == Takeover {
@@ -42,9 +43,8 @@ func (m Marker) Write(home string, target Identity) error {
 	return Replace(filepath.Join(home, string(m)), data, 0o600, string(m)+"_*.tmp")
 }
 
-// Consume reports whether the marker names self, and deletes it if so. A marker that is malformed or older
-// than MarkerTTL is deleted too and does not count; a fresh one for somebody else is left alone. A start time
-// that either side does not know is not compared.
+// Consume reports whether the marker names self, and deletes it if so. It ignores and deletes a marker that is malformed or older
+// than MarkerTTL. It leaves a newer marker for another process alone. The start times are compared only if both are known.
 func (m Marker) Consume(home string, self Identity) bool {
 	path := filepath.Join(home, string(m))
 	data, err := os.ReadFile(path)
@@ -63,7 +63,7 @@ func (m Marker) Consume(home string, self Identity) bool {
 	return true
 }
 
-// Clear removes the marker whatever it says.
+// Clear removes the marker, whatever its content.
 func (m Marker) Clear(home string) {
 	_ = removeIfThere(filepath.Join(home, string(m)))
 }

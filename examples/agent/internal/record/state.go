@@ -17,9 +17,9 @@ const (
 	StartupFailed = "startup_failed"
 )
 
-// UpdateState merges fields into gateway_state.json of a home and stamps updated_at. Keys it is not given, such as the
-// desired_state that an operator's command wrote, are kept. A file that is missing or is no JSON object counts as empty.
-// Writers do not lock each other out: between reading and renaming, what another one wrote can be lost.
+// UpdateState merges fields into gateway_state.json of a home and sets updated_at. Other keys, such as the desired_state that an
+// operator's command wrote, are kept. A file that is missing or is no JSON object counts as empty. Writers don't lock the file: a
+// change that another program makes between the read and the rename is lost.
 func UpdateState(home string, fields map[string]any) error {
 	path := filepath.Join(home, "gateway_state.json")
 	state := readObject(path)

@@ -1,6 +1,6 @@
-// Package terminal runs the agent's commands in one long-lived container, by the docker command. It makes the calls of the
-// contract of hinit's sandboxes and no others, with their flags and in their order. It knows nothing of hinit, and so is the
-// agent that hinit's docker personality is tested with.
+// Package terminal runs the agent's commands in one long-lived container, by the docker command. It makes exactly the docker
+// calls of the contract of hinit's sandboxes, with their flags and in their order. It doesn't know hinit, so the tests use it to
+// check hinit's replacement of the docker command.
 //
 // The package owns no goroutine beyond a call.
 package terminal
@@ -23,13 +23,13 @@ import (
 	"time"
 )
 
-// Options are what the agent reads from its environment.
+// Options has the settings that the agent reads from its environment.
 type Options struct {
 	Docker   string // path of the docker command
 	Image    string
 	Task     string
 	Profile  string
-	Dir      string // below it are the directories that become /root and /workspace; "" keeps nothing on disk
+	Dir      string // parent of the directories that are mounted at /root and /workspace; "" keeps nothing on disk
 	Persist  bool   // the container outlives the process
 	Lifetime time.Duration
 	Env      []string // docker_env, NAME=value
@@ -37,23 +37,24 @@ type Options struct {
 	Extra    []string // docker_extra_args
 }
 
-// Terminal is one environment of the agent.
+// Terminal is one container in which the agent runs commands.
 type Terminal struct {
 	opt     Options
-	id      string // of the container
+	id      string // id of the container
 	session string
 	cwd     string
-	ready   bool // there is a snapshot
+	ready   bool // the snapshot of the shell's environment was taken
 	run     []string
 }
 
-// Result is what a command has given.
+// Result is the output and the exit code of a command.
 type Result struct {
 	Output string `json:"output"`
 	Code   int    `json:"exit_code"`
 }
 
-// New prepares the environment: sweep, availability, reuse or a new container, snapshot.
+// New prepares the container. It removes old containers, checks that docker works, reuses or creates a container, and takes a
+// snapshot of the shell's environment.
 func New(o Options) (*Terminal, error) {
 	b := make([]byte, 6)
 	_, _ = rand.Read(b)
@@ -72,16 +73,16 @@ func New(o Options) (*Terminal, error) {
 	return t, t.snapshot()
 }
 
-// Container is the id of the container.
+// Container returns the id of the container.
 func (t *Terminal) Container() string { return t.id }
 
-// docker runs the docker command with a limit, its standard input closed.
+// docker runs the docker command with a time limit and an empty standard input.
 func (t *Terminal) docker(limit time.Duration, args ...string) Result {
 	r, _ := t.client(limit, "", args...)
 	return r
 }
 
-// client runs the docker command. timedOut: it was killed at the limit, without a warning.
+// client runs the docker command. timedOut reports whether it was killed at the time limit, with SIGKILL.
 func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r Result, timedOut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -94,7 +95,7 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // a grandchild may hold the pipe
+	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open
 	err := cmd.Run()
 	r = Result{Output: out.String(), Code: cmd.ProcessState.ExitCode()}
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && ctx.Err() == nil {
@@ -103,7 +104,7 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	return r, ctx.Err() != nil
 }
 
-// labels are the filters or flags of the container's labels.
+// labels returns arguments for docker with the container's labels. Each label comes after flag and begins with prefix.
 func (t *Terminal) labels(flag, prefix string) []string {
 	return []string{
 		flag, prefix + "hermes-agent=1", flag, prefix + "hermes-task-id=" + Sanitise(t.opt.Task), flag, prefix + "hermes-profile=" + Sanitise(t.opt.Profile),
@@ -112,7 +113,7 @@ func (t *Terminal) labels(flag, prefix string) []string {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
-// Sanitise makes a label value of a name.
+// Sanitise turns a name into a valid label value.
 func Sanitise(name string) string {
 	name = unsafe.ReplaceAllString(name, "_")
 	if len(name) > 63 {
@@ -124,7 +125,7 @@ func Sanitise(name string) string {
 	return name
 }
 
-// attach looks for the container by its labels and starts it if need be.
+// attach finds the container by its labels, and starts it if it isn't running.
 func (t *Terminal) attach() bool {
 	args := append([]string{"ps", "-a"}, t.labels("--filter", "label=")...)
 	r := t.docker(10*time.Second, append(args, "--format", "{{.ID}}\t{{.State}}")...)
@@ -152,7 +153,7 @@ func (t *Terminal) attach() bool {
 	return true
 }
 
-// create is docker run -d. The leftovers of a failure are removed.
+// create creates the container with docker run -d. After a failure it removes what is left of the container.
 func (t *Terminal) create() error {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b)
@@ -183,7 +184,7 @@ func (t *Terminal) runArgs() []string {
 	if t.opt.Dir != "" {
 		dir := filepath.Join(t.opt.Dir, "docker", t.opt.Task)
 		for _, d := range []string{"home", "workspace"} {
-			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // docker says what is wrong
+			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // if this fails, docker reports the reason
 		}
 		args = append(args, "-v", filepath.Join(dir, "home")+":/root", "-v", filepath.Join(dir, "workspace")+":/workspace")
 	} else {
@@ -195,7 +196,7 @@ func (t *Terminal) runArgs() []string {
 	return append(args, t.opt.Extra...)
 }
 
-// initEnv are the flags with which a session begins.
+// initEnv returns the docker exec flags that set the environment of a login shell.
 func (t *Terminal) initEnv() (flags []string) {
 	for _, kv := range t.opt.Env {
 		flags = append(flags, "-e", kv)
@@ -215,7 +216,8 @@ func (t *Terminal) marker() string { return "__HERMES_CWD_" + t.session + "__" }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// snapshot captures what a login shell sets up.
+// snapshot saves the variables, functions and aliases that a login shell sets up to a file in the container. Later commands read
+// that file.
 func (t *Terminal) snapshot() error {
 	snap, cwd := t.file("snap", ".sh"), t.file("cwd", ".txt")
 	script := strings.Join([]string{
@@ -240,7 +242,7 @@ func (t *Terminal) print() string {
 	return `printf '\n` + t.marker() + `%s` + t.marker() + `\n' "$(pwd -P)"`
 }
 
-// wrap is the script that a command becomes.
+// wrap returns the script that runs a command in the current directory, with the saved environment.
 func (t *Terminal) wrap(command string) string {
 	var lines []string
 	if t.ready {
@@ -264,7 +266,8 @@ func quoteDir(dir string) string {
 	return quote(dir)
 }
 
-// follow takes the directory out of an output and returns the rest.
+// follow takes the working directory, which the script printed between markers, out of an output. It sets t.cwd and returns the
+// rest of the output.
 func (t *Terminal) follow(output string) string {
 	m := t.marker()
 	last := strings.LastIndex(output, m)
@@ -292,8 +295,8 @@ func (t *Terminal) follow(output string) string {
 	return output[:before] + output[end:]
 }
 
-// Exec runs a command. A limit kills the docker command and nothing else. A container that seems gone is made again, and the command
-// repeated once.
+// Exec runs a command. At the time limit, only the docker command is killed, not the command in the container. If the container
+// seems to be gone, Exec creates it again and repeats the command once.
 func (t *Terminal) Exec(command, stdin string, limit time.Duration) Result {
 	script := t.wrap(command)
 	r := t.exec(script, stdin, limit)
@@ -335,7 +338,7 @@ func (t *Terminal) recover() bool {
 	return (t.attach() || t.create() == nil) && t.snapshot() == nil
 }
 
-// Close is cleanup: a container that outlives the process is left alone.
+// Close removes the container. Without force, it leaves a persistent container alone.
 func (t *Terminal) Close(force bool) {
 	if t.id == "" || t.opt.Persist && !force {
 		t.id = ""
@@ -346,7 +349,7 @@ func (t *Terminal) Close(force bool) {
 	t.id = ""
 }
 
-// reap removes containers of this profile that ended long ago.
+// reap removes the containers of this profile that exited long ago.
 func (t *Terminal) reap() {
 	r := t.docker(15*time.Second, "ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited",
 		"--filter", "label=hermes-profile="+Sanitise(t.opt.Profile), "--format", "{{.ID}}")

@@ -1,8 +1,8 @@
-// Package worker works on one task of the shared board, as a worker of the Hermes agent does. It reads the task, follows its
-// text, and finishes it, with heartbeats meanwhile. It is told by its environment which task and which attempt it is.
+// Package worker works on one task of the shared board, as a worker of the Hermes agent does. It reads the task, does what the
+// task's text says, and completes it. Meanwhile it sends heartbeats. Environment variables name the task and the attempt.
 //
-// The board is reached by a command, hinit-kanban or what EXAMPLE_KANBAN_TOOL names, so that the example needs no database. The package
-// owns a goroutine for the heartbeats and one for signals, until the process ends.
+// It uses the board through a command, hinit-kanban or the one in EXAMPLE_KANBAN_TOOL, so that the example needs no database
+// code. The package owns a goroutine for the heartbeats and one for signals, until the process ends.
 package worker
 
 import (
@@ -21,21 +21,21 @@ import (
 	"hinit/examples/agent/internal/helper"
 )
 
-// TaskVar is set in a worker and nowhere else.
+// TaskVar is the variable with the id of the task. It is set only in a worker.
 const TaskVar = "HERMES_KANBAN_TASK"
 
 const (
 	exitDone      = 0
 	exitFailed    = 1
-	exitRateLimit = 75 // a quota is used up: try again later, it is no failure
+	exitRateLimit = 75 // a quota is used up: this is no failure, and the task is tried again later
 
 	// beat is the time between two heartbeats.
 	beat = 60 * time.Second
-	// lookAgain is how often it looks for a file that it waits for.
+	// lookAgain is the pause between two checks for a file that the worker waits for.
 	lookAgain = 20 * time.Millisecond
 )
 
-// task is what the worker needs to know of its task.
+// task is the part of a task that the worker uses.
 type task struct {
 	Task struct {
 		Title string `json:"title"`
@@ -78,8 +78,8 @@ func Run(stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// lockTask takes the lock of a task until it is closed, where EXAMPLE_KANBAN_LOCKS names a directory for locks: a test sees there that no
-// task has two workers. The file "violated" says that a task had.
+// lockTask locks a file for the task in the directory that EXAMPLE_KANBAN_LOCKS names, if any. The lock is held until the file is
+// closed. Tests check with it that a task never has two workers: if it has, lockTask creates the file "violated".
 func lockTask(id string) (lock *os.File, alone bool) {
 	dir := os.Getenv("EXAMPLE_KANBAN_LOCKS")
 	if dir == "" {
@@ -90,7 +90,8 @@ func lockTask(id string) (lock *os.File, alone bool) {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	if err != nil {
-		_ = os.WriteFile(filepath.Join(dir, "violated"), []byte(id+": "+err.Error()+"\n"), 0o644) // the exit code tells, too
+		// If this fails, the exit code still reports the violation.
+		_ = os.WriteFile(filepath.Join(dir, "violated"), []byte(id+": "+err.Error()+"\n"), 0o644)
 	}
 	return lock, err == nil
 }
@@ -100,7 +101,7 @@ type worker struct {
 	out     io.Writer
 }
 
-// work does what the lines of a task's body say. It reports false when the task is not to be completed.
+// work does what the lines of a task's body say. done is false if the worker must not complete the task.
 func (w worker) work(t task) (code int, done bool, err error) {
 	for line := range strings.Lines(t.Task.Body) {
 		words := strings.Fields(line)
@@ -135,14 +136,14 @@ func (w worker) work(t task) (code int, done bool, err error) {
 			return exitFailed, false, nil
 		case "rate-limit":
 			return exitRateLimit, false, nil
-		case "vanish": // ends without a word to the board
+		case "vanish": // ends without telling the board
 			return exitDone, false, nil
 		case "die":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "block":
 			return exitDone, false, w.tool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
-		case "leave": // a daemon that takes no notice of TERM
+		case "leave": // leaves a daemon behind that ignores SIGTERM
 			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
 				return 0, false, err
 			}
@@ -153,17 +154,17 @@ func (w worker) work(t task) (code int, done bool, err error) {
 	return 0, true, nil
 }
 
-// leave ends the process on a signal: at once, and with code 0, whatever it is doing.
+// leave ends the process at the first signal, at once and with code 0.
 func (w worker) leave(signals <-chan os.Signal) {
 	<-signals
 	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.id)
 	os.Exit(exitDone)
 }
 
-// beats says that the task is being worked on.
+// beats sends a heartbeat for the task at regular intervals.
 func (w worker) beats() {
 	for range time.Tick(beat) {
-		_ = w.tool("heartbeat", w.id, "--run", w.run) // the next one tells as much
+		_ = w.tool("heartbeat", w.id, "--run", w.run) // if it fails, the next one has the same effect
 	}
 }
 
