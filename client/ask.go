@@ -13,10 +13,10 @@ type Look struct {
 type Wait struct {
 	Wait    bool
 	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
-	Force   bool          // run a gateway beside the one that serves its profile
+	Force   bool          // start a profile's own gateway although another gateway serves the profile
 }
 
-// Verb is a command to a service. It is the last part of a request's path.
+// Verb is an order to a service. It is the last part of the request's path.
 type Verb string
 
 // EventOptions choose events. The zero value is the whole history.
@@ -26,7 +26,7 @@ type EventOptions struct {
 	Follow bool   // go on with new events
 }
 
-// The orders that a client can give for a service.
+// The orders that a client can give to a service.
 const (
 	VerbStart   Verb = "start"
 	VerbStop    Verb = "stop"

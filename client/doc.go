@@ -1,6 +1,7 @@
-// Package client has the types of the control API: requests, answers and the kinds of errors, and the places of the socket. The types are the
-// wire format itself, so that the server and every client agree on it. Package dial sends the requests.
+// Package client has the types of the control API: requests, answers and the kinds of errors. It also says where the control
+// socket may be. The types are the wire format itself, so that the server and every client agree on it. Package dial sends the
+// requests.
 //
-// Test an error by [errors.Is] with [ErrUnreachable], [ErrNotAllowed], [ErrUnknown] and [ErrBadRequest] to decide what to do. The package owns
-// no goroutine.
+// To decide what to do about an error, test it with [errors.Is] for [ErrUnreachable], [ErrNotAllowed], [ErrUnknown] and
+// [ErrBadRequest]. The package owns no goroutine.
 package client

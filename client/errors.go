@@ -15,12 +15,12 @@ const (
 	KindFailed      Kind = "failed"      // hinit tried and failed
 	KindPermanent   Kind = "permanent"   // the service failed for good and will not reach the state by itself
 	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
-	KindReplaced    Kind = "replaced"    // hinit was replaced by a new image meanwhile; a command that it had accepted stays in force
+	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that it had accepted stays in force
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
 )
 
-// Errors for errors.Is.
+// Errors to test for with errors.Is. Each stands for one or two kinds.
 var (
 	ErrUnreachable = errors.New("hinit is not reachable")        // KindUnreachable and KindBusy
 	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
@@ -29,8 +29,8 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
-// Error is an error for people (Message) and programs (Kind). Message is the reason alone. The method Error puts the failed action
-// before it, as in `cannot start "coder": ...`.
+// Error is an error for people (Message) and programs (Kind). Message is the reason alone. The method Error puts the failed
+// action before it, as in `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`

@@ -6,7 +6,7 @@ import "fmt"
 type Finding struct {
 	Check  string `json:"check"`  // subject of the check
 	Result string `json:"result"` // ok, warning, failed
-	Detail string `json:"detail"` // finding, and next step
+	Detail string `json:"detail"` // what was found, and what to do about it
 }
 
 // The results of a check.
@@ -16,10 +16,10 @@ const (
 	ResultFailed  = "failed"
 )
 
-// Findings are the results of checks in order.
+// Findings are the results of checks, in the order in which they ran.
 type Findings []Finding
 
-// OK adds a check that found nothing wrong. The detail is formatted as by fmt.Sprintf, here and below.
+// OK adds a check that found nothing wrong. The detail is formatted with fmt.Sprintf, as in Warning and Failed.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
 // Warning adds a possible fault, or a check that could not run.

@@ -7,26 +7,27 @@ import (
 // RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a session of its own.
 type RunRequest struct {
 	Template string            `json:"template"`          // name of the command in hinit.yaml (runs) or built in
-	Tag      string            `json:"tag"`               // the client's name for the run; a known tag means the existing run and starts nothing
+	Tag      string            `json:"tag"`               // the client's name for the run; if a run has this tag already, nothing is started
 	Profile  string            `json:"profile"`           // value of {profile}; the run gets the profile's home as HERMES_HOME
 	Task     string            `json:"task,omitempty"`    // value of {task}
-	Options  []string          `json:"options,omitempty"` // words in the place of the word {options}
-	Env      map[string]string `json:"env,omitempty"`     // set on top of the container's environment
+	Options  []string          `json:"options,omitempty"` // words that replace the word {options} of the command
+	Env      map[string]string `json:"env,omitempty"`     // variables added to the container's environment
 	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's
-	Log      string            `json:"log,omitempty"`     // file that takes its output, appended; "" is none
-	// LimitMS limits the run's duration; 0 is no limit. GraceMS is the time between TERM and KILL; 0 is the template's.
+	Log      string            `json:"log,omitempty"`     // file to which its output is appended; "" is none
+	// LimitMS limits the run's duration; 0 is no limit. GraceMS is the time between TERM and KILL; 0 is the time that hinit.yaml
+	// sets.
 	LimitMS int64 `json:"limit_ms,omitempty"`
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
 
-// Reasons to end a run.
+// The values of [Run.Asked]: why a client or hinit has asked a run to end.
 const (
 	RunStopped  = "stopped"  // a client stopped it
 	RunTimedOut = "timeout"  // its limit was over
-	RunShutdown = "shutdown" // the container ends, or the process that started the run
+	RunShutdown = "shutdown" // the container shuts down, or the process that started the run has ended
 )
 
-// Run is a one-shot run.
+// Run is a one-shot run of a configured command.
 type Run struct {
 	ID         string    `json:"id"` // unique among all runs of all containers
 	Seq        uint64    `json:"seq"`
@@ -38,7 +39,7 @@ type Run struct {
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
-	Asked      string    `json:"asked"` // reason for which a client or hinit asked it to end, "" if none did
+	Asked      string    `json:"asked"` // why a client or hinit has asked it to end, "" if none did
 	End        *RunEnd   `json:"end"`   // null while a process of the run is alive
 }
 

@@ -9,10 +9,10 @@ type Slot struct {
 	Name       string    `json:"name"`        // name of its service: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // its service directory, an absolute path
 	Up         bool      `json:"up"`          // its main process is alive; false while only a finish program runs
-	WantUp     bool      `json:"want_up"`     //
+	WantUp     bool      `json:"want_up"`     // its desired state is up
 	NormallyUp bool      `json:"normally_up"` // it starts without an order: its directory has no down file
 	Ready      bool      `json:"ready"`       // its main process is up and has reported readiness
-	Paused     bool      `json:"paused"`      // stopped by a command; false if another process sent the signal
+	Paused     bool      `json:"paused"`      // a command has paused it; false if another process has sent the signal
 	Finishing  bool      `json:"finishing"`   // its main process has ended, and its finish program or a leftover process still runs
 	Started    bool      `json:"started"`     // its run program was started at least once
 	Notifies   bool      `json:"notifies"`    // it reports its readiness

@@ -15,9 +15,9 @@ const (
 	runtimeDir = "/run/hinit"
 )
 
-// Places returns the paths at which an init of a user tries to make its control socket, the best first. They are: the configured
-// path, or the one in HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root). The last are hinit-UID below TMPDIR
-// and below /tmp.
+// Places returns the paths at which an init that runs as user uid tries to create its control socket, the best first. socket is
+// the configured path, or "". The first path is socket, else the one in HINIT_RUNTIME_DIR. Then come /run/hinit, hinit below
+// XDG_RUNTIME_DIR (not for root), and hinit-UID below TMPDIR and below /tmp.
 func Places(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)
@@ -46,9 +46,9 @@ func Places(socket string, env func(string) (string, bool), uid int) []string {
 	return list
 }
 
-// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. The name has the
-// PID and mount namespaces. Containers may share a network namespace, which holds all abstract names. The containers of a pod may
-// share the PID namespace too.
+// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. The name
+// contains the numbers of the PID and mount namespaces. It must differ between containers that share a network namespace, to
+// which abstract names belong. The containers of a pod may share the PID namespace too.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

@@ -8,14 +8,14 @@ import (
 // The states of [Service.State].
 const (
 	StateDown      = "down"      // not running, nothing pending
-	StateWaiting   = "waiting"   // wanted up, a need is not met yet
+	StateWaiting   = "waiting"   // wanted up, but it waits for a service that it needs or for its turn to start
 	StateStarting  = "starting"  // hinit is starting its process
 	StateUp        = "up"        // its main process runs
 	StateStopping  = "stopping"  // it was asked to end, or processes that it left behind are being ended
 	StateKilling   = "killing"   // its processes were sent SIGKILL and are not gone yet
 	StateFinishing = "finishing" // its main process is gone, and its finish command runs
-	StateBackoff   = "backoff"   // wanted up, waits before the next start
-	StateParked    = "parked"    // wanted up, but starting again is pointless until its inputs change or an operator asks
+	StateBackoff   = "backoff"   // wanted up, waits for its restart delay
+	StateParked    = "parked"    // wanted up, but kept down until its configuration changes or an operator starts it
 	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
 )
 
@@ -25,7 +25,7 @@ const (
 	WantDown = "down"
 )
 
-// The kinds of [Service.Kind].
+// The values of [Service.Kind].
 const (
 	KindGateway = "gateway" // the gateway of a profile
 	KindService = "service" // any other service
@@ -36,15 +36,15 @@ const (
 // at any time.
 const StatusVersion = 1
 
-// AsTable is the value of the parameter "as" that asks for the status as a table. The header DownHeader of the answer has the number
-// of services that are not up.
+// AsTable is the value of the parameter "as" that asks for the status as a table. The answer then has the header DownHeader, with
+// the number of services that are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
 )
 
-// Text in the header Accept asks for text instead of JSON. After start, stop and restart the text is the message of the command
-// line. For an error it is the error's message, and the header ErrorHeader has the kind.
+// Text, in the header Accept of a request, asks for text instead of JSON. After start, stop and restart, the text is the message
+// of the command line. If the request fails, the text is the error's message, and the header ErrorHeader has the error's kind.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
@@ -52,7 +52,7 @@ const (
 
 // Status is the status document. No list in it is null.
 type Status struct {
-	Version  int       `json:"version"`  // 1; another number when a key changes its meaning
+	Version  int       `json:"version"`  // 1; it changes only when a key changes its meaning
 	Init     Init      `json:"init"`     // hinit, its CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
 }
@@ -66,7 +66,7 @@ func (s *Status) Find(name string) *Service {
 	return &s.Services[i]
 }
 
-// Init describes hinit itself. Times are UTC in milliseconds.
+// Init describes hinit itself. Times are in UTC, rounded to milliseconds.
 type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`
@@ -80,20 +80,20 @@ type Init struct {
 	Goroutines    int           `json:"goroutines"`              // goroutines of hinit
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
 	Warnings      []string      `json:"warnings"`                // warnings for people, such as too low limits of the container
-	Booting       bool          `json:"booting,omitempty"`       // not all services are known yet
+	Booting       bool          `json:"booting,omitempty"`       // the boot is not over, and not all services are known yet
 	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
-	Boot          []BootStep    `json:"boot"`                    // in the order they ran
-	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing when the profiles are done, or not read yet
+	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in the order in which they ran
+	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing before the profiles are read, and when all are done
 	Binary        string        `json:"binary"`                  // file that the running program was started from
 	BinaryID      string        `json:"binary_id,omitempty"`     // identifies that file; a replaced file has another value
-	Image         int           `json:"image"`                   // 1 for the program the container was started with, one more for each re-execution
-	ReexecError   string        `json:"reexec_error"`            // reason for which the last requested re-execution failed
-	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null in a container for the dashboard alone
+	Image         int           `json:"image"`                   // 1 for the program that the container was started with, one more after each re-execution
+	ReexecError   string        `json:"reexec_error"`            // why the last requested re-execution failed
+	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
 	Repair        *Repair       `json:"repair"`                  // repair of file ownership in the background; null without one
 	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
-// BootProfiles is the progress of the boot with the profiles.
+// BootProfiles says how many profiles the boot has dealt with.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // all profiles
 	Done     int `json:"done"`     // profiles whose gateways are known, and started if they are wanted
@@ -101,22 +101,23 @@ type BootProfiles struct {
 
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
-	State   string       `json:"state"`   // held, waiting or none
-	Since   time.Time    `json:"since"`   // time at which the state began
-	Holder  *LeaseHolder `json:"holder"`  // process that this hinit waits for; null without one, or when the volume does not answer
-	Standby bool         `json:"standby"` // this hinit waits for the lock; if false, it ends without the lock (HINIT_STANDBY=0)
-	Detail  string       `json:"detail"`  // reason for which it has no lock, for people
+	State  string       `json:"state"`  // held, waiting or none
+	Since  time.Time    `json:"since"`  // time at which the state began
+	Holder *LeaseHolder `json:"holder"` // process that this hinit waits for; null without one, or when the volume does not answer
+	// whether this hinit waits for the lock; if false (HINIT_STANDBY=0), it exits when another process has the lock
+	Standby bool   `json:"standby"`
+	Detail  string `json:"detail"` // why it has no lock, for people
 }
 
 // The states of a lease.
 const (
 	LeaseHeld    = "held"    // this hinit has the lock
 	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; only the CMD runs
-	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
+	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. Its host and since are from a note on the volume,
-// which the agent can write: they are shown and decide nothing.
+// LeaseHolder describes the process that has the lock of the data volume. Its host and since are from a file on the volume that
+// the agent can write. So they are only shown, and no decision depends on them.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when it took the lock
@@ -132,7 +133,7 @@ type Repair struct {
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
 	Seconds   float64 `json:"seconds"` // duration of a repair that is done
-	Stopped   string  `json:"stopped"` // reason of an early end, "" without one
+	Stopped   string  `json:"stopped"` // why the repair ended early, "" if it did not
 }
 
 // Cmd describes the container's CMD.
@@ -140,11 +141,11 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run
 	Since time.Time `json:"since"`
-	// a signal has stopped it (Ctrl-Z); SIGCONT continues it
+	// a signal has stopped its process (Ctrl-Z); SIGCONT continues it
 	Stopped bool `json:"stopped"`
 }
 
-// BootHook is a hook of the boot that runs.
+// BootHook is a boot hook that runs now.
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // position among the hooks, from 1
@@ -158,13 +159,14 @@ type BootStep struct {
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // "" when it succeeded
 	Skipped bool    `json:"skipped"` // it did not run, because its inputs have not changed
-	Beside  bool    `json:"beside"`  // it ran at the same time as the step before it
+	Beside  bool    `json:"beside"`  // it ran at the same time as the step that is listed before it
 }
 
-// The values of ServedBy.
+// The values of [Service.ServedBy]: which gateway serves the profile of a service. The gateway of the default profile may serve
+// other profiles too.
 const (
-	ServedByDefault = "default"            // the gateway of the default profile, which has reported so
-	ServedExpected  = "default (expected)" // the gateway of the default profile, which has not reported so yet
+	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
+	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported it yet
 	ServedItself    = "itself"             // the profile's own gateway
 	ServedTwice     = "itself and default" // both gateways: a fault
 	ServedByNone    = "none"               // neither gateway, although the profile is wanted: a fault
@@ -180,11 +182,11 @@ type Service struct {
 	Want                string     `json:"want"`                  // "up" or "down": the desired state
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // time at which the state began
-	UptimeSeconds       float64    `json:"uptime_seconds"`        // time up, 0 in any other state
-	Restarts            int        `json:"restarts"`              // starts after an exit without an order
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 if it is not up
+	Restarts            int        `json:"restarts"`              // how often hinit has started it again after an exit that no order caused
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row that came soon after a start
 	NextStart           *time.Time `json:"next_start"`            // time of its next start, null without one
-	CrashLoop           bool       `json:"crash_loop"`            // too many fast exits; restarts go on at the longest delay
+	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start; restarts go on at the longest delay
 	Ready               bool       `json:"ready"`                 // it has reported readiness, or it is up and can't report it
 	Announces           bool       `json:"announces"`             // it reports its readiness; other services are ready while they are up
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
@@ -192,31 +194,31 @@ type Service struct {
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, or none
-	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify; no sign of trouble
+	StatusText          string     `json:"status_text,omitempty"` // text that it reports with STATUS= of sd_notify; no sign of trouble
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`               // current command, or the next one
+	Command             []string   `json:"command"`               // command of the current run, or of the next one
 	Needs               []string   `json:"needs"`                 // names of services that it waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal has stopped its process, such as SIGSTOP
 	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached it yet; commands for it wait
 	Checks              []Check    `json:"checks,omitempty"`      // results of its checks; missing without checks
 	Drifted             bool       `json:"drifted"`               // it runs with an older configuration; a restart applies the newer one
-	Task                bool       `json:"task,omitempty"`        // it ends by itself
+	Task                bool       `json:"task,omitempty"`        // it is a task, which ends by itself
 	Done                bool       `json:"done,omitempty"`        // its last run ended by itself with exit code 0
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by its schedule
 	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// settings that differ from the built-in defaults; only for a service that was asked for by name
+	// settings that differ from the built-in defaults; only for a service that the request names
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless its profile is isolated
-	Limits    []Limit        `json:"limits,omitempty"`    // its limits that need a control group
+	Limits    []Limit        `json:"limits,omitempty"`    // its limits that need a control group to be enforced by the kernel
 	Output    *Output        `json:"output,omitempty"`    // counters of its output; missing before the first line
 }
 
-// Isolation lists the restrictions of a gateway.
+// Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // files or user, as the configuration says
 	// restrictions that the kernel enforces, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
@@ -236,7 +238,7 @@ const (
 	LimitedByHinit   = "supervision" // hinit measures every 5 s; it warns at memory.high, restarts at memory.max, and takes processors away
 	LimitedByNice    = "nice"        // a nice value
 	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
-	LimitedLater     = "next-start"  // the process began without the limit
+	LimitedLater     = "next-start"  // from the next start on: the process was started without the limit
 	LimitedByNothing = "nothing"     // the container can't have control groups
 )
 
@@ -244,9 +246,9 @@ const (
 type Output struct {
 	Lines          uint64 `json:"lines"`           // lines read from it
 	Bytes          uint64 `json:"bytes"`           // size of these lines
-	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate
-	ConsoleDropped uint64 `json:"console_dropped"` // lines that the container's own log lacks
-	FileLost       uint64 `json:"file_lost"`       // lines that the log file lacks
+	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate_limit
+	ConsoleDropped uint64 `json:"console_dropped"` // lines that were not written to the container's log
+	FileLost       uint64 `json:"file_lost"`       // lines that were not written to the log file
 	Error          string `json:"error,omitempty"` // current fault of the log file, "" when there is none
 }
 
@@ -266,10 +268,10 @@ type Check struct {
 // CheckPaused is the state of a check that an operator has paused.
 const CheckPaused = "paused"
 
-// CheckHeld is the state of a check that waits for a start-up check, or for the next run.
+// CheckHeld is the state of a check that waits until a startup check has passed, or until the next run.
 const CheckHeld = "on-hold"
 
-// Exit is how a run ended, or why it could not begin.
+// Exit says how a run ended, or why it could not be started.
 type Exit struct {
 	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
@@ -277,7 +279,7 @@ type Exit struct {
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
-	Error         string    `json:"error"`                  // reason for which it could not be started, "" when it was
+	Error         string    `json:"error"`                  // why it could not be started, "" if it was started
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	PID           int       `json:"pid"` // 0 when it never ran
 }

@@ -7,12 +7,12 @@ import (
 // StatusChange is one line of the stream that follows the status. The first line has all services. Each further line has the
 // services that have changed since the line before, which may be none.
 type StatusChange struct {
-	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; without it the listed ones replace services of the same names
+	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
 	Init     Init      `json:"init"`            // current state of hinit
 	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
 }
 
-// Apply changes st to the status after this line.
+// Apply updates st with the changes of this line.
 func (c StatusChange) Apply(st *Status) {
 	oom := st.Init.OOMFirst
 	st.Version, st.Init = StatusVersion, c.Init

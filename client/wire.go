@@ -2,14 +2,14 @@ package client
 
 import "time"
 
-// Event is one record of the history: a transition (with from and to), the end of a run (with exit) or a remark. An event with lost
-// tells a slow reader how many events it has lost before the next one.
+// Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
+// An event with lost tells a slow reader how many events it has lost before the next one.
 type Event struct {
-	Seq     uint64    `json:"seq"`           // counts up from 1 for the life of hinit
+	Seq     uint64    `json:"seq"`           // sequence number, which counts up from 1 as long as hinit lives
 	At      time.Time `json:"at"`            // when it happened
 	Service string    `json:"service"`       // "" when it is about the container
-	From    string    `json:"from"`          // state before, "" when none has changed
-	To      string    `json:"to"`            // state after it, "" when none has changed
+	From    string    `json:"from"`          // state before the event, "" if no state has changed
+	To      string    `json:"to"`            // state after the event, "" if no state has changed
 	Reason  string    `json:"reason"`        // why, for people
 	PID     int       `json:"pid"`           // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null unless the event is the end of a run
@@ -19,10 +19,10 @@ type Event struct {
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty then
 }
 
-// The ways by which an order reaches hinit, as [By.Way] names them.
+// The ways in which an order can reach hinit, the values of [By.Way].
 const (
-	WayExec = "exec" // the API, from a process outside of the container, such as one of docker exec
-	WayAPI  = "api"  // the API, by a process of the container
+	WayExec = "exec" // the API, called from outside of the container, for example with docker exec
+	WayAPI  = "api"  // the API, called by a process of the container
 	WayS6   = "s6"   // the tools of s6
 	WayFIFO = "fifo" // the FIFO beside the control socket
 )
@@ -30,8 +30,8 @@ const (
 // By is the process that gave an order.
 type By struct {
 	UID     int    `json:"uid"`     // its user, according to the kernel
-	PID     int    `json:"pid"`     // 0 when it is not known
-	Program string `json:"program"` // name that the process gives itself (comm); "" when it is gone
+	PID     int    `json:"pid"`     // its process id, 0 if it is unknown
+	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
@@ -42,14 +42,14 @@ type Lost struct {
 
 // Command is the body of start, stop and restart. Every key is optional.
 type Command struct {
-	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state was reached; true when absent
+	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state is reached; true when absent
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // how long to wait; 0 is the default of the verb
-	Force     bool  `json:"force,omitempty"`      // run a gateway although the one of the default profile serves its profile
+	Force     bool  `json:"force,omitempty"`      // start a profile's own gateway although the gateway of the default profile serves the profile
 }
 
-// ChecksRequest is the body of a request that pauses or runs the checks of a service.
+// ChecksRequest is the body of a request that pauses, resumes or runs the checks of a service.
 type ChecksRequest struct {
-	PauseMS int64 `json:"pause_ms,omitempty"` // length of the pause; 0: the checks go on, and run now
+	PauseMS int64 `json:"pause_ms,omitempty"` // length of the pause; 0 ends a pause and runs the checks now
 }
 
 // SignalRequest is the body of a request that sends a signal.
@@ -60,16 +60,16 @@ type SignalRequest struct {
 // Topologies are the modes of [Topology].
 var Topologies = []string{"per-profile", "multiplexed", "auto"}
 
-// Topology is the body of a change of the topology. Every key is optional.
+// Topology is the body of a request that changes the topology: how many gateways serve the profiles. Every key is optional.
 type Topology struct {
-	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" only asks
+	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" changes nothing and asks for the current topology
 	DryRun bool   `json:"dry_run,omitempty"` // describe the effects, and change nothing
 }
 
 // TopologyReply says how many gateways serve the profiles.
 type TopologyReply struct {
 	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the gateway of the default profile serves all
-	From   string   `json:"from"`    // file or variable that decides, "" for the default
+	From   string   `json:"from"`    // file or environment variable that decides, "" for the default
 	Steps  []string `json:"steps"`   // effects of the change on gateways, in order; never null
 	DryRun bool     `json:"dry_run"` // nothing was changed
 }
@@ -86,13 +86,13 @@ type ConfigReply struct {
 	Entries []ConfigEntry `json:"entries"`
 }
 
-// Reload is the body of a reload. Every key is optional.
+// Reload is the body of a request to reload the configuration. Every key is optional.
 type Reload struct {
 	DryRun bool `json:"dry_run,omitempty"` // describe the effects, and change nothing
 	Force  bool `json:"force,omitempty"`   // treat a missing file as an empty one
 }
 
-// ReloadReply is the answer to a reload. No list in it is ever null.
+// ReloadReply is the answer to a reload of the configuration. No list in it is ever null.
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // the keys that changed
 	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
@@ -112,34 +112,34 @@ type ReloadStep struct {
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
-// The probes of a pod, as the parameter "probe" of a request for the health.
+// The values of the parameter "probe" of a request for the health. They correspond to the probes of a pod in Kubernetes.
 const (
 	ProbeStartup = "startup" // the boot is over
 	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not
-	ProbeLive    = "live"    // the supervisor answers, so a new container would help no service
+	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
 )
 
 // Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
 type Health struct {
-	// answer to the probe; without a probe: hinit works, and is neither booting nor shutting down
+	// whether the probe succeeds; without a probe, whether hinit works and is neither booting nor shutting down
 	OK       bool     `json:"ok"`
-	Reason   string   `json:"reason"`            // fault, "" when OK
-	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
-	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; a wait for another hinit is OK
+	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
+	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which is enough for ok to be false
+	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; ok can still be true
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // how many of them are up
 	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
-// Reexec is the body of a re-execution.
+// Reexec is the body of a request to re-execute hinit, that is, to replace its program and keep its process.
 type Reexec struct {
-	Binary string `json:"binary,omitempty"` // "" is the file that the running image was started from
+	Binary string `json:"binary,omitempty"` // file of the new program; "" is the file that the running program was started from
 }
 
-// ReexecReply says that hinit has begun to re-execute. Image is the number of the image that answers. The re-execution has succeeded
-// when the status shows a later number, and failed when the status has a reexec_error.
+// ReexecReply says that hinit has begun to re-execute. The re-execution has succeeded when the status shows a higher image
+// number, and failed when the status has a reexec_error.
 type ReexecReply struct {
-	Image int `json:"image"` // number of the image that answers
+	Image int `json:"image"` // number of the program that answers, as image in the status
 }
 
 // Notice is an event that a client posts (POST /v1/notices).

@@ -49,24 +49,25 @@ func (c *Client) Service(ctx context.Context, name string) (client.Service, erro
 	return c.askService(ctx, get(fmt.Sprintf("get the status of %q", name), "", nil), name)
 }
 
-// Start starts a service. With wait it succeeds when a run of the service has been up for a second; else the error says how the run
-// ended. Without wait it succeeds when the supervisor has accepted the command.
+// Start starts a service. If wait.Wait is set, Start returns when a run of the service has been up for a second. If the run ends
+// earlier, the error says how. Without it, Start returns when the supervisor has accepted the command.
 func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStart, name, wait)
 }
 
-// Stop stops a service. With wait it succeeds when none of its processes is alive.
+// Stop stops a service. If wait.Wait is set, it returns when none of the service's processes is alive.
 func (c *Client) Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStop, name, wait)
 }
 
-// Restart restarts a service, or starts one that is not running. With wait it succeeds when a new run has been up for a second.
+// Restart restarts a service, or starts one that is not running. If wait.Wait is set, it returns when a new run has been up for a
+// second.
 func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbRestart, name, wait)
 }
 
-// RunOnce runs a task. With wait it returns when the run has ended: Done reports success, and LastExit says how the run ended. If
-// the answer is lost, the caller can't know whether the task has run.
+// RunOnce runs a task, a service that ends by itself. If wait.Wait is set, it returns when the run has ended: Done reports
+// success, and LastExit says how the run ended. If the answer is lost, the caller can't know whether the task has run.
 func (c *Client) RunOnce(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbRunOnce, name, wait)
 }
@@ -97,7 +98,8 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 }
 
 // Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
-// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in [Event].
+// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in
+// [Event].
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	query := url.Values{}
 	if o.Since > 0 {
@@ -126,16 +128,16 @@ func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadRe
 	return ask[client.ReloadReply](ctx, c, q)
 }
 
-// Topology changes how many gateways serve the profiles, or returns the present topology.
+// Topology changes how many gateways serve the profiles. If how is the zero value, it only returns the current topology.
 func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
 	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
 
-// reexecPoll is the pause between the requests by which Reexec finds out whether the new image answers.
+// reexecPoll is the pause between the requests with which Reexec finds out whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program. The
-// services keep running. Reexec returns hinit's description once the new program answers.
+// Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program.
+// The services keep running. Reexec returns hinit's description once the new program answers.
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -169,7 +171,7 @@ func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
 	return r.Findings, err
 }
 
-// Config returns the effective configuration.
+// Config returns the effective configuration of the running hinit: all values with their origins.
 func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 	r, err := ask[client.ConfigReply](ctx, c, get("get the configuration", "/v1/config", nil))
 	return r.Entries, err
@@ -187,7 +189,7 @@ func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error)
 	return ask[client.Health](ctx, c, get("get the health", "/v1/health", query))
 }
 
-// StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run. So
+// StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run, so
 // the call may be repeated.
 func (c *Client) StartRun(ctx context.Context, r client.RunRequest) (client.Run, error) {
 	q := post(fmt.Sprintf("start a run of %q", r.Template), "/v1/runs", r)
@@ -201,7 +203,8 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 	return out.Runs, err
 }
 
-// Run returns one run. With wait it returns when no process of the run is alive, or when the time is over: then End is nil.
+// Run returns one run. If wait is positive, it returns when no process of the run is alive, or when that time is over. In the
+// second case End is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
 	query := url.Values{}
 	if wait > 0 {
@@ -223,27 +226,29 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
 }
 
-// Say shows a text beside the service in the status until its process ends. Only the service's main process may call it.
+// Say makes the status show a text beside the service until the service's process ends. Only the service's main process may call
+// it.
 func (c *Client) Say(ctx context.Context, service, text string) error {
 	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.Said{Text: text})
 	q.repeats = true
 	return c.askNothing(ctx, q)
 }
 
-// Slots returns all slots sorted by name. The list is empty if hinit does not answer as s6.
+// Slots returns all slots sorted by name. A slot is a service as the tools of s6 see it. The list is empty if hinit does not
+// emulate s6.
 func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
 	r, err := ask[client.SlotsReply](ctx, c, get("list the slots", "/v1/slots", nil))
 	return r.Slots, err
 }
 
-// Slot returns the slot of the service directory dir, an absolute path; a logger's ends in /log. The error is ErrUnknown if hinit
-// does not supervise it.
+// Slot returns the slot of the service directory dir, an absolute path. The directory of a logger ends in /log. The error is
+// ErrUnknown if hinit does not supervise it.
 func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
 }
 
-// SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has accepted them. For an unknown
-// letter the error is ErrBadRequest, and hinit carries out none of them.
+// SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has accepted them. For an
+// unknown letter the error is ErrBadRequest, and hinit carries out none of them.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
@@ -258,11 +263,11 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, 
 	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
 }
 
-// slotWaitTime stands for no limit.
+// slotWaitTime is so long that it limits nothing.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
 // SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
-// supervises the new directories and has told the services of removed ones to end.
+// supervises the new directories and has told the services of removed directories to end.
 func (c *Client) SlotScan(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
@@ -279,9 +284,9 @@ func (c *Client) oneSlot(ctx context.Context, q question) (client.Slot, error) {
 }
 
 // Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [WatchBeat]. So a longer silence means that hinit does not answer. Each call has all changes since the
-// one before. A slow fn misses only a value that has changed again. Watch returns nil when hinit ends or is replaced by a new image
-// of itself. The caller may then call it again. fn runs in the caller's goroutine.
+// second and at least every [client.WatchBeat]. So a longer silence means that hinit does not answer. Each call has all changes
+// since the call before. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch returns nil
+// when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)
 }

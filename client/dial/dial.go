@@ -18,13 +18,13 @@ import (
 	"hinit/client"
 )
 
-// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is 10
-// seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout and 10
-// seconds more.
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is
+// 10 seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout
+// and 10 seconds more.
 type Client struct {
 	places  func() []string        // paths at which hinit may listen, the best first; nil for a client of one socket
 	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
-	found   bool                   // the socket was found among several places, so the user of its server must be checked
+	found   bool                   // the socket is found by a search, so the user that runs its server must be checked
 	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
 	cutTime time.Duration
 }
@@ -55,20 +55,20 @@ func Here(socket string, env func(string) (string, bool)) *Client {
 	return anyOf(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
-// Find returns a client of the init of this container, as [Dial] does.
+// Find looks for the init of this container at the places of [Sockets], and returns a client of it, as [Dial] does.
 func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 	return Dial(Sockets(socket, env, os.Geteuid()))
 }
 
-// Dial returns a client of the first candidate that accepts a connection, if its server runs as root, as this user or as the owner
-// of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
+// Dial returns a client of the first candidate that accepts a connection, if its server runs as root, as this user or as the
+// owner of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
 // ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := anyOf(func() []string { return candidates })
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // use this hinit only, and don't search for one that listens later
+	c.places = nil // keep to this hinit, and don't search for another one later
 	return c, nil
 }
 
@@ -94,7 +94,7 @@ func (c *Client) Reach() error {
 	return nil
 }
 
-// connect returns a connection that has carried no request.
+// connect returns a connection on which no request was sent yet: the one that Reach has made, or a new one.
 func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
@@ -185,7 +185,7 @@ func trusted(conn net.Conn, here bool) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason removes the address from a network error. The caller's message already names it.
+// reason removes the address from a network error, because the message of the caller already names it.
 func reason(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -195,8 +195,8 @@ func reason(err error) error {
 
 // Sockets returns the places where a client looks for the control socket, in the order in which an init chooses its place. uid is
 // the client's effective user. The list has the places of the client's user, of root and of the owner of process 1. It leaves out
-// places whose directory belongs to another user. A socket in the list may be missing or dead. Any user of the network namespace can
-// take an abstract name ("@…"): a client must check the server's credentials (SO_PEERCRED), as Dial does.
+// places whose directory belongs to another user. A socket in the list may be missing or dead. Any user of the network namespace
+// can take an abstract name ("@…"): a client must check the server's credentials (SO_PEERCRED), as Dial does.
 func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {
@@ -212,7 +212,8 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
-	for _, path := range sockets { // for a debug container beside the container of the init: kubectl debug --target
+	// A debug container (kubectl debug --target) sees the processes of the init's container, but has another root directory.
+	for _, path := range sockets {
 		if !sameRoot(1) {
 			sockets = append(sockets, processRoot(1)+path)
 		}

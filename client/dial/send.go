@@ -27,11 +27,11 @@ const (
 	maxReply = 64 << 20
 	// busyPause is the pause before the next attempt when hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// repeatTime is how long a request is repeated after its connection was cut.
+	// repeatTime is how long a client repeats a request whose connection was cut.
 	repeatTime = time.Second
 )
 
-// question is one request.
+// question is one request to hinit.
 type question struct {
 	doing        string // the action, in the words that follow "cannot" in an error
 	method, path string
@@ -51,7 +51,7 @@ func post(doing, path string, body any) question {
 	return question{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within returns the question with another time limit.
+// within returns q with another time limit.
 func (q question) within(limit time.Duration) question {
 	q.limit = limit
 	return q
@@ -65,7 +65,8 @@ type reply struct {
 	close     func() // must be called
 }
 
-// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream returns.
+// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream
+// returns.
 func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -121,9 +122,9 @@ func (c *Client) askNothing(ctx context.Context, q question) error {
 	return err
 }
 
-// patience returns how long a failed request is repeated. A busy hinit has not read the request. A replaced hinit may have
-// carried it out, so only a request that does no harm twice is repeated. If the connection was cut, the previous program may have
-// had the request, and the next attempt may succeed.
+// patience returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced, it
+// may have carried out the request, so the request is repeated only if q.repeats allows it. The same holds if the connection was
+// cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
 func (c *Client) patience(q question, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy:
@@ -146,10 +147,10 @@ func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // the request may have waited long for its answer
+			begin = time.Now() // count from now: the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, explain(ctx, q, cut) // hinit answered the first attempt
+			return nil, explain(ctx, q, cut) // hinit took the first attempt, so the cut is the better error
 		}
 		if time.Since(begin) > c.patience(q, err) {
 			return nil, explain(ctx, q, err)
@@ -162,8 +163,8 @@ func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 	}
 }
 
-// exchange sends one request and reads its answer. Each request has its own connection, so hinit keeps no idle ones. It also
-// accepts an answer that hinit sent before it read the request.
+// exchange sends one request on its own connection and reads the head of the answer. It accepts an answer that hinit sent before
+// it had read the request.
 func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {
@@ -226,7 +227,7 @@ func (c *Client) refusal(response *http.Response) *client.Error {
 	return &e.Error
 }
 
-// broken makes an error from a failed exchange.
+// broken turns the error of a failed exchange into a *client.Error.
 func (c *Client) broken(err error) *client.Error {
 	var network net.Error
 	switch {
@@ -239,7 +240,7 @@ func (c *Client) broken(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// explain adds the failed action to an error. If the caller's context has ended, it returns the cause of the context instead.
+// explain adds the failed action to e. If the caller's context has ended, it returns the cause of that instead.
 func explain(ctx context.Context, q question, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

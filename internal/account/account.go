@@ -1,7 +1,7 @@
 // Package account reads users and groups from /etc/passwd and /etc/group.
 //
-// It is small on purpose (no cgo, os/user, NSS, fmt), because the exec shim links it and pays for every import at each start. It
-// skips invalid lines. A line is invalid if it is a comment, has too few fields, has a number out of range, or is an NIS "+"
+// It is small on purpose and uses no cgo, os/user, NSS or fmt: the exec shim links it, and pays for every import at each start.
+// It skips invalid lines. A line is invalid if it is a comment, has too few fields, has a number out of range, or is an NIS "+"
 // entry. Carriage returns at line ends and lines of any length are allowed.
 //
 // The package starts no goroutine and keeps no state: each Lookup reads the files again.
@@ -21,7 +21,7 @@ import (
 // ErrNotFound is wrapped by the error of [Lookup] if the user does not exist, or if the name has no valid form.
 var ErrNotFound = errors.New("no such user")
 
-// User has the data of an account that a process needs to change to it.
+// User has the data of an account that a process needs to switch to it.
 type User struct {
 	Name string // "" when the uid has no line in /etc/passwd
 	UID  uint32
@@ -33,22 +33,23 @@ type User struct {
 }
 
 // IsolatedFile is the name of a file next to [IDsFile] that lists the isolated profiles, one name a line. "*" stands for all
-// others, and "-NAME" for one that is not isolated.
+// profiles, and "-NAME" excludes one of them.
 const IsolatedFile = "isolated"
 
-// Isolates reports whether the list in that file has a profile.
+// Isolates reports whether list, the content of [IsolatedFile], says that a profile is isolated.
 func Isolates(list, profile string) bool {
 	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile)
 }
 
-// RuntimeDir is the directory in which the exec shim looks for both files. No setting changes it.
+// RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// IDsFile is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
+// IDsFile is the name of a file in root's runtime directory with which PID 1 publishes the uid and gid of the agent's user.
 const IDsFile = "agent"
 
-// The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
+// The environment variables with which a container requests the uid and gid of the agent's user. Of each pair, the first that is
+// not empty counts.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
@@ -56,8 +57,8 @@ var (
 
 const maxRequestedID = 65534
 
-// RequestedID returns the id in the first non-empty of two variables, the variable's name and its text. ok is false unless the text is
-// a number from 1 to 65534.
+// RequestedID returns the id that a container requests with the first non-empty variable of names. It also returns the variable's
+// name and its text. ok is false unless the text is a number from 1 to 65534.
 func RequestedID(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {
@@ -68,8 +69,8 @@ func RequestedID(env func(name string) string, names [2]string) (id uint32, name
 	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// ApplyRequestedIDs sets the ids of u to the ids that the container's variables ask for. It is for containers with a read-only /etc and /run,
-// where PID 1 could not store the ids. It does not change root.
+// ApplyRequestedIDs sets the ids of u to the ids that the container requests by variables. It is for containers with a read-only
+// /etc and /run, where PID 1 could not store the ids. It leaves root unchanged.
 func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
@@ -85,13 +86,13 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 // The values of who are:
 //
 //   - a name: the first line with that name. A name made of digits takes precedence over a uid with the same digits.
-//   - "uid": the first line with that uid. If there is none, a user without a name, whose GID and only group is the uid itself, and whose
-//     home is "/".
+//   - "uid": the first line with that uid. If there is none, a user without a name, whose GID and only group is the uid itself,
+//     and whose home is "/".
 //   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says, as in docker run --user.
 //
-// 4294967295 is no uid and no gid: the kernel takes it as "leave unchanged". A missing file counts as empty. If a file exists and
-// can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only, and may be called from
-// any goroutine.
+// 4294967295 is not a valid uid or gid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a
+// file exists and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only, and may
+// be called from any goroutine.
 func Lookup(root, who string) (User, error) {
 	uidText, gidText, withGID := strings.Cut(who, ":")
 	uid, numeric := ParseID(uidText)
@@ -139,7 +140,7 @@ func Lookup(root, who string) (User, error) {
 	return u, nil
 }
 
-// findUser returns the first user of passwd that match accepts.
+// findUser returns the first user in passwd, the content of /etc/passwd, for which match returns true.
 func findUser(passwd []byte, match func(User) bool) (User, bool) {
 	for line := range bytes.Lines(passwd) {
 		if u, ok := parsePasswd(line); ok && match(u) {
@@ -163,7 +164,8 @@ func parsePasswd(line []byte) (User, bool) {
 	return User{Name: f[0], UID: uid, GID: gid, Home: f[5]}, true
 }
 
-// addMembership appends the gid of a line name:password:gid:member,member of group(5) if the line lists name.
+// addMembership appends a group's gid to groups if line, a line name:password:gid:member,member of group(5), lists name as a
+// member.
 func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
 	if len(f) < 4 || !validName(f[0]) {
@@ -181,7 +183,8 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName returns false for names that are no account: empty, a comment, and the NIS markers "+" and "-".
+// validName returns false for first fields that are not the name of an account: empty, a comment, and the NIS markers "+" and
+// "-".
 func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
@@ -192,8 +195,8 @@ func ParseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// readFile reads a file by plain system calls; a missing file is empty. os.ReadFile would create a poller and register the file: a
-// dozen system calls that the shim would make before every command.
+// readFile reads a file by plain system calls; a missing file counts as empty. os.ReadFile would create a poller and register the
+// file, which takes a dozen system calls that the shim would make before every command.
 func readFile(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/version"
 )
 
-// SignatureHeader is the header with the HMAC-SHA256 of the body, as "sha256=" and hex digits.
+// SignatureHeader is the header of a signed request. Its value is the HMAC-SHA256 of the body, as "sha256=" and hex digits.
 const SignatureHeader = "X-Hinit-Signature"
 
 func (r *Runner) carryOut(ctx context.Context, j *Job) error {
@@ -44,10 +44,11 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 	}
 }
 
-// web follows no redirects: a request that is signed for one server must not go to another.
+// web is the HTTP client for webhooks. It follows no redirects, because a request that is signed for one server must not go to
+// another.
 var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send makes one attempt. again reports whether another attempt may succeed.
+// send makes one attempt to send the request of a webhook. again reports whether another attempt may succeed.
 func send(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
@@ -72,7 +73,7 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 		return true, err
 	}
 	defer a.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be reused
 	switch {
 	case a.StatusCode/100 == 2:
 		return false, nil
@@ -88,7 +89,8 @@ func signature(key, body []byte) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// run runs a command in a session of its own. At the time limit it kills the process group.
+// run runs the command of an action in its own session, with the message on standard input. At the time limit it kills the
+// process group.
 func run(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {

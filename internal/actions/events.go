@@ -17,29 +17,31 @@ import (
 	"hinit/internal/version"
 )
 
-// Marks are the conditions in which each service was last seen, by service and event. A condition's mark distinguishes it from an
-// earlier condition of the same kind.
+// Marks says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event that the
+// condition causes. The value, the mark, distinguishes a condition from an earlier one of the same kind, for example by the
+// number of the run.
 type Marks map[string]map[string]string
 
-// Happening is an event of a service, with the service's state at that time.
+// Happening is an event of a service, with the state of the service when the event was seen.
 type Happening struct {
 	Event   string
 	Service client.Service
 }
 
-// bootTime limits how long after the start of hinit the first sight of a ready service counts as the event ready.
+// bootTime is how long after the start of hinit a service that is first seen ready still counts as the event ready.
 const bootTime = time.Minute
 
-// linesTime is the longest time that an event waits for the last log lines of a service that has ended. The status reports the end
-// before all output is read.
+// linesTime is the longest time that an event waits for the last log lines of a service that has ended. They arrive later,
+// because the status reports the end before all output is read.
 const linesTime = 10 * time.Second
 
-// endedMark begins the mark of a process that was unhealthy and has ended or recovered.
+// endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks, and returns the events in the order of the services. changed reports whether a mark has changed. first
-// says that the marks are from an earlier run of hinit. A failure then counts as new, and an old end does not count. A ready service
-// counts only shortly after the boot. held has the services that count later, when the last log lines before their end are known.
+// Apply updates the marks with a change of the status, and returns the new events in the order of the services. changed reports
+// whether a mark has changed. first says that hinit was restarted, so there are no marks of this hinit yet. Then a failure counts
+// as new, the end of an earlier run does not count, and a ready service counts only shortly after the boot. held has the services
+// whose events are held back until the last log lines before their end are known.
 func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -56,7 +58,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held [
 			old, held := known[event]
 			switch {
 			case !holds && event == config.EventUnhealthy && held:
-				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // so that the end of the condition is no event
+				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // a recovery is not an event
 			case !holds, held && mark == old:
 			case strings.HasPrefix(mark, endedMark) && endedMark+old == mark:
 			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedMark):
@@ -80,7 +82,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held [
 	return out, held, changed
 }
 
-// conditions returns the events whose conditions a service fulfils, each with its mark.
+// conditions returns the events whose conditions a service meets now, each with its mark, see [Marks].
 func conditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID
@@ -116,32 +118,32 @@ func conditions(s *client.Service) map[string]string {
 	return marks
 }
 
-// Message describes an event to an action, as JSON.
+// Message is the JSON document that describes an event to an action.
 type Message struct {
-	ID        string    `json:"id"`      // the same in each attempt
+	ID        string    `json:"id"`      // identifies the event; the same in each attempt
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed or oom
 	Service   string    `json:"service"` // gateway-coder, dashboard
 	Profile   string    `json:"profile"` // "" when it belongs to no profile
 	Kind      string    `json:"kind"`    // gateway or service
 	State     string    `json:"state"`
 	Reason    string    `json:"reason"` // reason of the state, for people
-	Cause     string    `json:"cause"`  // cause of its last end, "" before the first
-	Exit      *Exit     `json:"exit"`   // null before the first end
-	Tail      []string  `json:"tail"`   // last log lines before its last end, without secrets of known shapes
+	Cause     string    `json:"cause"`  // cause of its last exit, "" before the first
+	Exit      *Exit     `json:"exit"`   // null before the first exit
+	Tail      []string  `json:"tail"`   // last log lines before its last exit, with secrets of known shapes hidden
 	At        time.Time `json:"at"`     // when the event was seen
 	Container string    `json:"container"`
 	Version   string    `json:"hinit"`
 }
 
-// Exit says how a service ended.
+// Exit says how the last run of a service ended.
 type Exit struct {
 	Code   *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal *int      `json:"signal"` // number of the signal that ended it, null when none did
 	At     time.Time `json:"at"`
-	Error  string    `json:"error"` // reason for which it could not be started, "" when it was
+	Error  string    `json:"error"` // why it could not be started, "" if it was started
 }
 
-// message returns the JSON text of an event, on one line.
+// message returns the [Message] about an event, on one line. host is the name of the container.
 func message(h Happening, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
@@ -158,13 +160,13 @@ func message(h Happening, host string, at time.Time) []byte {
 	}
 	body, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // a struct of texts and numbers
+		panic(err) // a struct of texts and numbers can always be encoded
 	}
 	return body
 }
 
-// actionsOf returns the actions after an event of a service. The service's own actions replace its profile's. These replace the
-// actions of all gateways, and these the actions of all services.
+// actionsOf returns the actions that follow an event of a service. The first of these that sets actions for the event counts: the
+// service, its profile, the settings of all gateways, the settings of all services.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

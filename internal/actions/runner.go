@@ -27,35 +27,36 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// mostWaiting limits the number of jobs that wait for one target.
+// mostWaiting is the largest number of jobs that wait for one target, which is a webhook or a command.
 const mostWaiting = 100
 
-// mostTries is how often a request is sent before the runner gives up.
+// mostTries is how often the runner sends a request before it gives up.
 const mostTries = 10
 
-// Runner carries out actions. Set its fields before Run and do not change them after.
+// Runner carries out the actions that follow events of services. Set its exported fields before Run, and do not change them
+// afterwards.
 type Runner struct {
-	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // as [dial.Client.Watch]
-	Rules func() (*config.Config, error)                                      // reads the configuration; nil means unchanged
-	State string                                                              // path of the file
+	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // follows the status, as [dial.Client.Watch] does
+	Rules func() (*config.Config, error)                                      // reads the configuration; nil means that it has not changed
+	State string                                                              // path of the state file
 	Host  string                                                              // name of the container in messages
 	Log   *slog.Logger
 	Retry backoff.Policy // pauses between the attempts of a request; the zero value means 1 s, doubled each time, at most 1 min
 
 	mu      sync.Mutex
 	state   state
-	senders map[string]int // targets with a goroutine, and the number of their dropped jobs
-	unsaved string         // the last error of a save
+	senders map[string]int // targets for which a goroutine runs, with the number of their dropped jobs
+	unsaved string         // last error of saving the state; "" if it was saved
 	rules   *config.Config
-	wrong   string        // the last error of the configuration
-	all     client.Status // at the last change
-	held    []string      // services whose last log lines are not known yet
-	looked  time.Time     // for files that have changed
+	wrong   string        // last error of reading the configuration
+	all     client.Status // the whole status after the last change
+	held    []string      // services whose events wait for their last log lines
+	looked  time.Time     // when environment files were last checked for changes
 	work    sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it can't read the
-// configuration at first.
+// Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it
+// can't read the configuration when it starts.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.rules, err = r.Rules(); err != nil {
@@ -90,7 +91,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// handleChange creates the jobs that a change of the status calls for.
+// handleChange finds the events in a change of the status, creates jobs for their actions, and starts to deliver them.
 func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()
@@ -130,11 +131,11 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// lookEvery is how often the runner looks for files of variables that have changed.
+// lookEvery is the time between two checks whether environment files have changed.
 const lookEvery = 5 * time.Second
 
-// changedFiles returns the services whose files of variables have changed, once for each change. It looks only where an action follows. The
-// caller holds the lock and saves the state.
+// changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
+// checks only services that have an action for this event. The caller holds the lock and saves the state.
 func (r *Runner) changedFiles() (out []Happening) {
 	if time.Since(r.looked) < lookEvery {
 		return nil
@@ -158,7 +159,7 @@ func (r *Runner) changedFiles() (out []Happening) {
 	return out
 }
 
-// reload uses the rules of a changed file. If the file is invalid, the old rules stay.
+// reload reads the configuration again if its file has changed. If the file is invalid, the old configuration stays in use.
 func (r *Runner) reload() {
 	rules, err := r.Rules()
 	switch {
@@ -171,7 +172,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops the oldest job of a target that has too many jobs, except for the one in delivery. The caller holds the lock.
+// dropOldest drops the oldest job of a target if it has too many jobs, but not the job that is being delivered. The caller holds
+// the lock.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= mostWaiting {
@@ -188,7 +190,7 @@ func (r *Runner) dropOldest(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 
-// wake starts a goroutine that delivers the jobs of a target, unless one runs. The caller holds the lock.
+// wake starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds the lock.
 func (r *Runner) wake(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
@@ -229,7 +231,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// save writes the file. If it fails, the runner goes on, but forgets its state when it ends. The caller holds the lock.
+// save writes the state file. If that fails, the runner goes on, but the state is lost when it ends. The caller holds the lock.
 func (r *Runner) save() {
 	err := r.state.save(r.State)
 	if err == nil {
@@ -240,10 +242,10 @@ func (r *Runner) save() {
 	}
 }
 
-// target returns the webhook or the command. Jobs with the same target wait for each other.
+// target returns the webhook or the command of the job. Jobs with the same target are carried out one after the other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
-// shown returns the target for the log, without its secrets.
+// shown returns the target for the runner's log, with its secrets hidden.
 func (j *Job) shown() string {
 	if j.Action.Webhook != "" {
 		return redact.Address(j.Action.Webhook)
@@ -251,27 +253,27 @@ func (j *Job) shown() string {
 	return strings.Join(j.Action.Exec, " ")
 }
 
-// Job is an action that is due.
+// Job is an action that is due, because an event has happened.
 type Job struct {
 	Event   string        `json:"event"`
 	Service string        `json:"service"`
 	Profile string        `json:"profile"`
 	Action  config.Action `json:"action"`
-	Body    []byte        `json:"body"` // a [Message]
+	Body    []byte        `json:"body"` // a [Message] as JSON
 }
 
-// state is the content of the file.
+// state is the content of the state file.
 type state struct {
-	Init  time.Time            `json:"init"` // start of the hinit that the marks belong to
+	Init  time.Time            `json:"init"` // start time of the hinit that the marks belong to
 	Marks Marks                `json:"marks"`
-	Stale map[string]time.Time `json:"stale,omitempty"` // last reported change of files, by service
+	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
 	Jobs  []*Job               `json:"jobs"`            // oldest first
 }
 
-// mostState limits how much is read. This program writes no larger file.
+// mostState is the largest state file that is read. The runner writes no larger one.
 const mostState = 64 << 20
 
-// load reads the state. A missing file is an empty state.
+// load reads the state file. A missing file means an empty state.
 func load(path string) (s state, err error) {
 	text, err := wholefile.Read(path, mostState)
 	if err == nil {
@@ -289,7 +291,7 @@ func load(path string) (s state, err error) {
 	return s, err
 }
 
-// save replaces the file. Only its user may read it, because addresses and keys of webhooks are often secret.
+// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret.
 func (s *state) save(path string) error {
 	text, err := json.Marshal(s)
 	if err != nil {

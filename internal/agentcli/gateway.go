@@ -1,10 +1,11 @@
-// Package agentcli handles the agent's own gateway commands in the place of the agent: `hermes gateway start|stop|restart|status`.
-// The exec shim sends them here (ADR 0018).
+// Package agentcli carries out the agent's own gateway commands in place of the agent: `hermes gateway
+// start|stop|restart|status`. The exec shim sends them here (ADR 0018).
 //
-// It prints the agent's texts and returns its exit codes. Unlike the agent, start, stop and restart wait for their effect and report
-// faults. It passes a command that it does not fully understand to the agent's own program, before any effect.
+// It prints the same texts and returns the same exit codes as the agent. Unlike with the agent, start, stop and restart wait for
+// their effect and report faults. A command that it does not fully understand is passed to the agent's own program, before it has
+// any effect.
 //
-// A command for all gateways has one goroutine each, which ends with the command.
+// A command for all gateways uses one goroutine for each gateway, which ends with the command.
 package agentcli
 
 import (
@@ -46,19 +47,18 @@ type Supervisor interface {
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
-// Call is one command from the shim.
+// Call is one gateway command that the shim has passed on.
 type Call struct {
-	Args     []string // the agent's own program and the words after its name
+	Args     []string // path of the agent's own program, and then the words that follow its name
 	Env      []string
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is put before the paths of the image's files. Only tests set it.
+	// Root is a prefix for the paths of the image's files. Only tests set it.
 	Root string
 }
 
-// Main handles the command with the agent's texts and exit codes. It returns the exit code after the effect, or replaces the process
-// by the agent's program before any effect.
+// Main carries out the command, or replaces the process by the agent's own program before any effect. It returns the exit code.
 func (c *Call) Main() int {
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
@@ -75,10 +75,10 @@ func (c *Call) Main() int {
 	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
-// baseDir is a directory that exists only if PID 1 answers as s6.
+// baseDir is a directory that exists only if PID 1 emulates s6.
 const baseDir = "/run/s6/basedir"
 
-// agent replaces the process by the agent's own program. It returns an exit code on failure.
+// agent replaces the process by the agent's own program. It returns only on failure, with an exit code.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
@@ -89,7 +89,8 @@ func (c *Call) agent() int {
 	return code
 }
 
-// gateway carries out a gateway command. The error says why hinit leaves a command to the agent's own program.
+// gateway carries out a gateway command and returns its exit code. An error says why hinit leaves the command to the agent's own
+// program.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
@@ -122,13 +123,13 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
-		return exitDone, nil // the failures are printed; the agent returns this code too
+		return exitDone, nil // failures are printed; as the agent does, return success anyway
 	}
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// whose returns the agent's home and the profile: the named one, else the profile of HERMES_HOME, else the sticky one. The profile
-// is "" if the named profile does not exist.
+// whose returns the agent's home and the profile that a command is for. The profile is the named one, else the profile of
+// HERMES_HOME, else the sticky one, see sticky. It is "" if the named profile does not exist.
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -160,8 +161,9 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// sticky returns the profile that `hermes profile use` has chosen, or "". It ignores the choice in a supervised gateway. The agent
-// can replace the file, and this process may be root. So the agent's program handles a file that is not regular or readable.
+// sticky returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not count. The
+// agent can replace the file, and this process may be root. So if the file is not a regular, readable file, sticky returns an
+// error, and the agent's own program handles the command.
 func (c *Call) sticky(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value := proc.Getenv(c.Env, name); value != "" {
@@ -188,7 +190,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// say prints an error to stdout, as the agent does.
+// say prints an error message to stdout, where the agent prints its errors too, and returns exitFailed.
 func (c *Call) say(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
 	return exitFailed
@@ -208,14 +210,14 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
-		if !known && verb == "start" { // the home was found, so the gateway will be known soon
+		if !known && verb == "start" { // the profile's home exists, so hinit will know its gateway soon
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
 		return exitDone, nil
 	case errors.Is(err, client.ErrUnknown):
 		return c.say("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
-		return 0, err // nothing was done, or the profile is unknown: the agent's program may handle the command
+		return 0, err // nothing was done, so the agent's program may handle the command
 	}
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
@@ -263,7 +265,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns PID 1's reason without the failed action.
+// reasonOf returns the reason in an error of PID 1, without the failed action.
 func reasonOf(err error) string {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Message
@@ -273,7 +275,7 @@ func reasonOf(err error) string {
 
 func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
 
-// runsByHand reports whether a gateway of the profile may run unsupervised: its pid file exists.
+// runsByHand reports whether a gateway of the profile may run without supervision, because its pid file exists.
 func (c *Call) runsByHand(root, profile string) bool {
 	home := root
 	if profile != profiles.Default {
@@ -317,7 +319,7 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	}
 }
 
-// stateOf returns the state of a gateway and, where needed, the reason.
+// stateOf describes the state of a gateway. If the gateway is wanted but not up, it adds the reason.
 func stateOf(s client.Service) string {
 	text := s.State
 	if s.State == client.StateUp && !s.Ready {

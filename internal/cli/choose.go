@@ -14,8 +14,8 @@ func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether an argument stands for a service: it is the service's name, profile or group, or a pattern that matches
-// its name or profile.
+// Matches reports whether the argument word selects a service: it is the service's name, profile or @GROUP, or a pattern that
+// matches its name or profile.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
 		return group != "" && group == s.Group // "" is not a group
@@ -25,17 +25,17 @@ func Matches(word string, s *client.Service) bool {
 	return byName || byProfile && s.Profile != ""
 }
 
-// InTrouble is the word for all services that need attention, see [InState].
+// InTrouble is the word of --state for all services that need attention, see [InState].
 const InTrouble = "trouble"
 
-// ProblemKinds returns all kinds of problems.
+// ProblemKinds returns all kinds of problems that a service can have. They are also valid words for [InState].
 func ProblemKinds() []string {
 	return []string{
 		show.ProblemFailed, show.ProblemParked, show.ProblemCrashLoop, show.ProblemBackoff, show.ProblemUnserved, show.ProblemDeaf, show.ProblemPaused, show.ProblemNotReady, show.ProblemCheck, show.ProblemOther,
 	}
 }
 
-// States returns the words that [InState] accepts.
+// States returns the words that [InState] accepts, sorted. They are the values of --state.
 func States() []string {
 	words := append([]string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling, client.StateFinishing,
@@ -45,7 +45,7 @@ func States() []string {
 	return words
 }
 
-// InState reports whether a service is in this state, or has a problem of this kind.
+// InState reports whether a service is in the state word, or has a problem of the kind word. [InTrouble] stands for any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.Judge(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Terminal has the input and the outputs of a verb.
+// Terminal has the input, the outputs and the environment of a verb.
 type Terminal struct {
 	In         *os.File
 	Out, Err   io.Writer // outputs for people, which escape control characters, see cmdline.Escaped
@@ -48,14 +48,14 @@ func (t *Terminal) Raw() io.Writer {
 	return t.Out
 }
 
-// Fail prints the failure on one line and returns the exit code.
+// Fail prints a failure on one line of Err and returns code, the exit code.
 func (t *Terminal) Fail(code int, format string, args ...any) int {
 	fmt.Fprintf(t.Err, format+"\n", args...)
 	return code
 }
 
-// Failed prints the failed action and the reason on one line, and returns the exit code for the kind of the error. Without an error
-// it returns cmdline.Done.
+// Failed prints the failed action, doing, and the reason on one line, and returns the exit code for this kind of error. If err is
+// nil, it prints nothing and returns cmdline.Done.
 func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
@@ -67,8 +67,8 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.Code(err), "%s", message)
 }
 
-// Show prints an answer, or the error. It prints JSON if the user has asked for it, else it calls people. It returns the exit
-// code.
+// Show prints the result of a verb and returns the exit code. If err is not nil, it prints the error. With --json it prints
+// answer as JSON. Otherwise it calls people, which prints the result for people.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -80,30 +80,30 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	return cmdline.Done
 }
 
-// Verb is one command of the command line.
+// Verb is one command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary, Help string
 	Doing                     string // completes "cannot …"; the default is the name
 	JSON                      string // description of --json, if it prints more than the usual JSON
 	Run                       func(*Terminal, *Call) int
-	Outside                   bool                              // another program has the verb
+	Outside                   bool                              // another program carries it out, see [CompanionVerb]
 	TakesVerbs                bool                              // its arguments are verbs
-	Services                  bool                              // its arguments are services: names, patterns and groups
-	Trailing                  int                               // number of arguments at the end that name no services
+	Services                  bool                              // its arguments select services by name, pattern or group
+	Trailing                  int                               // number of arguments at the end that do not select services
 	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service is in the state; nil: print nothing
 	Offline                   func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
 
-// Call is a verb with its arguments: flags may stand anywhere before a lone "--".
+// Call is one call of a verb with its arguments. Flags may stand anywhere before a lone "--".
 type Call struct {
 	Verb  Verb
 	Raw   []string
-	Named []string // for Services, after Parse: the arguments that name a single service
+	Named []string // for Verb.Services, after Parse: the arguments that name a single service
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
 
-// NewCall returns a call of a verb with these arguments. The verb has the flag --json if its Args name it.
+// NewCall returns a call of v with the arguments words. The call has the flag --json if v.Args mentions it.
 func NewCall(v Verb, words []string) *Call {
 	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
@@ -112,8 +112,9 @@ func NewCall(v Verb, words []string) *Call {
 	return c
 }
 
-// Parse reads the flags that the verb has defined on c.Flags and returns the other words. If it returns false, the verb ends with
-// code: the user asked for help, or the arguments are wrong.
+// Parse reads the flags that the verb has defined on c.Flags and returns the other arguments. atLeast and atMost limit their
+// number; an atMost of -1 means no limit. If ok is false, the verb ends with the exit code: the user asked for help, or the
+// arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	if c.Verb.Services {
 		return c.parseServices(t, atLeast, atMost)
@@ -121,7 +122,7 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
-// Described describes the verb for its help and messages.
+// Described returns the description of the verb, which package cmdline needs for the help and for messages.
 func (c *Call) Described() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: c.Verb.Help, Doing: c.Doing()}
 }
@@ -129,7 +130,7 @@ func (c *Call) Described() cmdline.Verb {
 // Doing returns what the verb does, in the words that follow "cannot" in its errors.
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
-// Run runs the verb of verbs that the first argument names, and returns the exit code of the process.
+// Run finds the first argument in verbs, runs that verb with the other arguments, and returns the exit code of the process.
 func (t *Terminal) Run(args []string, verbs []Verb) int {
 	if len(args) == 0 {
 		help(t.Err, verbs)
@@ -178,7 +179,8 @@ func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 // Dial connects to the running init, even if the configuration has mistakes.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
-// Ask sends one request to the running init and returns the answer, within the time limit.
+// Ask connects to the running init, calls question with the connection, and returns its answer. The context that question gets
+// ends after limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -189,7 +191,7 @@ func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context,
 	return question(ctx, cl)
 }
 
-// Status returns the status of the running init, or of the named services.
+// Status returns the status of the running init with all services, or only with the named ones.
 func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
 	return Ask(t, limit, func(ctx context.Context, cl *dial.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }
@@ -197,8 +199,8 @@ func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, 
 // DialPause is the pause between two attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialSoon is like Dial, for a command that may run before the init answers. While process 1 is an init that has just begun, it
-// tries again.
+// DialSoon is like Dial, for a command that may run before the init answers. If process 1 is a hinit that has just started, it
+// tries again for the time patience.
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -224,7 +226,7 @@ func initIsStarting() bool {
 	return err == nil && isStartingInit(line, time.Since(procstat.StartedAt(st.Start)))
 }
 
-// isStartingInit reports whether a process with this command line, in the form of /proc, is a hinit that has just begun.
+// isStartingInit reports whether a process is a hinit that has just started. cmdline is the content of its /proc/PID/cmdline.
 func isStartingInit(cmdline []byte, age time.Duration) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {
@@ -239,5 +241,5 @@ func isStartingInit(cmdline []byte, age time.Duration) bool {
 	return age < startupTime
 }
 
-// Config reads the configuration that hinit would read here.
+// Config reads the configuration file and the environment in the same way as an init that starts here.
 func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }

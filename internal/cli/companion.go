@@ -11,10 +11,12 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// CompanionVerb is a verb of its own program, hinit-NAME, which is installed beside hinit. PID 1 links nothing of it.
+// CompanionVerb returns a verb that a separate program carries out: hinit-NAME, which is installed beside hinit. Its code is not
+// linked into PID 1.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf is a verb of a program that has several verbs. The program gets first, and then the arguments.
+// CompanionOf returns a verb that a program with several verbs carries out. The program gets the arguments in first before the
+// arguments of the user.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, Outside: true,
@@ -29,8 +31,8 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execBeside replaces the process by a program that is installed beside this one. It returns only on failure, with the program's
-// path.
+// execBeside replaces this process by a program that is installed beside its own. It returns only on failure, with the path of
+// the program.
 func execBeside(program string, argv []string) (path string, err error) {
 	if path, err = cmdline.Beside(program); err != nil {
 		return path, err

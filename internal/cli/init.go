@@ -6,7 +6,7 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// InitVerb is hinit init. It parses the arguments and executes hinit, which carries it out.
+// InitVerb is hinit init. It handles --help, and otherwise executes the program hinit, which carries out the verb.
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
@@ -21,7 +21,7 @@ arguments.`,
 	},
 }
 
-// RunVerb is hinit run. It parses the arguments and executes hinit, which carries it out.
+// RunVerb is hinit run. It checks the arguments and executes the program hinit, which carries out the verb.
 var RunVerb = Verb{
 	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 	Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
@@ -36,7 +36,7 @@ file is HINIT_CONFIG's, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
 	},
 }
 
-// becomeInit executes hinit, which makes this process an init. It returns only after a failure.
+// becomeInit replaces this process by the program hinit, which becomes an init. It returns only after a failure.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	path, err := cmdline.Hinit()
 	if err == nil {

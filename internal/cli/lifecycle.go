@@ -18,7 +18,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb is hinit start, stop or restart.
+// LifecycleVerb returns the verb start, stop or restart.
 func LifecycleVerb(name, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary, Services: true,
@@ -109,7 +109,8 @@ func lifecycle(t *Terminal, c *Call) int {
 	return worst
 }
 
-// Order gives an order to several services at the same time. It returns the state of each service afterwards, or its error.
+// Order gives the order verb to several services at the same time. For each service, it returns the state afterwards or an error.
+// begin is when the command started, for the progress line.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, verb string, names []string, wait client.Wait, begin time.Time,
 ) (states []client.Service, results []error) {
 	states, results = make([]client.Service, len(names)), make([]error, len(names))
@@ -131,7 +132,8 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, verb string, name
 	return states, results
 }
 
-// drifted returns the services that began before the present configuration, or before their files of variables changed.
+// drifted returns the services that were started before the current configuration was loaded, or before their environment files
+// last changed.
 func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {
@@ -159,14 +161,14 @@ func allMeans(verb string) string {
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// allServices returns the services that --all stands for. It waits until hinit knows all of them. If the data volume does not
-// answer, it returns the known services when half of patience is over.
+// allServices returns the services that --all stands for. It waits until hinit has read all profiles. If the data volume does not
+// answer, it waits for half of patience, and then returns the services that hinit knows.
 func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
 		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		unknown := cl.Rescan(look) // waits for the boot
+		unknown := cl.Rescan(look) // returns when the boot is over and the profiles are read
 		said := (*client.Error)(nil)
 		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
 		cancel()
@@ -210,7 +212,8 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml enables. start --all starts them again after a stop --all.
+// enabledServices returns the services that hinit.yaml enables. After a stop --all they are not wanted up, but start --all starts
+// them.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// stateFlag is the value of the flag --state.
+// stateFlag is the value of the flag --state, a word of [States].
 type stateFlag string
 
 // String implements flag.Value.
@@ -26,8 +26,8 @@ func (f *stateFlag) Set(text string) error {
 }
 
 // parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP, and the
-// flag --state selects some of these services. A plain name goes to hinit unchecked, because hinit may find a service that its
-// status does not have yet. With --state such a name is an error, because an unknown service has no state.
+// flag --state selects some of these services. A plain name is passed on without a check, because hinit may find a service that
+// its status does not list yet. With --state, an unknown name is an error, because an unknown service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
 	c.Flags.Var(&state, "state", "only services in the state `STATE`: trouble, failed, up and so on")
@@ -59,7 +59,7 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service, or none of the named ones, is in the state. It returns the exit code.
+// printNone prints that no service is in the state, or none of the named services. It returns the exit code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
@@ -74,15 +74,17 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	return t.Fail(cmdline.Done, "%s is %s", which, where)
 }
 
-// EmptyList is the [Verb.Empty] of a verb that prints a list.
+// EmptyList prints an empty list as JSON. It is the [Verb.Empty] of verbs that print a list.
 func EmptyList(t *Terminal, c *Call) int { return t.Failed(c.Doing(), WriteJSON(t.Out, []string{})) }
 
-// Names reports whether an argument of the call is the name of a service. A pattern, a group or the flag --state is no name.
+// Names reports whether an argument of the call is the name of service s or of its profile. A service that only a pattern, a
+// group or --state selects is not named.
 func (c *Call) Names(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// Chosen returns the names of the services that the arguments and a state select, each once. It sets c.Named.
+// Chosen returns the names of the services that the arguments words and the state of --state select, each once. Without words, it
+// selects from all services. It sets c.Named.
 func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
@@ -119,19 +121,19 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	return names, nil
 }
 
-// selection is a selected service, and a name by which hinit can find it.
+// selection is a service that an argument selects. word is a name by which hinit can find it.
 type selection struct {
 	of     client.Service
 	word   string
-	itself bool // an argument is its name, so the service is not only matched by a pattern
+	itself bool // the argument is its name, not only a pattern that matches
 }
 
-// servicesFor returns the services that an argument stands for. If the status lacks a name and the state is needed, it asks hinit
-// for that service. If the state is not needed, it passes on the name unchecked.
+// servicesFor returns the services that the argument word selects. If no service of the status has that name and its state is
+// needed, it asks hinit for the service. If the state is not needed, it passes on the name without a check.
 func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
-	text := string([]rune(word)) // the status is JSON, in which invalid UTF-8 is U+FFFD
+	text := string([]rune(word)) // the status came as JSON, which replaces invalid UTF-8 by U+FFFD
 	for _, s := range services {
-		itself := text == s.Name // even if the name has characters of a pattern
+		itself := text == s.Name // compare even a word that looks like a pattern
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
@@ -154,8 +156,8 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	return found, err
 }
 
-// uniqueName returns a name that means this service only: its profile, or the name of its slot if another service is called like the
-// profile.
+// uniqueName returns a name that selects only this service: its profile, or the name of its slot if another service has the name
+// of the profile.
 func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name

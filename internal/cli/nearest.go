@@ -7,8 +7,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// nearestName returns the end of a message about an unknown service or profile: the name that was probably meant. message is hinit's
-// answer.
+// nearestName returns the end of a message about an unknown service or profile: a suggestion of the name that was probably meant.
+// message is the error message of the init, which quotes the unknown name.
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
@@ -21,7 +21,7 @@ func (t *Terminal) nearestName(message string) string {
 		return ""
 	}
 	var names []string
-	st, _ := t.Status(ShortWait) // without the status there are no names
+	st, _ := t.Status(ShortWait) // without a status there is nothing to suggest
 	for i := range st.Services {
 		names = append(names, uniqueName(&st.Services[i], nil))
 	}

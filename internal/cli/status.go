@@ -60,7 +60,8 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// exitCodeOfNamed returns the exit code for the named services alone, although the command may show further ones.
+// exitCodeOfNamed returns the exit code of status. Only the services that arguments name count, although a pattern may have shown
+// further ones.
 func (t *Terminal) exitCodeOfNamed(ctx context.Context, cl *dial.Client, c *Call) int {
 	st, err := cl.Status(ctx, c.Named...)
 	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
@@ -69,7 +70,7 @@ func (t *Terminal) exitCodeOfNamed(ctx context.Context, cl *dial.Client, c *Call
 	return t.Failed("show the status", err)
 }
 
-// emptyStatus prints a status without services.
+// emptyStatus prints a status without services, for --json when no service is in the state of --state.
 func emptyStatus(t *Terminal, c *Call) int {
 	st, err := t.Status(ShortWait)
 	if err != nil {
@@ -109,7 +110,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 	return down, WriteJSON(t.Out, st)
 }
 
-// Look returns the appearance of a table on this terminal.
+// Look returns how to format a table for this terminal: its width, and whether it has colours.
 func (t *Terminal) Look(verbose bool) client.Look {
 	look := client.Look{Verbose: verbose}
 	if !t.Screen {
@@ -124,7 +125,7 @@ func (t *Terminal) Look(verbose bool) client.Look {
 	return look
 }
 
-// writeTable prints a table. It escapes everything that a terminal would obey, except for colours.
+// writeTable prints a table. It escapes all control sequences except for colours, because a service may have chosen the text.
 func (t *Terminal) writeTable(table []byte) error {
 	var b bytes.Buffer
 	for line := range bytes.Lines(table) {
@@ -134,10 +135,10 @@ func (t *Terminal) writeTable(table []byte) error {
 	return err
 }
 
-// WriteJSON writes a document for programs. It is safe on a terminal.
+// WriteJSON writes v as an indented JSON document. It escapes control characters, so it is safe on a terminal.
 func WriteJSON(w io.Writer, v any) error { return encodeJSON(w, v, "  ") }
 
-// JSONLineTo writes one document of a stream on one line.
+// JSONLineTo writes v as JSON on one line, as one document of a stream.
 func JSONLineTo(w io.Writer, v any) error { return encodeJSON(w, v, "") }
 
 func encodeJSON(w io.Writer, v any, indent string) error {

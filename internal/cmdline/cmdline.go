@@ -1,5 +1,5 @@
-// Package cmdline is the shared part of the command lines of hinit's programs: exit codes, flags that may stand anywhere, help, and
-// messages for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
+// Package cmdline has what the command lines of hinit's programs share: exit codes, flags that may stand anywhere, help, and
+// suggestions for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
 package cmdline
 
 import (
@@ -32,7 +32,7 @@ const (
 	Unknown     = 6 // no such profile or service
 )
 
-// Code returns the exit code for an error of a client.
+// Code returns the exit code for an error of a request to hinit.
 func Code(err error) int {
 	switch {
 	case err == nil:
@@ -49,12 +49,12 @@ func Code(err error) int {
 
 // Verb describes one command for its help and messages.
 type Verb struct {
-	Program       string // words before the name: "hinit", "hinit kanban"
+	Program       string // the words that people type before the name: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
 	Doing         string   // completes "cannot …"; the default is "run PROGRAM NAME"
 	Aliases       []string // other names of the command
-	Leading       bool     // the first word ends the flags
+	Leading       bool     // flags end at the first word that is not a flag
 }
 
 // Command returns the command as people type it, without its arguments.
@@ -69,12 +69,12 @@ type Call struct {
 	Env      func(name string) (string, bool)
 }
 
-// NewCall returns a run of a verb in this process's environment.
+// NewCall returns a call of v that reads the environment of this process.
 func NewCall(v Verb, args []string, out, errs io.Writer) *Call {
 	return &Call{Verb: v, Args: args, Flags: Flags(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
 }
 
-// Parse reads c.Flags, see [Verb.Parse].
+// Parse parses the arguments of the call, see [Verb.Parse].
 func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
@@ -87,14 +87,15 @@ func (c *Call) Variable(name, otherwise string) string {
 	return otherwise
 }
 
-// Fail prints on one line why the command failed, and returns code. It escapes control characters, so a terminal obeys none.
+// Fail prints on one line why the command failed, and returns code. It escapes control characters, so that a terminal obeys none
+// of them.
 func (c *Call) Fail(code int, format string, args ...any) int {
 	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
 // Failed is like Fail for an error, and returns the exit code for the error. Without an error it returns [Done]. doing is the
-// action, as it follows "cannot", for an error that names none.
+// failed action in the words that follow "cannot". It is printed if the error does not name an action.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -102,8 +103,8 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. doing is the action, as it follows "cannot", for an error that
-// names none.
+// Message returns one line with the failed action and the reason. doing is the action in the words that follow "cannot". It is
+// used if err does not name an action itself.
 func Message(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
@@ -114,14 +115,14 @@ func Message(doing string, err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Flags returns an empty set of flags for a verb. The set itself prints nothing.
+// Flags returns an empty set of flags for a verb. The set itself prints nothing: [Verb.Parse] prints errors and the help.
 func Flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	return flags
 }
 
-// List is a flag with a list of words. It may be given several times, and commas separate words.
+// List is a flag whose value is a list of words. The flag may be given several times, and commas or spaces separate words.
 type List []string
 
 // String implements flag.Value.
@@ -133,8 +134,8 @@ func (l *List) Set(text string) error {
 	return nil
 }
 
-// Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of words.
-// If ok is false, the command ends with code: Parse has printed the help to out, or the mistake to errs.
+// Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of
+// words. If ok is false, the command ends with code: Parse has printed the help to out, or the mistake to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
@@ -165,7 +166,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// Counted reports whether a verb accepts this number of words. If not, it prints how many words the verb takes.
+// Counted reports whether the number of words is from atLeast to atMost. If not, it prints which arguments the verb expects.
 func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
@@ -196,7 +197,7 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	})
 }
 
-// Bounds returns how many words the arguments of a verb allow, for [Verb.Parse].
+// Bounds returns how many words a verb accepts, for [Verb.Parse]. args describes its arguments, as in "NAME [FILE]".
 func Bounds(args string) (atLeast, atMost int) {
 	for word := range strings.FieldsSeq(args) {
 		switch {
@@ -212,7 +213,8 @@ func Bounds(args string) (atLeast, atMost int) {
 	return atLeast, atMost
 }
 
-// DidYouMean returns the end of a message about an unknown word: the known word that is most like it. It is empty without one.
+// DidYouMean returns the end of a message about an unknown word: a suggestion of the known word that is most like it. It is empty
+// if none is similar.
 func DidYouMean(word string, known []string) string {
 	if near := config.Nearest(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -220,7 +222,8 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// joined splits a flag such as -n1 into its letter and its number. Package flag does not support this form.
+// joined splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its error,
+// has the flag.
 func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
@@ -230,7 +233,7 @@ func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	return "-" + word[:1], word[1:], err == nil
 }
 
-// flagMeant is like DidYouMean, for an unknown flag.
+// flagMeant is like DidYouMean, for the unknown flag that err, an error of package flag, names.
 func flagMeant(flags *flag.FlagSet, err error) string {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
 	if !unknown {
@@ -241,7 +244,7 @@ func flagMeant(flags *flag.FlagSet, err error) string {
 	return DidYouMean(Dashed(strings.TrimLeft(word, "-")), known)
 }
 
-// Dashed returns a flag as people type it.
+// Dashed returns a flag with its dashes, as people type it: -n or --json.
 func Dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -249,13 +252,14 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// Beside returns the path that a program has if it is installed in this program's directory. The file may be missing.
+// Beside returns the path of a program that is installed in the same directory as this program. The file may be missing.
 func Beside(program string) (string, error) {
 	self, err := os.Executable()
 	return filepath.Join(filepath.Dir(self), program), err
 }
 
-// Hinit returns the path of hinit, which is installed beside this program. In the image it is the entry point, init.
+// Hinit returns the path of hinit, which is installed beside this program. In a container image, its name is init, the entry
+// point.
 func Hinit() (string, error) {
 	path, err := Beside("hinit")
 	if _, missing := os.Stat(path); missing != nil {

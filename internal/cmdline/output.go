@@ -12,11 +12,12 @@ import (
 	"hinit/internal/control/show"
 )
 
-// kept are the parts of a program's output that a terminal may obey: a tab, and a colour (ESC [ numbers m).
+// kept matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC [ numbers
+// m).
 var kept = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// Output is like [show.Line], for a line of a program's output. It keeps tabs and colours, and resets the colour at the end of
-// the line.
+// Output escapes a line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. It resets the
+// colour at the end of the line.
 func Output(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.Line(line)
@@ -33,7 +34,8 @@ func Output(line string) string {
 	return b.String() + show.Line(line[at:]) + end
 }
 
-// JSON escapes the characters of a JSON document that [show.Line] would escape, as \u. The meaning of the document does not change.
+// JSON escapes the characters of a JSON document that [show.Line] would escape, as \u. The meaning of the document does not
+// change.
 func JSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
@@ -55,8 +57,9 @@ func JSON(doc []byte) []byte {
 	return out
 }
 
-// Escaped is a writer that escapes text for a terminal and keeps line ends. Each write must have whole lines or cells. A name that
-// the agent can choose also needs [show.Line] or [show.Name], because it could contain a line end.
+// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must have whole lines or cells. The
+// caller must pass a name that the agent can choose through [show.Line] or [show.Name], because the name could contain a line
+// end.
 type Escaped struct{ io.Writer }
 
 // Write implements io.Writer.

@@ -16,7 +16,7 @@ type Env = func(name string) (string, bool)
 // Here returns a client of the init of this container. It does not connect, see [dial.Here].
 func Here(env Env) *dial.Client { return dial.Here(configuredSocket(env), env) }
 
-// Dial connects to the init of this container, see [dial.Find]. A mistake in the configuration does not keep it from the init.
+// Dial connects to the init of this container, see [dial.Find]. It works even if the configuration has mistakes.
 func Dial(env Env) (*dial.Client, error) { return dial.Find(configuredSocket(env), env) }
 
 // configuredSocket returns the path of the control socket from the configuration file, or "" if the file does not set it or

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The events of services that actions follow.
+// The events of services after which hinit runs actions.
 const (
 	EventCrashLoop = "crash-loop" // the service has ended too often soon after its start
 	EventParked    = "parked"     // the service does not start again until an operator acts
@@ -17,13 +17,13 @@ const (
 	EventReady     = "ready"      // the service has become ready
 	EventFailed    = "failed"     // the service can't be started as it is defined, or does not start again
 	EventOOM       = "oom"        // the kernel has killed the service because memory ran out
-	EventStale     = "stale"      // a file with variables of the service has changed since its start
+	EventStale     = "stale"      // an environment file of the service has changed since its start
 )
 
-// ActionEvents are the events of services that actions follow.
+// ActionEvents lists the events that are valid as keys of [Actions].
 var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM, EventStale}
 
-// Actions holds actions by event.
+// Actions maps an event to the actions that follow it.
 type Actions map[string][]Action
 
 // Action runs a command or sends a request after an event of a service.
@@ -34,13 +34,14 @@ type Action struct {
 	Timeout    time.Duration `key:"timeout" is:"positive"`
 }
 
-// ActionsName is the service that carries out actions. It needs no entry in the file; it exists if the file has an action.
+// ActionsName is the built-in service that carries out actions. It needs no entry in the file; it exists if the file has an
+// action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the variable with the path of the file in which that service keeps pending actions.
+// actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.
 const actionsState = "HINIT_ACTIONS_STATE"
 
-// mostActions limits the actions of one event.
+// mostActions is the largest number of actions for one event of a service.
 const mostActions = 16
 
 // hasActions reports whether any event of a service has an action.
@@ -55,8 +56,8 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// fillActions sets the command and the environment of the service that carries out actions. That service reads the same file, as the
-// agent's user.
+// fillActions sets the command and the environment of the service that carries out actions. That service reads the same
+// configuration file itself, as the agent's user.
 func (l *loader) fillActions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {
@@ -82,7 +83,7 @@ func NewAction() Action { return Action{Timeout: 30 * time.Second} }
 
 func checkWebhook(s string) string {
 	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "expected a URL such as https://example.org/hooks/1, got another scheme or no host" // leave out the value, which may be secret
+		return "expected a URL such as https://example.org/hooks/1, got another scheme or no host" // the message leaves out the value, which may be secret
 	}
 	return ""
 }

@@ -12,7 +12,8 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 // Config is the whole configuration, checked and complete. Its fields mirror the keys of hinit.yaml.
 type Config struct {
 	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is the home of the root profile
-	// On has the actions for events of services. A service or a profile with its own actions for an event uses these instead.
+	// On lists the actions to run after events of services. Actions that a service or a profile configures for an event replace
+	// them.
 	On        Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`
@@ -21,7 +22,7 @@ type Config struct {
 	Logs      Logs      `key:"logs."`
 	Boot      Boot      `key:"boot.,root"`
 	Control   Control   `key:"control.,root"`
-	Isolation Isolation `key:"isolation.,root" fill:"profile"` // of every gateway, see [Config.IsolationOf]
+	Isolation Isolation `key:"isolation.,root" fill:"profile"` // default for every gateway, see [Config.IsolationOf]
 	Restart   Restart   `key:"restart."`
 	Stop      Stop      `key:"stop."`
 
@@ -36,66 +37,68 @@ type Config struct {
 	// Warnings are remarks on a valid configuration, one line each.
 	Warnings []string
 
-	origins map[string]origin // places of the values that are not defaults
-	plain   bool              // the configuration is for hinit run
+	origins map[string]origin // where each value was set, by key; defaults are not listed
+	plain   bool              // for hinit run, a supervisor without an agent
 }
 
 // Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
 type Agent struct {
-	User   string `key:"user,root" is:"user"`   // name, uid, or user:group, of every gateway and of the CMD
-	Binary string `key:"binary,root" is:"path"` // absolute path: {agent} in templates, and the program that the exec shim runs
+	User   string `key:"user,root" is:"user"`   // name, uid or user:group as which every gateway and the container's CMD run
+	Binary string `key:"binary,root" is:"path"` // absolute path of the agent's program: {agent} in templates, and run by the exec shim
 
 	Gateway        []string          `key:"gateway" is:"command" fill:"."`         // command of a named profile's gateway
 	GatewayDefault []string          `key:"gateway_default" is:"command" fill:"."` // command of the root profile's gateway
 	Cwd            string            `key:"cwd" is:"dir" fill:"cwd"`
-	Env            map[string]string `key:"env" fill:"."` // set on top of the container's environment
+	Env            map[string]string `key:"env" fill:"."` // variables added to the container's environment
 
 	Ready  string        `key:"ready" is:"oneof state-file up"` // one of the Ready constants
 	Settle time.Duration `key:"settle" is:"positive"`           // a service that can't report readiness counts as started after this time
-	Checks []Check       `key:"checks"`                         // of every gateway
+	Checks []Check       `key:"checks"`                         // health checks of every gateway
 	Deaf   Deaf          `key:"deaf."`
 
-	// The commands for profiles. If one is empty, hinit does the work by itself.
+	// Commands that create, delete and rename a profile. If a command is empty, hinit does that work itself.
 	ProfileCreate []string `key:"profile_create" is:"command?" fill:"."`
 	ProfileDelete []string `key:"profile_delete" is:"command?" fill:"."`
 	ProfileRename []string `key:"profile_rename" is:"command?" fill:"rename"`
 
-	On    Actions  `key:"on"` // of every gateway
-	Setup `key:""` // of every gateway
+	On    Actions  `key:"on"` // actions for events of every gateway
+	Setup `key:""` // process settings of every gateway
 }
 
-// Deaf configures the check for gateways that are up and take no messages.
+// Deaf configures the detection of deaf gateways, which are up and take no messages.
 type Deaf struct {
 	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; [Profile].Deaf overrides it
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // a shorter silence is no sign that a gateway is deaf
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // how long a gateway must be silent before it can count as deaf
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
 // The values of [Deaf].Action besides [OnReport] and [OnRestart].
 const (
 	DeafOff     = "off"   // hinit does not watch the gateway
-	DeafByCheck = "check" // a check of the type deaf acts instead; no file can name this value
+	DeafByCheck = "check" // a health check of type "deaf" replaces this detection; not valid in a file
 )
 
 // The values of [Agent].Ready: when a gateway counts as ready.
 const (
-	ReadyState = "state-file" // gateway_state.json says that this process is running
-	ReadyUp    = "up"         // its process runs
+	ReadyState = "state-file" // when its gateway_state.json says that this process is running
+	ReadyUp    = "up"         // as soon as its process runs
 )
 
 // Profiles says which directories are profiles, and how many profiles there may be.
 type Profiles struct {
 	Marker string `key:"profiles.marker" is:"filename"` // name of the file that makes a directory a profile
-	// Max limits the supervised profiles besides the root profile, and also the watched directories without the marker.
+	// Max is the largest number of supervised profiles, not counting the root profile. It is also the largest number of watched
+	// directories that have no marker file.
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
 
-	Own map[string]Profile // settings of single profiles by name; see [Config.ProfileOf]
+	Own map[string]Profile // settings of the profiles that have their own, by name; see [Config.ProfileOf]
 }
 
-// Restart is the policy for a process that ends without an order.
+// Restart is the restart policy: what hinit does when a process ends without having been told to stop.
 type Restart struct {
-	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"` // one of the Restart constants: the exits after which hinit restarts the process
+	// Policy is one of the Restart constants. It says after which exits hinit restarts the process.
+	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`
 	// MaxRestarts is the largest number of restarts within MaxRestartsWindow; 0: no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
@@ -106,7 +109,7 @@ type Restart struct {
 	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // largest random change of a delay, as a fraction of the delay
 	// A run that lasts for ResetAfter counts as healthy. The next restart is immediate, and the delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
-	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service is parked
+	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes that park the service: hinit keeps it down
 	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once, without counting a failure
 	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that count as success
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that counts as a crash loop
@@ -129,7 +132,7 @@ const ParallelAuto = "auto"
 
 // Shutdown says how the container is stopped.
 type Shutdown struct {
-	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time limit of the whole shutdown, with the KILL at its end
+	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time limit of the whole shutdown, including the final SIGKILL
 }
 
 // Logs says where the output of gateways and services goes.
@@ -137,15 +140,15 @@ type Logs struct {
 	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; it has one directory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
 
-	// ConsoleStall is how long the reader of the console may pause before the console drops lines. 0: no service waits for the
-	// reader.
+	// ConsoleStall is how long services wait for a reader of the console that has paused. After that, the console drops lines. 0
+	// means that no service waits.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
 	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
-	Mask      bool     `key:"mask"`                                  // secrets are not shown on the console
-	LogLimits `key:""` // limits of each log that has no limits of its own
+	Mask      bool     `key:"mask"`                                  // hide secrets in the console output
+	LogLimits `key:""` // limits of each log that sets none itself
 
-	Profiles map[string]LogLimits // limits of single profiles by name
+	Profiles map[string]LogLimits // limits of the profiles that have their own, by name
 }
 
 // LogLimits has the limits of one log.
@@ -154,7 +157,7 @@ type LogLimits struct {
 	Archives  int           `key:"archives" is:"between 0 10000"`         // rotated files kept; 0 keeps none
 	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // age at which a rotated file is removed; 0: never
 	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // largest size of all files of the log together; 0: no limit
-	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // least free space on the disk; with less, hinit writes no log file; 0: no limit
+	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // free disk space below which hinit stops writing log files; 0: no limit
 	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // largest number of lines a second; 0: no limit
 	Compress  string        `key:"compress" is:"oneof none gzip"`         // one of the Compress constants
 }
@@ -181,7 +184,7 @@ const (
 	ConsoleOff      = "off"      // nothing; files only
 )
 
-// Service is one supervised process that is no gateway. Command, Cwd and Env are final: their templates are expanded, and missing
+// Service is a supervised process other than a gateway. Command, Cwd and Env are final: their templates are expanded, and missing
 // keys are inherited from the rest of the configuration.
 type Service struct {
 	Name string
@@ -194,8 +197,8 @@ type Service struct {
 	Env       map[string]string `key:"env" fill:"service"`
 	Log       bool              `key:"log"`                   // false: its output goes to the console only
 	Checks    []Check           `key:"checks"`                // their texts are still templates, see [Config.Expand]
-	On        Actions           `key:"on"`                    // its own actions
-	Needs     []Need            `key:"needs"`                 // needs in force; an optional need that can't be met is left out
+	On        Actions           `key:"on"`                    // actions for its events, in place of Config.On
+	Needs     []Need            `key:"needs"`                 // services it waits for, without optional needs that can't be met
 	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this one
 	Task      Task              `key:""`
 	Notify    Notify            `key:""`
@@ -205,7 +208,8 @@ type Service struct {
 	Stop      Stop      `key:"stop." inherits:"stop."`
 }
 
-// Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is expanded.
+// Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is
+// expanded.
 type Run struct {
 	Command []string                 `key:"command" is:"command" fill:"run"`
 	Env     map[string]string        `key:"env" fill:"service"`
@@ -223,7 +227,7 @@ type Boot struct {
 	Hooks  []Hook `key:"hooks"`                                         // in the order in which they run, before any service
 }
 
-// The values of [Boot].Steps: the boot steps that prepare the data directory.
+// The values of [Boot].Steps: whose boot steps prepare the data directory.
 const (
 	StepsHinit = "hinit"
 	StepsImage = "image" // the script 01-hermes-setup in [ImageDir], which comes from the agent's image
@@ -233,12 +237,12 @@ const (
 type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
 	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
-	Timeout  time.Duration `key:"timeout" is:"positive"`                // a hook that runs longer is killed, and has failed
+	Timeout  time.Duration `key:"timeout" is:"positive"`                // a hook that runs longer is killed and counts as failed
 	Required bool          `key:"required"`                             // its failure ends the boot, even if Boot.Strict is false
-	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // it runs only if this file exists; empty: always
+	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // the hook runs only if this file exists; empty: always
 
-	// Inputs are absolute paths and globs of the files that the hook reads and writes. It runs only if one of them has changed since
-	// its last success. If Inputs is empty, it runs at every boot.
+	// Inputs are absolute paths and globs of the files that the hook reads and writes. The hook runs only if one of them has
+	// changed since its last success. If Inputs is empty, it runs at every boot.
 	Inputs []string `key:"inputs" is:"inputs" fill:"service"`
 }
 

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// decoder reads a YAML document. The tags of the structs say which keys are valid, see [Key].
+// decoder decodes a YAML document into structs. The tags of the structs say which keys are valid, see [Key].
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
@@ -82,8 +82,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. Messages
-// call a name by what. The function wrong returns why a name is invalid, or "".
+// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. In
+// messages, a name is formatted with what, which has a %q in it. The function wrong returns why a name is invalid, or "".
 func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -108,8 +108,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeMapping decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is empty.
-// base is the path of root itself, for messages. If the path of a key is in other, that function gets the value.
+// decodeMapping decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is
+// empty. base is the path of root itself, for messages. If the path of a key is in other, that function gets the value.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
@@ -132,8 +132,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 	}
 }
 
-// shortOf returns the key that a text sets if the file has a text instead of the mapping at path. It is nil if no key allows
-// that.
+// shortOf returns the key to set if the file has a text in place of the mapping at path. It is nil if no key allows that.
 func shortOf(fields []Key, path string) *Key {
 	for i := range fields {
 		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {
@@ -167,8 +166,8 @@ func keyPaths(fields []Key) []string {
 	return paths
 }
 
-// reportUnknownKey reports an unknown key below prefix, and a valid key that was probably meant. It looks for a key with nearly the same
-// spelling in this mapping, then for the same name elsewhere below the same root.
+// reportUnknownKey reports an unknown key below prefix, and suggests the valid key that was probably meant. It looks for a key
+// with nearly the same spelling in this mapping, then for the same name elsewhere below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
 	if what := invisibleCharacter(key); what != "" && Nearest(key, names) == "" {
 		d.problems.at(line, "unknown key %q%s", prefix+key, what)
@@ -232,7 +231,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]ResourceLimit: // the origin is recorded for each name
+	case *map[string]string, *map[string]ResourceLimit: // the origin of each name is already recorded
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
@@ -250,7 +249,8 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkPlaceholders returns why a placeholder in the texts that at points to is invalid, or "". valid are the placeholders that it may have.
+// checkPlaceholders returns why a placeholder in the texts that at points to is invalid, or "". Only the placeholders in valid
+// are allowed there; nil means that the texts are no templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""
@@ -319,7 +319,7 @@ func listKeys(before string, keys []string) string {
 	return before + strings.Join(keys, ", ")
 }
 
-// article puts "a" or "an" before the name of a single thing.
+// article puts "a" or "an" before what, unless what is a plural, a list or the word "text".
 func article(what string) string {
 	switch {
 	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "):

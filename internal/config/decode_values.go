@@ -90,8 +90,8 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	}
 }
 
-// decodeText returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are valid
-// only in quotes.
+// decodeText returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are
+// valid only in quotes.
 func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) {
 	n = resolve(n)
 	tag := n.ShortTag()
@@ -108,8 +108,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList reads a list, which replaces the default. one reads an item; the key of the item ends in its index. example is a valid item
-// for messages.
+// decodeList reads a list, which replaces the default. It calls one for each item, with the key of the list and the index of the
+// item as key. example is a valid item for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
@@ -199,8 +199,8 @@ func decimalSize(text string) uint64 {
 	return number
 }
 
-// wholeNumber describes the number that a key expects. If the name of the key has a unit, and the file a size such as 5M, it
-// names the number to write.
+// wholeNumber describes the number that a key expects. If the key's name ends in a unit, such as _mb, and the file has a size
+// such as 5M, it suggests the number to write.
 func wholeNumber(key string, n *yaml.Node) string {
 	size, isSize := parseSize(n)
 	for suffix, unit := range map[string]struct {
@@ -232,7 +232,7 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
 }
 
-// Plain returns the value that at points to in the form of hinit.yaml, for encoding/json.
+// Plain returns the value that at points to as a value for encoding/json, in the form that it has in hinit.yaml.
 func Plain(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:

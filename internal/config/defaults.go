@@ -58,9 +58,9 @@ const hookTimeout = time.Minute
 // NewHook returns a hook with the defaults.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the files
-// with the agent's version, the code and variables that they use, and their files in the data directory. Inputs leave out other
-// names with a dot among the skills: the agent records its use of skills in them.
+// imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the
+// files with the agent's version, the code and variables that they use, and the files in the data directory that they read or
+// write. Other dot files among the skills are no inputs, because the agent records its use of skills in them.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()
@@ -80,13 +80,14 @@ func imageHooks() []Hook {
 	}
 }
 
-// NewService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its services.
+// NewService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its
+// services.
 func NewService(c *Config, name string) Service {
 	return Service{
 		Name: name,
 		User: c.Agent.User,
 		Cwd:  "{home}",
-		// A service runs as the agent's user, who can't write to the container's HOME: that belongs to root.
+		// The container's HOME belongs to root, so a service that runs as the agent's user can't write there.
 		Env:     map[string]string{"HOME": "{home}"},
 		Restart: c.Restart,
 		Stop:    c.Stop,

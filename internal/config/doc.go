@@ -1,11 +1,11 @@
 // Package config reads hinit.yaml and the environment, and returns the configuration of hinit.
 //
 // It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
-// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable are
-// errors. All of them are reported at once, each with its place. And the origin of every value is known.
+// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable
+// are errors. All of them are reported at once, each with its place. And the origin of every value is known.
 //
-// The tags of the structs have the path, the valid values and the environment variable of each key (schema.go). Decoding, the
-// effective listing, the comparison of two configurations and the generated reference all read these tags, so they cannot disagree.
+// The struct tags define the path, the valid values and the environment variable of each key (schema.go). Decoding, the effective
+// listing, the comparison of two configurations and the generated reference all read these tags, so they cannot disagree.
 //
 // The environment wins over the file and the file wins over the defaults. An empty environment variable counts as unset.
 //

@@ -35,7 +35,7 @@ func (c *Config) Origin(key string) string {
 	return ""
 }
 
-// Diff returns the keys whose values differ, sorted. It compares secrets in full.
+// Diff returns the keys whose values differ, sorted. It compares the full values of secrets, without masks.
 func Diff(from, to *Config) []string {
 	before := make(map[string]any)
 	for _, l := range from.leaves() {
@@ -51,12 +51,12 @@ func Diff(from, to *Config) []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq(changed, maps.Keys(before))))
 }
 
-// leaf is one value of a configuration.
+// leaf is one value of a configuration, with its full key.
 type leaf struct {
 	key      string
 	value    any
-	variable string // name of an environment variable, whose value may be secret
-	inherits string // key whose value this one has while it is not set
+	variable string // if the value may be secret: the name of its environment variable or header
+	inherits string // key that supplies the value while this one is not set
 }
 
 func (l leaf) masked() any {
@@ -134,14 +134,14 @@ func (c *Config) originOf(l leaf) origin {
 	return c.origins[l.inherits]
 }
 
-// inForce are the keys of a service that [Config.InForce] lists, with all keys below them.
+// inForce lists the keys that [Config.InForce] lists for a service, with all keys below them.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. They say as which
-// user and within which limits it runs, and how it starts, restarts and stops. The keys are relative to services.NAME or
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. They decide as
+// which user and within which limits it runs, and how it starts, restarts and stops. The keys are relative to services.NAME or
 // profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
@@ -163,7 +163,7 @@ func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	return append(entries, differing(c, "profiles."+profile+".", profileInForce(), &own, &was)...)
 }
 
-// These lists are made once, because every status of one service needs them.
+// The keys that [Config.InForce] lists. They are computed once, because every status request for a single service needs them.
 var (
 	serviceInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Service]()) })
 	profileInForce = sync.OnceValue(func() []Key { return keysInForce(Keys[Profile]()) })

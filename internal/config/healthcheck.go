@@ -11,22 +11,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one check of a service, or of every gateway. It says what to ask, how often, and how many answers decide.
+// Check is one health check of a service, or of every gateway. It says what to ask, how often, and how many answers decide.
 type Check struct {
-	Type string // one of the Check types: selects the field below
+	Type string // one of the Check types; selects one of the fields HTTP to Deaf
 
 	Kind      string        `key:"kind" is:"oneof startup ready alive"` // one of the Check kinds
-	Name      string        `key:"name" is:"name"`                      // unique in its service
+	Name      string        `key:"name" is:"name"`                      // unique among the checks of the service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
-	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // from the start of the process to the first question
+	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first question
 	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row until it passes
 	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row until it fails
 	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of it
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
-	Dial    DialCheck  `key:"" fill:"profile"` // tcp, unix
+	Dial    DialCheck  `key:"" fill:"profile"` // for the types tcp and unix
 	Command []string   `key:"exec.command" is:"command" fill:"profile"`
 	File    FileCheck  `key:"file." fill:"profile"`
 	Log     LogCheck   `key:"log."`
@@ -34,7 +34,7 @@ type Check struct {
 	Deaf    DeafCheck  `key:"deaf."`
 }
 
-// The kinds of a check.
+// The values of [Check].Kind.
 const (
 	CheckStartup = "startup" // the other checks wait until it has passed once
 	CheckReady   = "ready"   // decides whether the service counts as ready
@@ -53,7 +53,7 @@ const (
 	CheckDeaf  = "deaf"
 )
 
-// The values of [Check].OnFailure.
+// The values of [Check].OnFailure: what hinit does with the service when the check fails.
 const (
 	OnRestart  = "restart"
 	OnReport   = "report"
@@ -61,7 +61,7 @@ const (
 	OnShutdown = "shutdown"
 )
 
-// HTTPCheck sends a GET request to a server of the container. All texts but Status, Contains and Matches are templates.
+// HTTPCheck sends a GET request to a server in the container. All texts but Status, Contains and Matches are templates.
 type HTTPCheck struct {
 	URL      string            `key:"url" is:"url" fill:"."`
 	Port     string            `key:"port" is:"port" fill:"."`
@@ -77,7 +77,7 @@ type HTTPCheck struct {
 type DialCheck struct {
 	Port string `key:"tcp.port" is:"port" fill:"."`
 	Host string `key:"tcp.host" is:"address"`
-	Path string `key:"unix.path" is:"dir" fill:"."` // of a Unix socket
+	Path string `key:"unix.path" is:"dir" fill:"."` // path of a Unix socket
 }
 
 // FileCheck tests that a file exists.
@@ -96,13 +96,13 @@ type LogCheck struct {
 
 // StateCheck tests the gateway's state file.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since it was written; 0: any time
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since it was written; 0: no limit
 	Platforms string        `key:"platforms" is:"oneof any all"` // "any" or "all": platforms that must be connected; "" for no such test
 }
 
 // DeafCheck fails if several signs agree that a gateway is up and takes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // a shorter silence is no sign that the gateway is deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // how long the gateway must be silent before it can count as deaf
 }
 
 var (
@@ -110,7 +110,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// mostChecks limits the checks of one service, and so the work of PID 1.
+// mostChecks is the largest number of checks of one service. It limits the work of PID 1.
 const mostChecks = 32
 
 // NewCheck returns a check of a kind with the defaults.
@@ -155,7 +155,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 		}
 		if ok {
 			seen[c.Name] = true
-			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages have the name of the check
+			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages name the check instead of its index
 		}
 		return c, ok
 	})
@@ -217,7 +217,8 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction returns which values of a check contradict each other, although each of them is valid alone. It is "" if none do.
+// contradiction returns what is missing in a check, or which of its values contradict each other although each is valid alone. It
+// is "" if there is no fault.
 func (c *Check) contradiction() string {
 	switch {
 	case c.Kind != CheckReady && c.Success != 1:

@@ -10,7 +10,8 @@ import (
 	"unicode"
 )
 
-// hint returns the mistake that usually causes a message of the YAML library about a line.
+// hint returns the usual cause of the YAML library's message msg about a line of data, as the end of an error message. It returns
+// "" if it knows none.
 func hint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
@@ -35,7 +36,8 @@ func hint(data []byte, line int, msg string) string {
 
 var glued = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`) })
 
-// missingColon returns why the library misses a colon after the key of a line.
+// missingColon returns the usual cause of the message "mapping values are not allowed" about a line. Often the line before it
+// lacks a colon, or the space after a colon.
 func missingColon(data []byte, line int) string {
 	lines := bytes.Split(data, []byte("\n"))
 	n, before := min(line-1, len(lines)), ""
@@ -53,7 +55,7 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented as those of the same level?"
 }
 
-// otherNames maps keys of other programs to hinit's keys.
+// otherNames maps key names that people know from other programs to hinit's keys.
 var otherNames = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
 	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",
@@ -111,7 +113,7 @@ func mappingHint(path string) string {
 }
 
 // Nearest returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A
-// candidate without a common letter is never near enough. Of equally near candidates the first wins.
+// candidate that has no letter in common with word is never near enough. Among equally near candidates, the first is returned.
 func Nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
@@ -127,7 +129,7 @@ func Nearest(word string, candidates []string) string {
 
 // editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
 func editDistance(a, b string) int {
-	distance := make([][]int, len(a)+1) // of the first i bytes of a to the first j bytes of b
+	distance := make([][]int, len(a)+1) // [i][j] is the distance between a[:i] and b[:j]
 	for i := range distance {
 		distance[i] = make([]int, len(b)+1)
 		for j := range distance[i] {

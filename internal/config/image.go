@@ -7,18 +7,19 @@ import (
 	"strings"
 )
 
-// ImageDir is the directory to which docker/remove-s6 writes facts about the agent's image during the build. Only root can write to
-// it.
+// ImageDir is the directory to which docker/remove-s6 writes facts about the agent's image during the build. Only root can write
+// to it.
 const ImageDir = "/usr/share/hinit/image"
 
 // Image describes how the version of the agent's image behaves. The zero value is an unknown image: hinit then behaves like the
 // image of July 2026.
 type Image struct {
-	Version     string   // of the agent, "" if the image is unknown
+	Version     string   // version of the agent, "" if the image is unknown
 	Stamp       string   // differs for each build of the image
 	Subcommands []string // subcommands of the agent: a CMD that begins with one runs the agent, even if a program has the same name
 
-	// GatewayParks are the exit codes after which the image's finish script leaves a gateway down; nil if it has no such script.
+	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down; nil if it has no such
+	// script.
 	GatewayParks []int
 	// DashboardHost is the default address of the image's dashboard; "" means hinit's default.
 	DashboardHost string
@@ -63,7 +64,8 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage applies the behaviour of the image to keys that the file does not set. It returns the exit codes that park a gateway.
+// applyImage sets keys that the file does not set to what the image would do. It returns the exit codes that park a gateway,
+// which means that hinit keeps the gateway down.
 func (l *loader) applyImage() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

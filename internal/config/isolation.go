@@ -10,7 +10,7 @@ import (
 // Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro is for reading only
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro may only be read
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that it may listen on
 	Control bool   `key:"control"`                               // it may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // one of the Missing constants
@@ -20,7 +20,7 @@ type Isolation struct {
 const (
 	IsolationNone  = "none"  // no isolation: all gateways have one user and can read each other's files
 	IsolationFiles = "files" // one user; the kernel confines each gateway to its own files (Landlock)
-	IsolationUser  = "user"  // as files, and each profile has its own user
+	IsolationUser  = "user"  // like files, and each profile has its own user
 )
 
 // The values of [Isolation].Missing: the effect if the kernel lacks a part of the isolation.
@@ -29,7 +29,7 @@ const (
 	MissingDegrade = "degrade" // the gateway starts with the available parts
 )
 
-// ShareReadOnly ends an entry of [Isolation].Share that may only be read.
+// ShareReadOnly is the suffix of an entry of [Isolation].Share that may only be read.
 const ShareReadOnly = ":ro"
 
 // rootProfile is the profile whose home is the data directory.
@@ -63,7 +63,7 @@ func (c *Config) Isolated(mode string) bool {
 // Isolates reports whether any profile may be isolated.
 func (c *Config) Isolates() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
 
-// UIDs is a range of user ids, which are group ids too.
+// UIDs is a range of user ids. The group id of each user is the same number.
 type UIDs struct{ First, Last uint32 }
 
 // Has reports whether a uid is in the range.
@@ -72,7 +72,7 @@ func (u UIDs) Has(uid uint32) bool { return uid >= u.First && uid <= u.Last }
 // Size returns the number of user ids.
 func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
 
-// UIDRange returns the range of user ids for profiles.
+// UIDRange returns the range of user ids for profiles with [IsolationUser].
 func (c *Config) UIDRange() UIDs {
 	uids, _ := parseUIDs(c.Profiles.UIDs) // Load has checked it
 	return uids
@@ -118,7 +118,7 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// finishIsolation reports values that are valid alone and contradict each other.
+// finishIsolation reports values of the isolation that are valid alone and contradict each other.
 func (l *loader) finishIsolation() {
 	c := l.cfg
 	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {
@@ -137,7 +137,7 @@ func (l *loader) finishIsolation() {
 	}
 	key := "isolation.uids"
 	switch uids := c.UIDRange(); {
-	case uids == UIDs{}: // it is already reported
+	case uids == UIDs{}: // the text is invalid, which is already reported
 	case users > uids.Size():
 		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, uids.Size(), users)
 	case c.Isolation.Mode == IsolationUser && uids.Size() < c.Profiles.Max:

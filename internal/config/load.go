@@ -23,12 +23,12 @@ import (
 // maxFileSize limits the memory that the file takes in PID 1. A configuration has a few kilobytes.
 const maxFileSize = 1 << 20
 
-// Options say where to find a configuration.
+// Options say where [Load] finds a configuration, and for which kind of supervisor it is.
 type Options struct {
 	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
 	Path string
-	// Text replaces the content of the file, unless it is nil. An earlier image of this process has read it, and has checked which
-	// users could have written it.
+	// Text, unless it is nil, replaces the content of the file. After a re-execution, it is the text that the previous program of
+	// this process has read, after it had checked which users could write the file.
 	Text []byte
 	// Plain says that the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks,
 	// and ignores the variables of the Hermes image.
@@ -41,9 +41,9 @@ type Options struct {
 
 // Load reads the configuration: built-in defaults, then the file, then the environment.
 //
-// The error joins one [Problem] for each mistake, one line each in a stable order. If a file was named and can't be read, the error
-// wraps the reason. If the process is root, some keys are valid only in a file that root alone can change. Load may block on the
-// disk.
+// The error joins one [Problem] for each mistake, one line each in a stable order. If a file was named and can't be read, the
+// error wraps the reason. If the process is root, some keys are valid only in a file that root alone can change. Load may block
+// on the disk.
 func Load(opt Options) (*Config, error) {
 	env := opt.Env
 	if env == nil {
@@ -68,16 +68,16 @@ func Load(opt Options) (*Config, error) {
 	return l.build(data)
 }
 
-// loader builds one Config.
+// loader holds the state of one call of [Load].
 type loader struct {
 	cfg      *Config
 	env      func(string) (string, bool)
 	problems problems
-	doubt    *trust.Doubt // says which user besides root can change the file, see [decoder]
+	doubt    *trust.Doubt // says which user besides root can change the file; nil if no user can
 	plain    bool         // for hinit run, see [Options]
 }
 
-// lookup returns a variable. An empty one counts as unset.
+// lookup returns the value of an environment variable. An empty value counts as unset.
 func (l *loader) lookup(name string) (string, bool) {
 	v, ok := l.env(name)
 	return v, ok && v != ""
@@ -100,7 +100,7 @@ func (l *loader) read(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.plain { // the whole file decides what runs as root
+	if doubt != nil && l.plain { // for hinit run, every key of the file decides what runs as root
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
@@ -123,8 +123,8 @@ func (l *loader) build(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The doubt names a user besides
-// root who can change the content, now or before the next read.
+// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The doubt names a user
+// besides root who can change the content, now or before the next read.
 func readFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -155,14 +155,14 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of a file that other users can replace. The user who put the file
-// there may not be allowed to read it.
+// checkQuotable returns an error if messages must not quote the content of f. doubt says how users besides root can replace the
+// file. Such a user could put a file there that only root may read, and learn its content from the messages.
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
 		return reason(err)
 	}
-	st := info.Sys().(*syscall.Stat_t) // every file has one
+	st := info.Sys().(*syscall.Stat_t) // on Linux, Sys always returns a Stat_t
 	switch {
 	case doubt.Link:
 		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", doubt)
@@ -180,7 +180,8 @@ func reason(err error) error {
 	return err
 }
 
-// parse returns the root of the only document in data.
+// parse returns the root of the only YAML document in data. It returns nil if there is none, or if data is invalid, which it
+// reports.
 func (l *loader) parse(data []byte) *yaml.Node {
 	if line, what := invalidByte(data); what != "" {
 		l.problems.at(line, "cannot parse YAML: %s", what)
@@ -213,7 +214,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports an error of the YAML library. Its text is "yaml: line N: reason", or has no line.
+// syntax reports err, an error of the YAML library. The text of err is "yaml: line N: reason", or has no line.
 func (l *loader) syntax(data []byte, err error) {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
@@ -267,7 +268,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	c.Restart.ParkOn = gatewayParks
 	l.decodeProfileSettings(d, own)
 	l.finishIsolation()
-	c.Restart.ParkOn = parkOn // services do not have the gateways' codes
+	c.Restart.ParkOn = parkOn // the exit codes of the image are for gateways only
 	l.decodeServices(d, services)
 	l.checkOrder()
 	l.decodeRuns(d, runs)
@@ -323,7 +324,7 @@ func (l *loader) applyEnv(fields []Key) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// plainDefaults returns the built-in values of a plain supervisor. Its home is the working directory.
+// plainDefaults returns the defaults of a plain supervisor (hinit run). Its home is the working directory.
 func plainDefaults() *Config {
 	c := Defaults()
 	c.plain, c.Home = true, "/"
@@ -344,7 +345,7 @@ func (l *loader) plainService(s *Service) {
 	_, s.Log = l.cfg.origins["logs.dir"]
 }
 
-// refuseAgent reports keys that need an agent.
+// refuseAgent reports keys that hinit run does not accept because they need an agent.
 func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {
 		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
@@ -370,8 +371,8 @@ func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
 	}
 }
 
-// Text returns the content of the configuration file of this environment. It is nil without a file, if the file can't be read,
-// and if a user other than root can change it.
+// Text returns the content of the configuration file that env selects. It returns nil if there is no such file, or if it can't be
+// read or is too large. It also returns nil if a user other than root can change the file.
 func Text(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), env: env}
 	text, err := l.read("")

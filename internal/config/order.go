@@ -39,7 +39,7 @@ const (
 const (
 	OnceBoot      = "boot"       // at each boot of the container
 	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs it
-	OnceManual    = "manual"     // on request
+	OnceManual    = "manual"     // only when an operator requests it
 )
 
 // The values of [Schedule].Missed.
@@ -48,7 +48,7 @@ const (
 	MissedRun  = "run"
 )
 
-// Task says when a service that ends by itself runs. A service with neither "once" nor "schedule" is not a task.
+// Task says when hinit runs a task, a service that ends by itself. A service with neither "once" nor "schedule" is not a task.
 type Task struct {
 	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": the schedule decides
 	Schedule Schedule `key:"schedule."`
@@ -57,8 +57,8 @@ type Task struct {
 // Schedule says at which times a task runs.
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`        // "": the container's
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay of each time
+	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay added to each time
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
@@ -70,12 +70,12 @@ func (s *Service) WantedUp() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile has the settings of one profile, with the inherited ones. The values of Env are templates.
+// Profile has the settings of one profile, including the settings that it inherits. The values of Env are templates.
 type Profile struct {
 	Env       map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
-	On        Actions           `key:"on"`                                                              // its own actions
+	On        Actions           `key:"on"`                                                              // actions for the events of its gateway, in place of Config.On
 	Checks    []Check           `key:"checks"`                                                          // its own checks, see [Config.ChecksOf]
-	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // as [Deaf].Action
+	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
 	Needs     []Need            `key:"needs"`
 	RestartOn []string          `key:"restart_on" is:"names"`
 	Setup     `key:"" fill:"profile" inherits:"agent."`
@@ -92,10 +92,11 @@ func (c *Config) ProfileOf(name string) Profile {
 	return NewProfile(c)
 }
 
-// gatewayPrefix begins the service name of a gateway.
+// gatewayPrefix is the prefix of a gateway's service name. The name of the profile follows.
 const gatewayPrefix = "gateway-"
 
-// NewProfile returns the settings of a profile that sets nothing itself. c must be complete, except for its profiles and services.
+// NewProfile returns the settings of a profile that sets nothing itself. c must be complete, except for its profiles and
+// services.
 func NewProfile(c *Config) Profile {
 	return Profile{
 		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(),
@@ -146,7 +147,7 @@ func plainNeeds(needs []Need) []any {
 	return out
 }
 
-// finishTask checks the keys of a task that depend on each other, and sets its default policy.
+// finishTask checks the keys of a task that depend on each other, and sets its default restart policy.
 func (l *loader) finishTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
@@ -173,7 +174,8 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	}
 }
 
-// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, still undecoded.
+// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, which are decoded
+// later, by decodeProfileSettings.
 func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
 	names := keyNames(fields, within, nil)
@@ -213,8 +215,8 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports a contradiction in the restart policy at prefix, at the line of its first key. A policy without keys of
-// its own is inherited, so the contradiction is reported elsewhere.
+// finishRestart reports a contradiction in the restart policy at prefix, at the line of its first key. If no key of the policy is
+// set at prefix, the policy is inherited, and the contradiction is reported where it comes from.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	var at origin
 	for _, name := range restartPairs {

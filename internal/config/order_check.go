@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// owner is a service or a gateway with needs.
+// owner is a service or a gateway whose references to other services are checked.
 type owner struct {
 	name, prefix string // its service name, and the prefix of its keys
 	needs        *[]Need
 	restartOn    *[]string
 }
 
-// checkOrder checks the needs of all services, and sets the default state that each need waits for. Call it when all services are known.
+// checkOrder checks the needs of all services, and sets the default state that each need waits for. Call it when all services are
+// known.
 func (l *loader) checkOrder() {
 	c := l.cfg
 	var owners []owner
@@ -106,7 +107,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	return false
 }
 
-// edge is a reference from an owner to a service that it names.
+// edge is a reference from an owner to another service, in needs or restart_on.
 type edge struct {
 	to   string
 	line int
@@ -114,7 +115,7 @@ type edge struct {
 
 type edges map[string][]edge
 
-// reportCycle reports that an owner depends on itself. Only the first name in a cycle is reported.
+// reportCycle reports a cycle of references through o. Each cycle is reported once, for its first member in the order of names.
 func (l *loader) reportCycle(o owner, from edges, key, why string) {
 	var path []string
 	seen := map[string]bool{}

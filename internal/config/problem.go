@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Problem is one mistake in a configuration. [Load] joins all problems into one error, in the order of the file's lines, problems of
-// the environment last. Its text is a single line.
+// Problem is one mistake in a configuration. [Load] joins all problems into one error, in the order of the file's lines, problems
+// of the environment last. The text of a problem is a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
 	File string // the file, or "" for a mistake in the environment
 	Line int    // line in File, 0 when unknown
@@ -27,7 +27,8 @@ func (p *Problem) Error() string {
 	}
 }
 
-// problems collects mistakes in any order.
+// problems collects the mistakes of one configuration, in the order in which they are found. file is the file's path for
+// messages.
 type problems struct {
 	file string
 	list []*Problem
@@ -36,10 +37,10 @@ type problems struct {
 // Limits for the problems of one configuration, so that a file full of mistakes takes little memory.
 const (
 	mostProblems = 200
-	mostMessage  = 2000 // bytes
+	mostMessage  = 2000 // largest size of a message in bytes
 )
 
-// add keeps a problem. Above mostProblems it counts problems without their text.
+// add records a problem. After mostProblems problems, it only counts further ones and drops their text.
 func (p *problems) add(one Problem) {
 	if len(p.list) >= mostProblems {
 		p.list = append(p.list, nil)

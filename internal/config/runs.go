@@ -10,11 +10,11 @@ import (
 const (
 	// KanbanName is the service that dispatches the tasks of the board. It needs no entry in the file; its variable switches it on.
 	KanbanName = "kanban"
-	// KanbanWorker is the run that works on one task. It needs no entry in the file.
+	// KanbanWorker is the name of the run that works on one task of the board. It needs no entry in the file.
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanStart limits the time until the service has first read the boards. The gateways wait for that.
+	// kanbanStart limits the time until the service has first read the boards and reports readiness. The gateways wait for that.
 	kanbanStart = 30 * time.Second
 )
 
@@ -47,7 +47,8 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	}
 }
 
-// NewRun returns a run with the defaults. After TERM a worker of the agent ends within two seconds (contract kanban, section 22.1).
+// NewRun returns a run with the defaults. The grace period is long enough for a worker of the agent, which ends within two
+// seconds after TERM (contract kanban, section 22.1).
 func NewRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
 }
@@ -57,8 +58,8 @@ func KanbanWorkerCommand() []string {
 	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
 }
 
-// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} by options, and does not expand
-// them.
+// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} by the words in options, which
+// it does not expand.
 func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
 	at := slices.Index(command, "{"+optionsPlaceholder+"}")
 	if at < 0 {

@@ -13,54 +13,56 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Key is one key of the configuration below a root, which is a struct. The tags of the struct's fields have everything about the key
-// but its description, which is in the reference (internal/gendocs):
+// Key is one key of the configuration. It belongs to a root, the struct into which a mapping of the file is decoded. The tags of
+// the struct's fields define everything about the key except its description, which is in the reference (internal/gendocs):
 //
-//   - key: the path from the enclosing struct on, and options. A path that ends in a dot, or is empty, belongs to a struct with further
-//     keys. The option "root" says that the key decides which user runs a program, where root works, or how large PID 1 gets. It counts
-//     only in a file that root alone can change. The option "short" says that a text in the place of the key's mapping sets this key.
+//   - key: the path relative to the enclosing struct, and options. A path that ends in a dot, or is empty, belongs to a struct
+//     with further keys. The option "root" says that the key decides which user runs a program, where root works, or how large
+//     PID 1 gets. It is accepted only from a file that root alone can change. The option "short" says that a text in place of
+//     the key's mapping sets this key.
 //   - is: the valid values, see kindOf.
 //   - env: the environment variable that wins over the file.
-//   - inherits: the key whose value this one has while it is not set.
-//   - fill: the placeholders that its text may have, see placeholders. On a struct it is for the fields with fill ".".
-//   - without: a key of an embedded struct that is left out.
-//   - alias: another spelling of the key. On a struct: names of keys of the struct that are also valid outside of its mapping.
+//   - inherits: the key that supplies the value while this one is not set.
+//   - fill: the set of placeholders that are valid in the text, see placeholders. On a struct, it applies to the fields with
+//     fill ".".
+//   - without: a key of an embedded struct that is not valid here.
+//   - alias: another spelling of the key. On a struct: names of its keys that are also valid outside of its mapping.
 type Key struct {
-	Path         string // dotted, below the root
+	Path         string // dotted path below the root
 	Env          string
 	Inherits     string
-	Alias        string   // path of the key of which this one is another spelling
+	Alias        string   // path of the key that this one is another spelling of
 	Placeholders []string // valid placeholders; nil if the value is no template
 	Root         bool
 	Short        bool
 
 	kind
 	index   []int  // indexes of the struct fields that lead from the root to the value
-	without string // the key of an embedded struct that is left out
+	without string // the key of an embedded struct that is not valid here
 }
 
-// At returns the pointer to the value in a root, given the pointer to the root.
+// At returns a pointer to this key's value inside the struct that root points to.
 func (k *Key) At(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// keysByRoot caches the result of [Keys]: reflect.Type of the root → []Key. It is filled when a key is first needed, because
-// every command waits for the initialisation of this package.
+// keysByRoot caches the result of [Keys]: reflect.Type of the root → []Key. It is filled on first use, because work at the
+// initialisation of this package would delay every command.
 var keysByRoot sync.Map
 
-// Keys returns the keys of a mapping of hinit.yaml. Its root T is the struct with the values.
+// Keys returns the keys of a mapping of hinit.yaml. T is the root, the struct that holds the mapping's values.
 func Keys[T any]() []Key {
 	root := reflect.TypeFor[T]()
 	if made, ok := keysByRoot.Load(root); ok {
 		return made.([]Key)
 	}
-	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // the limits of one profile's log
+	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // as in logs.profiles.NAME
 	keys := appendKeys(nil, root, &Key{Inherits: inherits})
 	keysByRoot.Store(root, keys)
 	return keys
 }
 
-// appendKeys appends the keys of a struct type. in is the key of the field that has this type.
+// appendKeys appends the keys of a struct type (of) to keys. in is the key of the field that has this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
@@ -100,7 +102,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	return keys
 }
 
-// placeholders are the sets of placeholders, see template.go.
+// placeholders maps each value of the struct tag "fill" to the placeholders that it allows, see template.go.
 var placeholders = map[string][]string{
 	"profile": {agentPlaceholder, profilePlaceholder, homePlaceholder, profileHomePlaceholder},
 	"rename":  {agentPlaceholder, profilePlaceholder, toPlaceholder, homePlaceholder, profileHomePlaceholder},
@@ -116,10 +118,10 @@ type kind struct {
 	check check
 }
 
-// check gets the pointer that [Key.At] returns. It returns why the value is invalid, or "".
+// check validates a value. It gets the pointer that [Key.At] returns, and returns why the value is invalid, or "".
 type check func(at any) string
 
-// kinds has the check for each word of the struct tag "is", and its name for people.
+// kinds maps each word of the struct tag "is" to the type's name for people and to its check.
 var kinds = sync.OnceValue(func() map[string]kind {
 	return map[string]kind{
 		"address":     {"IP address", checkOf(checkHost)},
@@ -157,8 +159,8 @@ var kinds = sync.OnceValue(func() map[string]kind {
 	}
 })
 
-// kindOf returns the valid values that a tag describes. A tag has the name of one of kinds, "oneof WORD…", "between LEAST MOST", or
-// "atleast DURATION". After "?" an empty value is valid too. Without a tag, all values of the Go type are valid.
+// kindOf returns the valid values that a tag describes. A tag has the name of one of kinds, "oneof WORD…", "between LEAST MOST",
+// or "atleast DURATION". After "?" an empty value is valid too. Without a tag, all values of the Go type are valid.
 func kindOf(is string) (k kind) {
 	words := strings.Fields(is)
 	if is == "" {

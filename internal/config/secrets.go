@@ -8,13 +8,13 @@ import (
 
 const (
 	fileSuffix = "_FILE"
-	// secretsDir is where engines mount secrets. A variable such as SSL_CERT_FILE names a file elsewhere, and is for the program
-	// itself.
+	// secretsDir is where container engines mount secrets. A variable such as SSL_CERT_FILE names a file elsewhere, and is meant
+	// for the program itself.
 	secretsDir = "/run/secrets/"
 )
 
-// SecretFiles returns an entry NAME=PATH for each variable NAME_FILE of an environment that names a file below /run/secrets. It
-// ignores hinit's own variables, and a variable whose NAME is set too.
+// SecretFiles returns an entry NAME=PATH for each variable NAME_FILE of an environment whose value is a file below /run/secrets.
+// It ignores hinit's own variables, and a variable NAME_FILE if NAME is set too.
 func SecretFiles(environ []string) (files []string) {
 	set := map[string]bool{}
 	for _, v := range environ {

@@ -63,14 +63,14 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	l.cfg.Services[name] = s
 }
 
-// These services need no entry in the file. The dashboard always exists; a variable switches on each of the others. Other
-// environment variables configure them.
+// Names of the built-in services, which need no entry in the file. The dashboard always exists. Each of the others is switched on
+// by an environment variable, see builtIn. Further environment variables configure them.
 const (
 	DashboardName = "dashboard"
 	WebName       = "hinit-web"     // serves the status page
 	ForwardName   = "hinit-forward" // sends logs and events to a collector
 	SandboxName   = "sandbox"       // owns the sandboxes of the volume
-	LeaseName     = "hinit-lease"   // holds the lease of the volume
+	LeaseName     = "hinit-lease"   // holds the volume's lease: the right of one init to serve it
 )
 
 // alwaysRoot reports whether a built-in service always runs as root.
@@ -82,18 +82,19 @@ const leaseVar = "HINIT_LEASE"
 // leaseRestart is the delay before the lease service restarts.
 const leaseRestart = 100 * time.Millisecond
 
-// fillLease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages decide
-// which init serves the volume.
+// fillLease sets the command of the service that holds the lease of the volume. The service runs as root, because its messages
+// decide which init serves the volume.
 func (l *loader) fillLease(s *Service) string {
 	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
 		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // long before its lease expires
+	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short enough to be back before the lease expires
 	return s.setCommand("hinit-lease-kubernetes")
 }
 
-// builtIn lists the built-in services. fill sets the command and returns the variables that changed it.
+// builtIn lists the built-in services. fill sets the command of the service and returns the names of the environment variables
+// that influenced it.
 var builtIn = [...]struct {
 	name, variable string
 	fill           func(l *loader, s *Service) (vars string)
@@ -109,18 +110,18 @@ var builtIn = [...]struct {
 	{LeaseName, leaseVar, (*loader).fillLease},
 }
 
-// setCommand sets a command that depends on no variable.
+// setCommand sets a command that depends on no environment variable, so it returns "", as the fill functions of builtIn do.
 func (s *Service) setCommand(command ...string) string {
 	s.Command = command
 	return ""
 }
 
-// sandboxRoots is a variable of the sandbox service. It may name directories of the agent. Other such variables are kept from
-// services that run as root.
+// sandboxRoots is an environment variable of the sandbox service, which may name directories of the agent. hinit withholds other
+// variables with such values from services that run as root.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must not
-// get the engine's socket.
+// fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must
+// not get the engine's socket.
 func (l *loader) fillSandbox(s *Service) string {
 	s.User = "root"
 	s.Env["HERMES_HOME"] = "{home}"
@@ -160,8 +161,8 @@ func (l *loader) fillDashboard(s *Service) (vars string) {
 	return strings.Join(used, ", ")
 }
 
-// switchedOn reports whether the image's scripts would read the variable as true. It warns of a value that they read as false and
-// that does not look like it.
+// switchedOn reports whether the image's scripts would read the environment variable name as true. It warns about a value that
+// they read as false although it does not look like "off".
 func (l *loader) switchedOn(name string) bool {
 	v, _ := l.lookup(name)
 	if !IsShellTruthy(v) && !IsFalse(v) {
@@ -181,7 +182,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it is ready when it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it reports readiness once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
@@ -215,7 +216,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	}
 }
 
-// Notify says how a service reports that it is ready. With the zero value it can't.
+// Notify says how a service reports that it is ready. The zero value means that it does not report it.
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor, from 3 on, to which the service writes a newline when it is ready; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
@@ -229,7 +230,7 @@ const NotifySystemd = "systemd"
 // Set reports whether the service reports its readiness.
 func (n *Notify) Set() bool { return n.FD != 0 || n.Protocol != "" }
 
-// The types of the checks for a service's own messages. No file can name them.
+// The types of the checks that [Service.AllChecks] adds for a service's own messages. They are not valid in a file.
 const (
 	CheckNotify   = "notify"
 	CheckWatchdog = "watchdog"
@@ -251,7 +252,7 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-// finishNotify reports keys that contradict the key notify.
+// finishNotify reports keys that contradict each other in the way a service reports its readiness.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.Set() && s.IsTask() {
 		o := l.cfg.origins[prefix+"notify.fd"]

@@ -11,19 +11,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup has the settings that a process gets before it executes its command, and says how operators address the service. The zero
-// value sets nothing.
+// Setup has the settings that hinit applies to a process before the process executes its command. It also says how operators
+// address the service. The zero value sets nothing.
 type Setup struct {
-	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // files of variables; if a "-" precedes the path, the file may be missing
+	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
 	Priority   Priority                 `key:",root"`
 	Umask      string                   `key:"umask,root" is:"umask?"`      // octal; "": the umask of hinit
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
-	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name ("nofile")
+	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name ("nofile")
 	Memory     Memory                   `key:"memory."`
 	Operation  Operation                `key:""`
 }
 
-// NeedsCgroup reports whether a limit needs a control group for the service.
+// NeedsCgroup reports whether one of the limits can only be enforced if the service has its own control group.
 func (s *Setup) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MostPIDs > 0
 }
@@ -32,12 +32,14 @@ func (s *Setup) NeedsCgroup() bool {
 type Priority struct {
 	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit
 	IONice      IONice `key:"ionice."`
-	OOMScore    int    `key:"oom_score" is:"between 0 1000"`                // added to the oom_score_adj of hinit; 0: the default of its kind of service
-	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`                      // list of processors such as 0-3,6; "": all that hinit may use
-	Class       string `key:"priority" is:"oneof low normal high critical"` // one of the Priority constants: the order in which services end when memory runs out
-	CPUWeight   int    `key:"cpu.weight" is:"between 0 10000"`              // share of the processors, compared with 100 for other services; 0: 100
-	MostPIDs    int    `key:"pids.max" is:"between 0 4194304"`              // largest number of processes and threads; 0: no limit
-	Quota       Quota  `key:"quota."`                                       // of the profile
+	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
+	// Class is one of the Priority constants. It decides the order in which services are ended when memory runs out: low is ended
+	// first.
+	Class     string `key:"priority" is:"oneof low normal high critical"`
+	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
+	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // largest number of processes and threads; 0: no limit
+	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
 // Quota limits the disk space of a profile, which hinit measures from time to time. 0 is no limit.
@@ -46,10 +48,10 @@ type Quota struct {
 	Stop Bytes `key:"stop"` // above it, the gateway of the profile does not run
 }
 
-// Set reports whether there is a limit.
+// Set reports whether q has a limit.
 func (q Quota) Set() bool { return q != Quota{} }
 
-// The values of [Priority].Class. A critical service never ends because memory runs out.
+// The values of [Priority].Class. A critical service is never ended because memory runs out.
 const (
 	PriorityLow      = "low"
 	PriorityNormal   = "normal"
@@ -57,11 +59,11 @@ const (
 	PriorityCritical = "critical"
 )
 
-// Operation says how operators address a service.
+// Operation says how operators address a service, and how hinit asks it to reload or to end.
 type Operation struct {
-	Group        string   `key:"group" is:"group?"`                   // name of a group of services, as @GROUP in commands; "" for none
+	Group        string   `key:"group" is:"group?"`                   // group of services that it belongs to, @GROUP in commands
 	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes it read its configuration again, such as HUP; "" for none
-	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks it to end, before the stop signal; empty for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks it to end, run before the stop signal; empty for none
 }
 
 // IONice is the priority for the disk.
@@ -112,8 +114,9 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether set-user-id programs give a process of the agent no privileges. own is the process's own setting. Auto
-// means on if a service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
+// NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges.
+// own is the setting of that process; if it is Auto, the agent's setting applies. If that is Auto too, the result is true if a
+// service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
@@ -138,10 +141,10 @@ type ResourceLimit struct{ Soft, Hard uint64 }
 // Paths is a list of paths. In the file, a single path needs no list.
 type Paths []string
 
-// Bytes is a size.
+// Bytes is a size in bytes.
 type Bytes uint64
 
-// Text returns a size in the form of the file.
+// Text returns the size in the form of hinit.yaml, such as "512MiB".
 func (b Bytes) Text() string {
 	n := uint64(b)
 	for i := len(sizes) - 1; i >= 0; i-- {
@@ -261,7 +264,7 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 }
 
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
-	own := strings.TrimSuffix(key, "rlimits") + "limits" // also for the alias rlimits
+	own := strings.TrimSuffix(key, "rlimits") + "limits" // origins are recorded under limits, of which rlimits is an alias
 	if !strings.HasSuffix(key, "rlimits") {
 		own = key
 	}
@@ -282,7 +285,7 @@ func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]Resou
 	}
 }
 
-// decodeLimit reads one limit, or a soft and a hard one.
+// decodeLimit reads a resource limit: one value for both limits, or SOFT:HARD.
 func (d *decoder) decodeLimit(e entry, key string) (limit ResourceLimit, ok bool) {
 	soft, hard, both := strings.Cut(e.value.Value, ":")
 	if !both || e.value.Kind != yaml.ScalarNode {

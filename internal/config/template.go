@@ -16,16 +16,17 @@ const (
 	profileHomePlaceholder = "profile_home" // home directory of the profile
 	toPlaceholder          = "to"           // new name, in a rename
 	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // a whole word of a command, which the words of a client replace
+	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace it
 )
 
-// AgentDecides reports whether the agent may set parts of a command or an address that belongs to this user. It is true only for the
-// agent's own user. The agent writes the .env of its profiles, so templates of other users get {env:NAME} from hinit.yaml alone.
+// AgentDecides reports whether the agent may influence the command or an address of a service that runs as user. It is true only
+// for the agent's own user. The agent writes the .env files of its profiles, so for any other user {env:NAME} is filled from
+// hinit.yaml alone.
 func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
-// FillVariables replaces every {env:NAME} in text by the result of value.
+// FillVariables replaces every {env:NAME} in text by the result of value for NAME.
 func FillVariables(text string, value func(name string) string) string {
 	if !strings.Contains(text, "{env:") {
 		return text
@@ -45,9 +46,9 @@ func (c *Check) Variables() (names []string) {
 }
 
 // Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without braces
-// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands for
-// the literal text "{word}" and "{{{word}}}" for "{{word}}". "${word}" stays, for a shell, and any other brace is plain text. The
-// result shares no memory with cmd.
+// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands
+// for the literal text "{word}" and "{{{word}}}" for "{{word}}". "${word}" stays, for a shell, and any other brace is plain text.
+// The result shares no memory with cmd.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := make([]string, len(cmd))
 	for i, word := range cmd {
@@ -72,21 +73,21 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// templateBraces matches a placeholder, a placeholder in further braces, which stands for literal text, and all other double
-// braces.
+// templateBraces matches a placeholder, a placeholder in double or triple braces, which stands for literal text, and all other
+// double braces.
 var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })
 
-// scanTemplate returns s with each placeholder replaced by the result of value. If value returns false, the placeholder stays as it
-// is.
+// scanTemplate returns s with each placeholder replaced by the result of value. If value returns false, the placeholder stays as
+// it is.
 func scanTemplate(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}
 	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
 		switch {
-		case found == "{{" || found[0] == '$': // of other programs: neither an escape nor a placeholder
+		case found == "{{" || found[0] == '$': // syntax of another program: neither an escape nor a placeholder
 			return found
 		case strings.HasPrefix(found, "{{"):
 			return found[1 : len(found)-1]
@@ -98,7 +99,7 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	})
 }
 
-// checkTemplate returns the fault of a placeholder in s, or "". Only the placeholders in known are valid.
+// checkTemplate returns what is wrong with the first invalid placeholder in s, or "". Only the placeholders in known are valid.
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// invalidByte describes the first byte that is invalid in a YAML file, or returns "". The library does not report the line or column
-// of such a byte. It reports a file in UTF-16 itself.
+// invalidByte describes the first byte of data that is invalid in a YAML file, or returns "". The YAML library reports such a
+// byte without its line and column. A file in UTF-16 is left to the library, which reports it well.
 func invalidByte(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
@@ -41,8 +41,8 @@ const (
 )
 
 // brokenLine returns the first line at which a text can't be YAML any more, whatever follows. It is the line after the longest
-// beginning that is valid YAML. For some mistakes the library reports the beginning of the mapping instead. 0 means that the text is
-// too long for the search.
+// beginning that is valid YAML. The YAML library itself reports the beginning of the mapping for some mistakes. 0 means that the
+// text is too long for the search.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	if len(lines) > mostLines || len(data) > mostBytes {
@@ -68,15 +68,16 @@ func parses(data []byte) bool {
 	}
 }
 
-// mostValues is the largest number of values in a configuration. Every alias counts with all its values, because reading costs that
-// much. With aliases, a file of a megabyte can stand for more values than any machine holds. A service needs about ten values.
+// mostValues is the largest number of values in a configuration; a service needs about ten. Every alias counts with all values
+// that it stands for, because reading costs that much. With aliases, a file of a megabyte can stand for more values than any
+// machine holds.
 const mostValues = 100_000
 
-// longText is the number of bytes of a text that count as one more value.
+// longText is the number of bytes of a text that count as one additional value.
 const longText = 16
 
-// lineOfTooManyValues returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed, because the
-// parser needs about 200 bytes for each value.
+// lineOfTooManyValues returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed,
+// because the parser needs about 200 bytes for each value.
 func lineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	line = 1
@@ -94,8 +95,8 @@ func lineOfTooManyValues(data []byte) (line int) {
 	return 0
 }
 
-// valueCounter counts values with aliases expanded. A count above mostValues is not exact. Then worstAlias is the line of the alias
-// with the most values.
+// valueCounter counts values with aliases expanded. A count above mostValues is not exact. Then worstAlias is the line of the
+// alias with the most values.
 type valueCounter struct {
 	known      map[*yaml.Node]int
 	most       int
@@ -106,7 +107,7 @@ func (v *valueCounter) count(n *yaml.Node) int {
 	if total, known := v.known[n]; known {
 		return total
 	}
-	v.known[n] = mostValues + 1 // for an alias to a value that contains the alias
+	v.known[n] = mostValues + 1 // a value that contains an alias to itself counts as too large
 	total := 1 + len(n.Value)/longText
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		total = v.count(n.Alias)

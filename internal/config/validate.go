@@ -16,13 +16,13 @@ import (
 // sunPathMax is the longest path of a unix socket on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// systemDirs are directories that are never meant as a data directory.
+// systemDirs are directories that can't be the data directory.
 func systemDirs() []string {
 	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 }
 
-// checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change their
-// owner.
+// checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change
+// their owner.
 func checkHome(s string) string {
 	if reason := checkAbs(s); reason != "" {
 		return reason
@@ -130,12 +130,12 @@ func checkVar(s string) string {
 // varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// checkOf makes a check of a function that takes a value of type T.
+// checkOf turns a function that returns the fault of a T, or "", into a check.
 func checkOf[T any](reason func(T) string) check {
 	return func(at any) string { return reason(*at.(*T)) }
 }
 
-// checkParsed accepts a text that a function can parse. The function's error is the fault.
+// checkParsed accepts a text that parse accepts. The error of parse is the reported fault.
 func checkParsed[T any](parse func(string) (T, error)) check {
 	return checkOf(func(s string) string {
 		if _, err := parse(s); err != nil {
@@ -145,7 +145,7 @@ func checkParsed[T any](parse func(string) (T, error)) check {
 	})
 }
 
-// checkEach accepts numbers in a range. The message begins with what, as in "a port".
+// checkEach accepts a list whose numbers are from least to most. The message begins with what, as in "a port".
 func checkEach(least, most int, what string) check {
 	return checkOf(func(numbers []int) string {
 		for _, n := range numbers {
@@ -167,7 +167,7 @@ func checkDuration(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-// checkRange accepts numbers in a range. least and most are the bounds, as text.
+// checkRange accepts numbers from least to most, which are numbers as text.
 func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
 		var n float64
@@ -205,7 +205,8 @@ func oneOf(words ...string) kind {
 	})}
 }
 
-// checkRestart returns which values of a policy contradict each other, although each of them is valid alone. It is "" if none do.
+// checkRestart returns which values of a restart policy contradict each other, although each of them is valid alone. It is "" if
+// none do.
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -242,8 +243,8 @@ func checkProfileName(name string) string {
 
 var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`) })
 
-// IsName reports whether hinit accepts a name for a service, a profile or a group of services. The agent accepts no longer name for
-// a profile.
+// IsName reports whether hinit accepts s as the name of a service, a profile or a group of services. The limit of 64 characters
+// is the agent's limit for the names of profiles.
 func IsName(s string) bool { return validName().MatchString(s) }
 
 // secondsOrDuration reads a duration, or a number of seconds such as 7.5.
@@ -258,7 +259,7 @@ func secondsOrDuration(text string) (d time.Duration, reason string) {
 	return d, reason
 }
 
-// switchText reads a switch as the image's scripts do, and refuses a text that means neither yes nor no.
+// switchText reads a boolean as the image's scripts do, and refuses a text that means neither yes nor no.
 func switchText(text string) (on bool, reason string) {
 	if on = IsShellTruthy(text); !on && !IsFalse(text) {
 		reason = "expected 1, true or yes, or 0, false or no"

@@ -47,14 +47,13 @@ func IsTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "yes"}, strings.ToLower(s))
 }
 
-// IsShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read switches
-// such as HERMES_DASHBOARD in this way: "tRuE" and "on" are false.
+// IsShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read
+// switches such as HERMES_DASHBOARD in this way: "tRuE" and "on" are false.
 func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
 
-// IsFalse reports whether s is a word that switches a thing off. A value that is neither true nor
-// plainly false deserves a warning.
+// IsFalse reports whether s plainly means "off". Callers warn about a value that is neither true nor plainly false.
 func IsFalse(s string) bool {
 	return slices.Contains([]string{"", "0", "false", "no", "off", "n", "f"}, strings.ToLower(s))
 }

@@ -17,35 +17,35 @@ import (
 	"hinit/internal/pause"
 )
 
-// connection sends syslog messages: one in each datagram, or over a stream with their length before them (RFC 6587).
+// connection is a Sink that sends syslog messages. Over datagrams it sends one message in each; over a stream, the length
+// precedes each message (RFC 6587).
 type connection struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
-	unread                 []sentBatch     // sent batches that the receiver may not have read yet
+	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 	size                   int             // bytes of these batches
-	lost                   bool            // these batches may be lost, so they are sent again
+	lost                   bool            // the batches in unread may be lost, so Send repeats them
 }
 
-// sentBatch is the data of one send.
+// sentBatch is the data that a single call of Send has sent.
 type sentBatch struct {
 	at   time.Time
 	data []byte
 }
 
 const (
-	mostDatagram = 8 << 10 // receivers must accept 480 bytes, and most accept this
+	mostDatagram = 8 << 10 // largest message in bytes; RFC 5424 only demands 480, but most receivers accept this
 
-	// unreadTime is how long a working receiver may take to read data that its machine has acknowledged. Not more than unreadSize
-	// bytes wait for it then.
+	// unreadTime is how long a working receiver may take to read data that the kernel of its machine has acknowledged. Batches
+	// are kept in unread for that time, and together not more than unreadSize bytes.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
 
-// Send implements Sink. Over a stream it succeeds when the other machine has acknowledged all bytes, because syslog has no
-// answers. If the connection is found to be lost later, Send repeats its last messages, because the receiver may not have read
-// them.
+// Send implements Sink. Syslog has no answers, so over a stream Send returns when the other machine has acknowledged all bytes.
+// If a later Send finds that the connection is lost, it repeats the last messages, because the receiver may not have read them.
 func (s *connection) Send(ctx context.Context, records []Record) (err error) {
 	defer func() {
 		if err != nil {
@@ -112,12 +112,12 @@ func (s *connection) Send(ctx context.Context, records []Record) (err error) {
 }
 
 // unsent returns the number of bytes that the other machine has not acknowledged, or an error if the other end has closed the
-// connection. It reads nothing, because TLS may have unread bytes.
+// connection. It does not read from the connection, because TLS may have unread bytes.
 func (s *connection) unsent() (left int, err error) {
 	failed := s.raw.Control(func(fd uintptr) {
 		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll only fails when a signal interrupts it
-			err = io.ErrUnexpectedEOF // a connection that was reset keeps unsent bytes for ever
+		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
+			err = io.ErrUnexpectedEOF // do not count: after a reset, the number of unsent bytes never falls to 0
 			return
 		}
 		left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)

@@ -17,7 +17,7 @@ type object = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// severities has, by level, the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424,
+// severities maps a log level to the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424,
 // 6.2.1).
 var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
@@ -28,10 +28,10 @@ func attribute(key, value string) object {
 	return object{"key": key, "value": object{"stringValue": value}}
 }
 
-// containerService is the service name in events of the container.
+// containerService is the service name in records of events that concern the whole container.
 const containerService = "hinit"
 
-// encodeOTLP encodes a request to export logs (ExportLogsServiceRequest).
+// encodeOTLP encodes records as a request to export logs (ExportLogsServiceRequest).
 func encodeOTLP(host string, records []Record) ([]byte, error) {
 	now := nanoseconds(time.Now())
 	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
@@ -53,7 +53,7 @@ func encodeOTLP(host string, records []Record) ([]byte, error) {
 	})})
 }
 
-// encodeLoki encodes a push request.
+// encodeLoki encodes records as a push request of Loki.
 func encodeLoki(host string, records []Record) ([]byte, error) {
 	groups := lo.PartitionBy(records, func(r Record) Record {
 		return Record{Kind: r.Kind, Level: r.Level, Service: r.Service, Profile: r.Profile}
@@ -68,7 +68,7 @@ func encodeLoki(host string, records []Record) ([]byte, error) {
 	})})
 }
 
-// encodeSyslog encodes a record in the form of RFC 5424: facility daemon; an ordinary event has the severity notice.
+// encodeSyslog encodes a record in the form of RFC 5424. The facility is daemon, and an ordinary event has the severity notice.
 func encodeSyslog(host string, r *Record) []byte {
 	severity := severities[r.Level].syslog
 	if r.Kind == KindEvent && r.Level == loglevel.Info {

@@ -12,14 +12,16 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// file is a file with one JSON object a line and a size limit. A full file becomes PATH.1, and the oldest one is removed.
+// file is a Sink that writes one JSON object a line to a file with a size limit. A full file is renamed to PATH.1, and the oldest
+// of these files is removed.
 type file struct {
 	path string
-	most int64 // size of a full file
+	most int64 // size in bytes of a full file
 	keep int   // number of full files to keep
 }
 
-// Send implements Sink. If an earlier write was cut off, it first ends that line.
+// Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, it first ends that
+// line.
 func (l *file) Send(_ context.Context, records []Record) error {
 	data := []byte{'\n'}
 	for i := range records {
@@ -34,7 +36,7 @@ func (l *file) Send(_ context.Context, records []Record) error {
 		if err != nil {
 			return err
 		}
-		defer f.Close() // its data is synced
+		defer f.Close() // an error is harmless, because the data is synced
 		size, err := f.Seek(0, io.SeekEnd)
 		last := []byte{'\n'}
 		if err == nil && size > 0 {
@@ -60,8 +62,8 @@ func (l *file) Send(_ context.Context, records []Record) error {
 // Close implements Sink.
 func (*file) Close() error { return nil }
 
-// inDir calls fn with the directory of a file that this process writes, and the file's name. The agent may own directories on the
-// path, so root follows no link there.
+// inDir calls fn with the opened directory of the file at path and the file's name. The agent may own directories on the path, so
+// root follows no links there.
 func inDir(path string, fn func(d *fsutil.Dir, name string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {

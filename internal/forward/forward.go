@@ -22,7 +22,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Hinit is the hinit whose logs are sent. A [dial.Client] implements it.
+// Hinit is the connection to the hinit whose logs are sent. A [dial.Client] implements it.
 type Hinit interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
@@ -31,27 +31,27 @@ type Hinit interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit  Hinit
-	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files
+	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user as whom log files are opened
 	Sink   Sink
-	State  string   // file with the positions
-	Except []string // services whose logs are not sent; its own log would never end
+	State  string   // path of the file with the [Positions]
+	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would never end
 	Mask   bool     // hide secrets of known shapes
 	Log    *slog.Logger
 
-	Pause    time.Duration // how long lines are collected for a batch; 0 is 250 ms
-	Patience time.Duration // limit for one answer of the receiver; 0 is 30 s
+	Pause    time.Duration // how long to collect records for a batch; 0 is 250 ms
+	Patience time.Duration // time limit for an answer of the receiver; 0 is 30 s
 
-	records chan Record // from the goroutine of each log
+	records chan Record // records from the goroutines that read logs
 	readers sync.WaitGroup
-	tails   map[string]*tail // logs that are read, by directory
+	tails   map[string]*tail // the logs that are being read, by directory
 	started time.Time        // start time of the hinit that answers
 	asked   time.Time        // when hinit was last asked for its logs
 	saved   time.Time        // when the positions were last saved
 	now     Positions
-	dirty   bool // now must be saved
+	dirty   bool // now has changes that must be saved
 }
 
-// Counts are the totals of a Forwarder since its file of positions was created.
+// Counts are the totals of a Forwarder since its file with the positions was created.
 type Counts struct {
 	Sent     uint64 `json:"sent"`
 	Refused  uint64 `json:"refused"`
@@ -59,36 +59,36 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions are the content of the file of positions.
+// Positions is the content of the file with the positions, which says how far logs and events have been sent.
 type Positions struct {
-	Logs    map[string]position `json:"logs"` // by directory
+	Logs    map[string]position `json:"logs"` // position in each log, by its directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
 	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all are sent
 }
 
 type eventPosition struct {
-	Started time.Time `json:"started"` // start time of the hinit whose events they are
+	Started time.Time `json:"started"` // start time of the hinit that Seq belongs to
 	Seq     uint64    `json:"seq"`
 }
 
 const (
-	mostRecords = 2000    // in a batch
-	mostBytes   = 4 << 20 // of text in a batch
+	mostRecords = 2000    // largest number of records in a batch
+	mostBytes   = 4 << 20 // largest number of bytes of text in a batch
 	statusEvery = 2 * time.Second
 	saveEvery   = time.Second
 	longestWait = 10 * time.Minute // longest pause that a receiver may ask for
-	mostState   = 64 << 10         // size of a file of positions
+	mostState   = 64 << 10         // largest size of the file with the positions
 )
 
-// retries are the delays between two tries to send a batch.
+// retries has the delays between two attempts to send a batch.
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.now.Counts }
 
-// Run sends until ctx ends. It returns an error if it can't use the file of positions, because it might send the same lines for
-// ever.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the file with the positions, because then it
+// might send the same lines again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.tails, f.records = make(map[string]*tail), make(chan Record)
 	if err := f.load(); err != nil {
@@ -128,7 +128,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects events and lines until the batch is full or a pause is over.
+// collect collects records of events and log lines until the batch is full or f.Pause is over. Every statusEvery, it asks hinit
+// for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.asked) > statusEvery {
 		f.asked = time.Now()
@@ -155,7 +156,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs asks hinit for its logs, and starts to read new ones.
+// findLogs asks hinit for the logs of its services, starts to read new ones, and forgets removed ones.
 func (f *Forwarder) findLogs(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -190,7 +191,8 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			s = &client.Service{Name: filepath.Base(dir)}
 		}
 		same := t != nil && t.service == s.Name && t.profile == s.Profile
-		if !removed && (same || !parents[filepath.Dir(dir)]) { // the file of positions may name any directory
+		// The file with the positions may name any directory, so read only directories that are beside the log of a service.
+		if !removed && (same || !parents[filepath.Dir(dir)]) {
 			continue
 		}
 		if t != nil {
@@ -207,7 +209,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 	return nil
 }
 
-// readEvents returns the events after the last position.
+// readEvents returns records of the events that hinit has had since the position of the last sent event.
 func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	at := f.now.Events
 	if !at.Started.Equal(f.started) {
@@ -239,8 +241,8 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// deliver sends a batch until the receiver accepts it, and reports whether it did. It leaves out records that the receiver
-// refuses.
+// deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether it was accepted. It leaves
+// out records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.now.Counts
 	for failures := 0; ctx.Err() == nil; {
@@ -276,7 +278,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			if err := f.save(); err != nil { // the saved file has the time since which records wait, for the metrics
+			if err := f.save(); err != nil { // the metrics read from the file since when records wait
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
@@ -286,7 +288,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
-// ReadPositions reads a file of positions with an identity that may read it.
+// ReadPositions reads a file with positions as a user who may read it.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	d, err := fsutil.OpenDir(filepath.Dir(path), as)
 	if err != nil {
@@ -305,7 +307,7 @@ func (p *Positions) read(d *fsutil.Dir, name string) error {
 	return json.Unmarshal(text, p)
 }
 
-// load reads the positions. It makes a missing file, so that it fails now if it cannot write the file.
+// load reads the positions. It creates a missing file, so that it fails now if the file can't be written.
 func (f *Forwarder) load() error {
 	err := inDir(f.State, f.now.read)
 	if f.now.Logs == nil {
@@ -320,7 +322,7 @@ func (f *Forwarder) load() error {
 	return nil
 }
 
-// save replaces the file of positions atomically.
+// save replaces the file with the positions atomically.
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.now)
 	if err == nil {

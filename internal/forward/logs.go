@@ -15,20 +15,21 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// position says how far a log has been sent: up to a line with the time At, where Same counts the sent lines with this time.
-// Lines that were read at once have the same time.
+// position says how far a log has been sent: up to a line with the time At. Several lines can have the same time, if they were
+// read at once. Same is the number of sent lines with the time At.
 type position struct {
 	At   time.Time `json:"at"`
 	Same int       `json:"same"`
 }
 
-// tail is one log that is being read.
+// tail is a log that a goroutine reads. stop ends the goroutine.
 type tail struct {
 	service, profile string
 	stop             context.CancelFunc
 }
 
-// read starts a goroutine that reads a log from a position until ctx ends.
+// read starts a goroutine that reads the log of service s from a position until ctx ends. It reads as the user as, and passes
+// records to Run.
 func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, from position, as *fsutil.Actor) *tail {
 	ctx, stop := context.WithCancel(ctx)
 	t := &tail{s.Name, s.Profile, stop}
@@ -50,7 +51,7 @@ func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, fro
 	return t
 }
 
-// reading is the state of one call of [reader.Read].
+// reading is the state of one call of [reader.Read] for a log.
 type reading struct {
 	*Forwarder
 	*tail
@@ -58,12 +59,12 @@ type reading struct {
 	from  position // position at the start
 	at    position // position after the last line
 	begun bool     // the first line was read
-	skip  int      // number of lines to skip, because they are already sent
+	skip  int      // number of lines that are still to be skipped, because they are already sent
 	level loglevel.Tracker
 	mask  redact.Masker
 }
 
-// send passes a record to Run.
+// send passes a record to Run. It returns an error if ctx ends first.
 func (r *reading) send(ctx context.Context, record Record) error {
 	record.dir, record.line = r.dir, r.at
 	select {
@@ -85,7 +86,7 @@ func (r *reading) sendLine(ctx context.Context, text []byte) error {
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
-	if !r.begun && !r.from.At.IsZero() { // the first line at or after the time of the position
+	if !r.begun && !r.from.At.IsZero() { // this is the first line that is not older than the position
 		if at.Equal(r.from.At) {
 			r.skip = r.from.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {

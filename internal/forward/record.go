@@ -29,12 +29,12 @@ type Record struct {
 	events eventPosition // position in the events after the record
 }
 
-// gapRecord makes a record about missing lines or events.
+// gapRecord returns a record that says why lines or events are missing.
 func gapRecord(service, profile, why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Service: service, Profile: profile, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
 
-// eventRecord makes a record of an event. The level is error if a run failed or the service does not start again. It is warning
+// eventRecord returns the record of an event. Its level is error if a run failed or the service does not start again, and warning
 // if the service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}

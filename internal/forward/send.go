@@ -18,37 +18,38 @@ import (
 	"time"
 )
 
-// Sink sends records to a receiver. After an error that is neither a [RefusedError] nor a [PartialError], the caller tries again.
-// Send may be called after an error.
+// Sink sends records to a receiver. After an error that is neither a [RefusedError] nor a [PartialError], the caller sends the
+// same records again. Send may be called after an error.
 type Sink interface {
 	Send(ctx context.Context, records []Record) error
 	Close() error
 }
 
-// RefusedError means that the receiver will never accept the records.
+// RefusedError means that the receiver will never accept the records, so that sending them again is pointless.
 type RefusedError struct{ error }
 
-// PartialError means that the receiver has accepted all records except for Refused ones, and that none must be sent again. If
-// Refused is 0, it is a warning.
+// PartialError means that the receiver has accepted all records except for a number of Refused ones, and that none must be sent
+// again. If Refused is 0, it is only a warning.
 type PartialError struct {
 	error
 	Refused int
 }
 
-// LaterError says how long the receiver wants no request.
+// LaterError says how long the caller should wait before the next request.
 type LaterError struct {
 	error
 	After time.Duration
 }
 
-// usages are the forms of the URL for each kind of receiver.
+// usages has the form of the URL for each kind of receiver, for error messages.
 var usages = map[string]string{
 	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
 }
 
-// NewSink makes a sink from an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names an authority that replaces the system's. ?name=NAME is
-// the name in the receiver's certificate if it is not HOST. authorization is the header of HTTP requests, "" for none.
+// NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names a certificate authority that replaces the system's.
+// ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of the Authorization header
+// of HTTP requests, "" for none.
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -88,8 +89,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 }
 
-// secured returns the settings that check the receiver's certificate, or nil without encryption. It removes its parameters from
-// the URL.
+// secured returns the TLS settings that check the receiver's certificate, or nil without encryption. It removes the parameters ca
+// and name from the URL.
 func secured(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
@@ -113,7 +114,7 @@ func secured(u *url.URL, way string) (*tls.Config, error) {
 	return c, err
 }
 
-// explained adds the next step to the error of an invalid certificate.
+// explained adds to an error about an invalid certificate what the user can do.
 func explained(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
@@ -121,7 +122,7 @@ func explained(err error) error {
 	return err
 }
 
-// poster sends a batch as the body of an HTTP request.
+// poster is a Sink that sends a batch as the body of an HTTP request.
 type poster struct {
 	url, authorization, host string
 	client                   http.Client
@@ -154,7 +155,7 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	case code >= 200 && code < 300 && err == nil && p.check != nil:
 		return p.check(text)
 	case code >= 200 && code < 300:
-		return err // an incomplete answer does not count
+		return err // if the answer is incomplete, the records may not have been accepted
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return RefusedError{failed}
 	}
@@ -167,7 +168,8 @@ func (p *poster) Close() error {
 	return nil
 }
 
-// retryAfter returns the wait that a header Retry-After asks for, in seconds or until a date (RFC 9110, 10.2.3), or 0.
+// retryAfter returns the wait that the header Retry-After asks for. Its text is a number of seconds or a date (RFC 9110, 10.2.3).
+// It returns 0 for any other text.
 func retryAfter(text string, now time.Time) time.Duration {
 	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
@@ -178,7 +180,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return 0
 }
 
-// checkOTLP returns an error if the receiver has refused some records (ExportLogsServiceResponse).
+// checkOTLP returns a [PartialError] if the receiver's answer says that it has refused some records (ExportLogsServiceResponse).
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {

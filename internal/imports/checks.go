@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apply works like [importer.apply], for settings of a check.
+// apply works like [importer.apply], but sets keys of a check.
 func (k check) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.ruleFor(e)
@@ -30,10 +30,10 @@ func (k check) hasContent() bool {
 	return false
 }
 
-// saysNothing is the note on a check without anything to check.
+// saysNothing is the note on a check that does not say what to check.
 const saysNothing = "says nothing to look at and is left out"
 
-// probe imports a check in the form of Kubernetes.
+// probe imports a readiness_probe or liveness_probe, which process-compose has taken over from Kubernetes.
 func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
@@ -85,7 +85,7 @@ func (c *compose) httpGet(at setting, k check) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command, which may be written as one text.
+// commandWords returns the words of a command, which the file has as a list or as one text.
 func (c *compose) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
@@ -97,7 +97,8 @@ func (c *compose) commandWords(e setting) []string {
 	return words
 }
 
-// healthcheck imports the check of a container as a check of kind ready. Such a check restarts nothing, so it needs no start_period.
+// healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check restarts nothing, so it needs no
+// start_period.
 func healthcheck(im *importer, s *service, at setting) {
 	k := check{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
 	for _, e := range at.keys() {
@@ -109,7 +110,7 @@ func healthcheck(im *importer, s *service, at setting) {
 			if words := e.items(); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {
 				command = words[1:]
 			} else if e.node.Kind != yaml.ScalarNode {
-				command[2] = strings.Join(words[min(1, len(words)):], " ") // after CMD-SHELL or NONE
+				command[2] = strings.Join(words[min(1, len(words)):], " ") // the words after CMD-SHELL or NONE
 			}
 			if command[len(command)-1] != "" {
 				k.set("exec.command", command)

@@ -15,21 +15,21 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// compose is an import of a process-compose.yaml or of a compose file.
+// compose is the state of the import of a process-compose.yaml or of a compose file.
 type compose struct {
 	*importer
 	file    string
 	shell   []string
-	raw     bool // leave all variables of a command to the shell
+	raw     bool // do not replace $$ in commands, because process-compose expands no variables (disable_env_expansion)
 	docker  bool // the file is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env beside the file
-	vars    map[string]string // for templates; during the import of a process they include its own variables
+	vars    map[string]string // values for templates; while a process is imported, they include its own
 	waits   []wait
-	process rules // rules for the settings of a process
+	process rules // rules for the settings of one process
 }
 
-// wait is a dependency, with the names of process-compose.
+// wait is a dependency between processes, in the terms of process-compose.
 type wait struct {
 	service       *service
 	to, condition string
@@ -60,7 +60,7 @@ func (im *importer) processCompose(path string) error {
 			}
 		}},
 	})
-	im.defaults.set("stop.grace", "10s") // default of shutdown.timeout_seconds
+	im.defaults.set("stop.grace", "10s") // process-compose's default for shutdown.timeout_seconds
 	var processes []setting
 	for _, e := range keys {
 		switch e.name {
@@ -104,16 +104,16 @@ func (im *importer) processCompose(path string) error {
 	return nil
 }
 
-// nothingLike is the note on an unknown setting in a group.
+// nothingLike is the note on a setting inside a mapping for which there is no rule.
 const nothingLike = "hinit has nothing like this setting"
 
-// fileRules are for settings of the whole file.
+// fileRules are the rules for settings at the top of the file.
 var fileRules = rules{
 	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and keys with x- hold anchors
 	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
 }
 
-// addVars adds values for templates.
+// addVars adds the variables of the setting vars to the values for templates.
 func (c *compose) addVars(e setting) {
 	for _, v := range e.variables() {
 		c.vars[v.name] = v.value
@@ -121,7 +121,7 @@ func (c *compose) addVars(e setting) {
 }
 
 func (c *compose) dependsOn(_ *importer, s *service, e setting) {
-	if e.node.Kind != yaml.MappingNode { // the form of docker compose
+	if e.node.Kind != yaml.MappingNode { // a list, as Docker's compose files allow
 		for _, name := range e.items() {
 			c.waits = append(c.waits, wait{s, name, "process_started", e.place})
 		}
@@ -137,7 +137,7 @@ func (c *compose) dependsOn(_ *importer, s *service, e setting) {
 	}
 }
 
-// readProcess imports one process, once for each replica.
+// readProcess imports one process. Each of its replicas becomes a service.
 func (c *compose) readProcess(p setting) {
 	shared := c.vars
 	defer func() { c.vars = shared }()
@@ -175,11 +175,12 @@ func (c *compose) readProcess(p setting) {
 	})
 }
 
-// processRules are for settings of a process that need nothing else of the file.
+// processRules are the rules for settings of a process that can be imported without looking at other settings.
 var processRules = rules{
 	{name: "disabled", key: "enabled", scalar: whenSet("false", "")},
 	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
-	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
+	// process-compose starts a foreground process only by hand
+	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")},
 	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
 	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return exitCodes(e.items()) }},
@@ -206,7 +207,7 @@ var processRules = rules{
 		}
 		s.checks = append(s.checks, k)
 	}},
-	{name: "replicas|vars"}, // imported earlier
+	{name: "replicas|vars"}, // readProcess has imported them
 	// Compose files of Docker have these keys.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
@@ -218,7 +219,7 @@ var processRules = rules{
 	{name: "healthcheck", convert: healthcheck},
 }
 
-// onlyKeysOfLogs is the note on other keys in the configuration of a log.
+// onlyKeysOfLogs is the note on a key of a log configuration for which there is no rule.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 var (
@@ -248,7 +249,7 @@ var (
 	}
 )
 
-// availability makes the policy of restarts.
+// availability converts availability.restart to a restart policy.
 func availability(value string) (string, error) {
 	policy, known := map[string]string{"always": "always", "on_failure": "on-failure", "no": "never", "false": "never"}[strings.ToLower(value)]
 	switch {
@@ -260,7 +261,7 @@ func availability(value string) (string, error) {
 	return "never", fmt.Errorf("%q is not known; it is not restarted", oneLine(value))
 }
 
-// everyInterval makes a schedule from an interval.
+// everyInterval converts an interval such as 90s to a schedule.
 func everyInterval(value string) (string, error) {
 	cron := "@every " + value
 	if _, err := cronspec.Parse(cron, ""); err != nil {
@@ -309,7 +310,7 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 	c.needCommand(s, p.from)
 }
 
-// asTask makes a task of a service that does not restart. Without a schedule the task runs at the boot.
+// asTask turns a service with the restart policy never into a task. Without a schedule, the task runs at boot.
 func asTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -319,7 +320,8 @@ func asTask(s *service) {
 	}
 }
 
-// noteReferences notes variables whose values refer to other variables. process-compose replaces such references, and hinit does not.
+// noteReferences notes the environment variables in a setting whose values refer to other variables. process-compose replaces
+// such references, and hinit does not.
 func (c *compose) noteReferences(e setting) {
 	for _, v := range e.variables() {
 		if variable.MatchString(v.value) {
@@ -328,7 +330,7 @@ func (c *compose) noteReferences(e setting) {
 	}
 }
 
-// depend imports one dependency.
+// depend imports one dependency, when all processes are known.
 func (c *compose) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
@@ -358,7 +360,8 @@ func (c *compose) depend(w wait) {
 	}
 }
 
-// fillTemplates returns the text of a setting with its templates replaced. It notes a template that would have to be executed.
+// fillTemplates returns the text of a setting with its templates replaced. It notes a template that it can't replace without
+// executing it.
 func (c *compose) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
@@ -367,7 +370,7 @@ func (c *compose) fillTemplates(e setting) string {
 	return text
 }
 
-// shellCommand returns a command line in the form in which the shell of process-compose gets it.
+// shellCommand returns the command that runs a command line in the shell, as process-compose does.
 func (c *compose) shellCommand(e setting) any {
 	line := strings.TrimRight(c.fillTemplates(e), "\n")
 	if !c.raw {

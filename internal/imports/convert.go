@@ -17,7 +17,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// The formats.
+// The names of the formats.
 const (
 	Supervisord    = "supervisord"
 	ProcessCompose = "process-compose"
@@ -27,10 +27,10 @@ const (
 	Systemd        = "systemd"
 )
 
-// Formats are the formats that [Convert] reads.
+// Formats lists the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
-// Note names a setting that was not imported, or was changed, and says why.
+// Note tells the user why a setting was not imported, or was changed.
 type Note struct {
 	File  string
 	Line  int    // 0 for a note on the whole file
@@ -50,18 +50,18 @@ func (n Note) String() string {
 	return at + ": " + n.Text
 }
 
-// Result is a configuration for hinit.
+// Result is the configuration for hinit that [Convert] has made, with notes on what it could not take over.
 type Result struct {
 	Format string
 	YAML   []byte
 	Notes  []Note
 }
 
-// maxFile limits the bytes that are read of one file.
+// maxFile is the largest size in bytes of a file that is read.
 const maxFile = 4 << 20
 
-// Convert reads a file or a directory. format is one of [Formats], or "" to detect it. Convert may block on the disk. The result has
-// notes even if nothing could be imported.
+// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect it. Convert may
+// block on the disk. The result has notes even if nothing could be imported.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -85,7 +85,7 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
-// firstSection matches the beginning of an INI file: comments, and the head of a section.
+// firstSection matches the beginning of an INI file: comments, and the heading of a section.
 var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
 
 // detect returns the format of a file or a directory.
@@ -123,7 +123,7 @@ func detect(path string) (string, error) {
 	}
 	services, _ := top["services"].(map[string]any)
 	for _, s := range services {
-		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every layer has this key
+		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every service in a layer of pebble has this key
 			return Compose, nil
 		}
 	}
@@ -136,7 +136,7 @@ func detect(path string) (string, error) {
 // readFile reads a regular file of limited size.
 func readFile(path string) ([]byte, error) { return wholefile.Read(path, maxFile) }
 
-// importer collects services and notes.
+// importer collects the services of the new configuration and the notes on what was not imported.
 type importer struct {
 	services []*service
 	notes    []Note
@@ -147,7 +147,7 @@ type importer struct {
 	}
 }
 
-// note adds a note on a setting. Notes on one file with the same text become one note, which lists the settings.
+// note adds a note on the setting at. Notes with the same text about one file are joined into one note, which lists the settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
@@ -161,7 +161,7 @@ func (im *importer) note(at from, format string, args ...any) {
 	}
 }
 
-// add makes a service with a valid name, and notes a changed name.
+// add adds a service to the new configuration. If name is not valid in hinit.yaml, or taken, it changes the name and notes that.
 func (im *importer) add(at place, name string) *service {
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
@@ -176,7 +176,7 @@ func (im *importer) add(at place, name string) *service {
 	return s
 }
 
-// needCommand leaves out a service that has no command.
+// needCommand removes the service, with a note, if it has no command.
 func (im *importer) needCommand(s *service, at from) {
 	if len(s.list("command")) == 0 {
 		im.note(at, "has no command and is left out")
@@ -184,11 +184,11 @@ func (im *importer) needCommand(s *service, at from) {
 	}
 }
 
-// mostReplicas limits the services that a single setting makes.
+// mostReplicas is the largest number of services that a single program with replicas becomes.
 const mostReplicas = 200
 
-// replicas makes the services of one program. It keeps only the notes on the first service, because the others have the same
-// notes.
+// replicas calls make for each replica of a program, to make its service. It keeps only the notes on the first service, because
+// the others have the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)
@@ -217,13 +217,13 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services with this name in the other supervisor's configuration.
+// find returns the services that have this name, or belong to a group of this name, in the other supervisor's configuration.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
 }
 
-// absolute makes a path absolute. The other supervisor resolves it in its working directory, which is usually the directory of its
-// file.
+// absolute makes path absolute. The other supervisor resolves it in its working directory, which is usually the directory of
+// file, its configuration.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -232,14 +232,15 @@ func absolute(file, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// validate returns the error of package config for a configuration for hinit run.
+// validate checks text as a configuration for hinit run, and returns the error of package config.
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
 	return err
 }
 
-// makeText returns the text of the configuration. It leaves out keys that package config refuses, and notes the reason.
+// makeText returns the text of the new configuration. If package config refuses a key, it leaves out the key and notes the
+// reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {
@@ -259,11 +260,11 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	}
 }
 
-// keyInProblem finds the service, its key, and the number of a check in an error of package config.
+// keyInProblem finds the name of the service, its key, and the number of a check in an error message of package config.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
-// leaveOut removes the cause of each problem, at most one part of each service at a time. It reports whether it has removed
-// anything.
+// leaveOut removes the causes of the problems in wrong, an error of package config. In one call it removes at most one part of
+// each service. It reports whether it has removed anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -292,7 +293,8 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutKey removes a key of a service, one check or need, or the whole service.
+// leaveOutKey removes a key of a service, with a note. For checks and needs, it removes only the check or need that causes the
+// problem. A service without its command is useless, so it is removed as a whole.
 func (im *importer) leaveOutKey(s *service, key, number, why string) {
 	at, known := s.from[key]
 	if !known {

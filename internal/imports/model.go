@@ -21,7 +21,8 @@ type place struct {
 	line int
 }
 
-// values has keys of hinit.yaml by their paths. Each value is a string, a []string or a []pair. Empty values are not written.
+// values maps the paths of keys of hinit.yaml to their values. Each value is a string, a []string, a []pair or a YAML node. Empty
+// values are not written.
 type values map[string]any
 
 // set sets a key. text returns a string value, and list a []string value.
@@ -29,12 +30,12 @@ func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
 
-// service is a service of hinit.yaml.
+// service is a service of the new hinit.yaml.
 type service struct {
 	name  string
 	was   string // its name in the other supervisor's configuration
-	group string // another name in this configuration, which several services may share
-	about string // comment
+	group string // another name in that configuration, which several services may share
+	about string // comment above the service in hinit.yaml
 	values
 	needs  []need
 	checks []check
@@ -67,7 +68,7 @@ func (s *service) drop(key string) (dropped bool) {
 	return dropped
 }
 
-// isTask reports whether the service ends by itself.
+// isTask reports whether the service is a task, which ends by itself.
 func (s *service) isTask() bool { return s.text("once") != "" || s.text("schedule.cron") != "" }
 
 // addVariables adds environment variables.
@@ -90,14 +91,14 @@ type check struct {
 	place place
 }
 
-// wait adds a need, unless the service already waits for the same service or is that service.
+// wait adds a need, unless the service already has a need of the same service, or needs itself.
 func (s *service) wait(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }
 
-// yaml returns the text of the configuration.
+// yaml returns the text of the new configuration, before it is checked.
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	tables := reference.Keys()
 	list := &yaml.Node{Kind: yaml.MappingNode}
@@ -138,7 +139,7 @@ func (s *service) node(tables map[string][]reference.Key) *yaml.Node {
 	return encode(tables["services.NAME."], s.values)
 }
 
-// encode returns values as a mapping, in the order of a table of keys. A dot in a key begins a nested mapping.
+// encode returns values as a YAML mapping, with the keys in the order of table. A dot in a key begins a nested mapping.
 func encode(table []reference.Key, values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range table {
@@ -159,7 +160,8 @@ func encode(table []reference.Key, values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns the value of a key, or nil for an empty one. It escapes text that hinit would take for a placeholder.
+// valueNode returns a value as a YAML node, or nil if it is empty. If the key is a template, it escapes text that hinit would
+// take for a placeholder.
 func valueNode(key reference.Key, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch key.Value.(type) {
@@ -199,7 +201,7 @@ func text(value string) *yaml.Node {
 	return n
 }
 
-// scalar returns an unquoted scalar: a number, a duration, true.
+// scalar returns a scalar that is written without quotes: a number, a duration, true.
 func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
@@ -209,7 +211,7 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
-// hole matches text that hinit would take for a placeholder.
+// hole matches text that hinit would take for a placeholder, such as {home}.
 var hole = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
 // literal escapes a text so that hinit finds no placeholder in it.
@@ -222,7 +224,7 @@ func literal(value string) string {
 	})
 }
 
-// commentLine joins descriptions into one line of comment, without unprintable characters.
+// commentLine joins descriptions into a comment. It drops unprintable characters and empty lines.
 func commentLine(texts ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

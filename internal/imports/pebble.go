@@ -12,19 +12,19 @@ import (
 	"github.com/samber/lo"
 )
 
-// plan is the combination of pebble's layers: the settings of each service and check.
+// plan is the combination of pebble's layers: each service and each check with its settings from all layers.
 type plan struct {
 	*importer
 	services, checks []*layered
 }
 
-// layered is a service or a check with the settings of all its layers.
+// layered is a service or a check, combined from all layers.
 type layered struct {
-	setting // the setting in the last layer
+	setting // the mapping in the last layer that has it
 	all     []setting
 }
 
-// get returns the first setting with one of these names and a value, or one without a node.
+// get returns the first setting that has one of these names and a value. If there is none, its node is nil.
 func (l *layered) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
@@ -61,7 +61,7 @@ func (im *importer) pebble(path string) error {
 	return nil
 }
 
-// addLayer combines one layer with the layers before it.
+// addLayer reads one layer and combines it with the layers before it.
 func (p *plan) addLayer(file string) error {
 	keys, err := readYAML(file)
 	if err != nil {
@@ -87,7 +87,8 @@ func (p *plan) addLayer(file string) error {
 	return nil
 }
 
-// combine merges the services or checks of a layer into list, or replaces them.
+// combine adds the services or checks of a layer to list. One that list already has is merged or replaced, as its key override
+// says.
 func combine(list []*layered, at setting) []*layered {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *layered) bool { return l.name == e.name })
@@ -109,7 +110,7 @@ func combine(list []*layered, at setting) []*layered {
 	return list
 }
 
-// merge merges one setting: lists and mappings grow, other values are replaced.
+// merge merges one setting of a later layer: lists and mappings are joined, and any other value is replaced.
 func (l *layered) merge(k setting) {
 	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
@@ -124,7 +125,7 @@ func (l *layered) merge(k setting) {
 	l.all[i] = k
 }
 
-// pebbleRules are for settings of a service that need no other setting.
+// pebbleRules are the rules for settings of a service that can be imported without other settings.
 var pebbleRules = rules{
 	{name: "backoff-delay", key: "restart.initial"},
 	{name: "backoff-factor", key: "restart.factor"},
@@ -133,10 +134,12 @@ var pebbleRules = rules{
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", disabled(e.value != "enabled")) }},
-	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}}, // imported later
-	{name: "(user|group)(-id)?|summary|description"},                                                               // imported together
+	// order and checksOfServices import the next ones
+	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
+	// service imports the next ones
+	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
-		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets mark default arguments
+		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets mark arguments that a caller can replace
 		s.setAt("command", e.place, words)
 	}},
 	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
@@ -166,8 +169,8 @@ func (p *plan) service(l *layered) {
 	p.needCommand(s, from{l.place, l.name})
 }
 
-// order imports the order of starts. In pebble, a requirement only starts the other service, for which hinit has the key enabled.
-// The result also waits for the required service, unless the file states the opposite order.
+// order imports the order of starts. In pebble, a requirement makes the required service start, for which hinit has the key
+// enabled. The service also waits for the required service here, unless the file states the opposite order.
 func (p *plan) order(l *layered) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -199,14 +202,15 @@ func (p *plan) order(l *layered) {
 	}
 }
 
-// names reports whether a key of a service names another service.
+// names reports whether a key of the service, such as after, names the service name.
 func (l *layered) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
 func (p *plan) saysAt(service, key, name string) bool {
 	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
 }
 
-// inContext adds a check that no service acts on to the service in whose context the check runs.
+// inContext is for a check whose failure no service acts on. It adds the check to the service that its service-context names, and
+// returns false if there is none.
 func (p *plan) inContext(c *layered) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
@@ -217,7 +221,7 @@ func (p *plan) inContext(c *layered) bool {
 	return false
 }
 
-// checksOfServices adds checks to the services that act when they fail. used has the names of these checks.
+// checksOfServices adds each check to the services whose on-check-failure names it. used has the names of these checks.
 func (p *plan) checksOfServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
@@ -274,7 +278,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
 			{name: "service-context", scalar: func(value string) (string, error) {
 				if value == s.was {
-					return "", nil // the check is the context of its own service
+					return "", nil // the check runs in the context of its own service anyway
 				}
 				return "", errors.New(elsewhere)
 			}},

@@ -18,30 +18,31 @@ type setting struct {
 	from
 	name, value string     // the value is "" for a list or a mapping
 	node        *yaml.Node // the value in YAML; nil in other formats
-	used        bool       // see [section.take]
+	used        bool       // a program has read it, see [section.takeSetting]
 }
 
-// from is the origin of a setting: its place, and its whole name in notes.
+// from says where a setting comes from: its place, and its full name for notes.
 type from struct {
 	place
 	where string
 }
 
-// rule says how to import a setting: as a key of hinit.yaml, as a note, by a function, or not at all.
+// rule says how to import settings with certain names: as a key of hinit.yaml, as a note, by a function, or not at all.
 type rule struct {
 	name     string                             // regular expression for the names of the settings
 	key      string                             // key of hinit.yaml
-	scalar   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
-	compound func(e setting) any                // makes a value that is a list or a mapping
-	note     string                             // note that says why the setting is left out; the value replaces %s in it
-	nested   rules                              // rules for the settings in this one, which is a mapping
+	scalar   func(value string) (string, error) // converts the value; nil: unchanged. Its error becomes a note
+	compound func(e setting) any                // converts a value that is a list or a mapping
+	note     string                             // why the setting is left out; the value replaces %s in it
+	nested   rules                              // for a setting that is a mapping: the rules for the settings in it
 	convert  func(im *importer, s *service, e setting)
 }
 
-// rules are tried in their order, and [ways] after them.
+// rules are tried in order, and [otherWays] after them. The first rule whose name matches counts.
 type rules []rule
 
-// apply applies to each setting the first rule that matches it. It notes a setting without a rule.
+// apply applies to each setting the first rule that matches it, and so sets keys of s. It notes a setting for which there is no
+// rule.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.ruleFor(e); {
@@ -56,7 +57,7 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 	}
 }
 
-// ruleFor returns the rule for a setting.
+// ruleFor returns the first rule that matches a setting, or a rule with a note that hinit has nothing like it.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
 		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
@@ -69,7 +70,7 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule calls set with the value of a rule's key, or notes why the value is missing.
+// applyRule calls set with the value that the rule's key gets, or notes why the setting is left out.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
@@ -88,7 +89,7 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay imports a time as the delay before each restart.
+// constantDelay returns a convert function that imports a time as the constant delay before each restart. read converts the time.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
@@ -99,7 +100,8 @@ func constantDelay(read func(string) (string, error)) func(*importer, *service, 
 	}
 }
 
-// addCodes adds the exit codes of a value to a list.
+// addCodes returns a convert function that adds the exit codes in a setting to the list at key. separators are the characters
+// between codes.
 func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
@@ -112,7 +114,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 	}
 }
 
-// seconds makes a duration from a number of seconds.
+// seconds converts a number of seconds to a duration such as "30s". 0 becomes "", the default.
 func seconds(value string) (string, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 	if err != nil || n <= 0 || n > 1e8 {
@@ -131,7 +133,8 @@ func durationText(d time.Duration) string {
 
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
-// signalName returns a signal by its name or its number. It returns an error for a signal that hinit can't send.
+// signalName returns the name of a signal, given its name or number. It returns an error for a signal that hinit.yaml does not
+// accept.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -143,10 +146,10 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// disabled returns the value of the key enabled.
+// disabled returns the value of the key enabled: "false" if off is true, else "", the default.
 func disabled(off bool) string { return map[bool]string{true: "false"}[off] }
 
-// exitCodes returns the exit codes in a list that mean success, except for 0.
+// exitCodes returns the words of list that are exit codes from 1 to 255. It drops all others.
 func exitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
@@ -162,10 +165,10 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// unlessFalse returns the value of the key enabled for a switch that starts a service.
+// unlessFalse converts a switch that starts a service to the value of the key enabled.
 func unlessFalse(value string) (string, error) { return disabled(isFalse(value)), nil }
 
-// whenFalse makes a note if a switch is off, because hinit does not support that.
+// whenFalse returns a scalar function that makes the note why if a switch is off, because hinit does not support that.
 func whenFalse(why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		if isFalse(value) {
@@ -175,7 +178,7 @@ func whenFalse(why string) func(string) (string, error) {
 	}
 }
 
-// whenSet makes a value, or a note, if a switch is on.
+// whenSet returns a scalar function for a switch. If the switch is on, the value is made, and why becomes a note unless it is "".
 func whenSet(made, why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		switch {
@@ -188,8 +191,8 @@ func whenSet(made, why string) func(string) (string, error) {
 	}
 }
 
-// otherWays has notes on settings that hinit does not have, with another way to the same goal. The names come from the other
-// supervisor.
+// otherWays has notes on settings that hinit does not have. Each note names another way to the same goal. The names come from
+// several supervisors.
 var otherWays = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},
@@ -210,7 +213,7 @@ var otherWays = rules{
 	{name: "disable_dotenv", note: "env_file names the files that a service reads"},
 }
 
-// oneLine shortens a text to a part of its first line.
+// oneLine shortens a text to at most 80 characters of its first line.
 func oneLine(text string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if r := []rune(line); len(r) > 80 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// s6dir is a directory of service directories or of sources of s6-rc.
+// s6dir is the state of the import of a directory with s6 service directories or s6-rc source directories.
 type s6dir struct {
 	*importer
 	root    string
@@ -60,8 +60,8 @@ func (im *importer) s6(path string) error {
 	return nil
 }
 
-// onlyOfBundle disables services that are not in the bundle that starts at boot: user with s6-overlay, default with an init on
-// s6-rc.
+// onlyOfBundle disables the services that do not belong to the bundle that starts at boot. That bundle is called user with
+// s6-overlay, and default with another init that uses s6-rc.
 func (d *s6dir) onlyOfBundle() {
 	bundle := ""
 	for _, name := range []string{"default", "user"} {
@@ -83,14 +83,14 @@ func (d *s6dir) onlyOfBundle() {
 	}
 }
 
-// noteInterpreter notes that the interpreter of a script is missing on this machine.
+// noteInterpreter makes a note if the interpreter of a script is missing on this machine.
 func (d *s6dir) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
-// shebang returns the words of the first line of a script, or nil if that names no interpreter.
+// shebang returns the interpreter and its arguments in the first line of a script, or nil if the line names none.
 func shebang(script string) []string {
 	text, _ := readFile(script) // an unreadable script names no interpreter
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -105,10 +105,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the place of a file in a directory.
+// placeOf returns the place of a note about a file, whose path is made of parts.
 func placeOf(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
 
-// readWord returns the content of a file with one word, or "" without the file.
+// readWord returns the content of a file without surrounding blanks, or "" if there is no such file. Most files of s6 hold one
+// word.
 func (d *s6dir) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -117,13 +118,14 @@ func (d *s6dir) readWord(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readList reads the directory name.d, or the file of that name in older versions.
+// readList returns a list of s6-rc: the names of the files in the directory NAME.d, or the lines of the file NAME, as in older
+// versions.
 func (d *s6dir) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
 	for _, e := range entries {
 		list = append(list, e.Name())
 	}
-	text, _ := readFile(filepath.Join(dir, name)) // newer versions have no such file
+	text, _ := readFile(filepath.Join(dir, name)) // it is missing in newer versions
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			list = append(list, line)
@@ -132,7 +134,7 @@ func (d *s6dir) readList(dir, name string) (list []string) {
 	return list
 }
 
-// s6Rules are for the files of a service directory.
+// s6Rules are the rules for the files of a service directory, each of which is one setting.
 var s6Rules = rules{
 	{name: "timeout-kill", key: "stop.grace", scalar: milliseconds},
 	{name: "down-signal", key: "stop.signal", scalar: signalName},
@@ -154,7 +156,7 @@ var s6Rules = rules{
 	{name: ".*", note: "hinit does not look at it; the script may"},
 }
 
-// milliseconds makes a duration from a number of milliseconds.
+// milliseconds converts a number of milliseconds to a duration. 0 and less become "", the default.
 func milliseconds(value string) (string, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n <= 0 {
@@ -163,7 +165,7 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// importFiles imports the files of a service directory, except for the named ones.
+// importFiles imports the files of a service directory, except for the files in names, by s6Rules.
 func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
@@ -178,7 +180,7 @@ func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun imports a service directory. Its script stays where it is.
+// longrun imports the directory of a long-running service. Its run script stays where it is, and hinit calls it.
 func (d *s6dir) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if d.readList(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
@@ -206,7 +208,7 @@ func (d *s6dir) longrun(name, dir string) {
 	}
 }
 
-// oneshot imports a oneshot. Its file up has a command line of execline.
+// oneshot imports a oneshot of s6-rc as a task. Its file up has a command line in the language execline.
 func (d *s6dir) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
@@ -254,7 +256,8 @@ func (d *s6dir) depend(s *service) {
 	}
 }
 
-// withReachable adds a name and all names that it leads to, each once.
+// withReachable adds name and all names that can be reached from it to list, each once. next returns the names that a name leads
+// to.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

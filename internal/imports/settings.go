@@ -16,7 +16,8 @@ type section struct {
 	keys []setting
 }
 
-// takeSetting returns a setting and marks it as used. For a missing setting the result is not marked and has the place of the section.
+// takeSetting returns a setting of the section and marks it as used. If there is none, used is false in the result, and the place
+// is the place of the section.
 func (s *section) takeSetting(name string) (found setting) {
 	found.place = s.place
 	for i := range s.keys { // the last setting counts
@@ -28,17 +29,17 @@ func (s *section) takeSetting(name string) (found setting) {
 	return found
 }
 
-// dialect describes a kind of INI file.
+// dialect describes a variant of the INI format.
 type dialect struct {
-	separators string // between a key and its value
-	unit       bool   // the form of systemd.syntax(7): a comment is a whole line, and a backslash continues a line
+	separators string // characters that may stand between a key and its value
+	unit       bool   // as in systemd.syntax(7): a comment is a whole line, and a backslash at the end continues a line
 }
 
-// parseINI reads sections of keys and values. For supervisord it also accepts "key: value", comments after a blank, and keys in any
-// case. There, an indented line continues the value before. The parser of go-systemd is not used, because it forgets lines, and each
-// note names a line.
+// parseINI parses an INI file. bad has the places of lines that it can't parse. In supervisord's dialect it also accepts "key:
+// value", comments after a blank, and keys in any case, and an indented line continues the value before it. The parser of
+// go-systemd does not serve here, because it drops line numbers, which the notes need.
 func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
-	var last *setting // setting whose value the next line continues
+	var last *setting // the setting whose value the next line may continue
 	number := 0
 	for raw := range strings.SplitSeq(text, "\n") {
 		number++
@@ -85,7 +86,7 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	return sections, bad
 }
 
-// readINI reads a file. It notes lines that can't be read.
+// readINI reads and parses an INI file. It notes lines that it can't parse.
 func (im *importer) readINI(path string, d dialect) ([]*section, error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -108,18 +109,19 @@ func withoutComment(line string) string {
 	return line
 }
 
-// isTrue reports whether the value is a true boolean, also in the words of YAML 1.1.
+// isTrue reports whether the value means true. It also accepts the words of YAML 1.1, such as yes and on.
 func (e setting) isTrue() bool {
 	return slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value))
 }
 
-// isNull reports whether a key has no value.
+// isNull reports whether the value of a key is empty or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// keys returns the keys of a mapping in order, with the keys that << merges into it. Their names in notes begin with the mapping's.
+// keys returns the settings of a mapping in order, including the keys that << merges into it. In notes, the name of the mapping
+// precedes their names.
 func (e setting) keys() []setting { return e.keysAt(0) }
 
-// mostMerges limits the depth of <<, because a mapping can merge itself.
+// mostMerges limits the depth of merges (<<), because a mapping can merge itself.
 const mostMerges = 8
 
 func (e setting) keysAt(depth int) (list []setting) {
@@ -161,7 +163,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// items returns the scalars of a list, or a single scalar.
+// items returns the scalars of a list. A single scalar counts as a list of one.
 func (e setting) items() (list []string) {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
@@ -178,10 +180,10 @@ func (e setting) items() (list []string) {
 	return list
 }
 
-// variables is [setting.variables] for a rule.
+// variables is [setting.variables] in the form of rule.compound.
 func variables(e setting) any { return e.variables() }
 
-// variables reads variables from a mapping, or from a list of NAME=VALUE.
+// variables reads environment variables from a mapping, or from a list of NAME=VALUE.
 func (e setting) variables() []pair {
 	if n := aliased(e.node); n != nil && n.Kind == yaml.MappingNode {
 		return lo.Map(e.keys(), func(k setting, _ int) pair { return pair{k.name, k.node.Value} })
@@ -192,7 +194,7 @@ func (e setting) variables() []pair {
 	})
 }
 
-// readYAML reads the keys of one document, which must be a mapping.
+// readYAML reads a YAML file and returns the keys of its document, which must be a mapping.
 func readYAML(path string) ([]setting, error) {
 	text, err := readFile(path)
 	if err != nil {

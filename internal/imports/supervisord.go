@@ -12,10 +12,10 @@ import (
 	"github.com/samber/lo"
 )
 
-// supervisordINI is the dialect of supervisord.conf.
+// supervisordINI is the INI dialect of supervisord.conf.
 var supervisordINI = dialect{separators: "=:"}
 
-// supervisordSections are sections that hinit does not need.
+// supervisordSections has the notes on sections that are not imported.
 var supervisordSections = rules{
 	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
 	{name: "fcgi-program", note: "hinit opens no FastCGI socket for a program; let it open its own"},
@@ -29,7 +29,7 @@ func (im *importer) supervisord(path string) error {
 	if err != nil {
 		return err
 	}
-	im.defaults.set("stop.grace", "10s") // default of stopwaitsecs
+	im.defaults.set("stop.grace", "10s") // supervisord's default for stopwaitsecs
 	for _, s := range sections {
 		if s.name == "supervisord" {
 			im.supervisordSelf(s)
@@ -64,7 +64,7 @@ func (im *importer) supervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file and the files that its section include names.
+// supervisordFiles reads a file, and the files that its [include] section names.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, supervisordINI)
 	if err != nil {
@@ -96,7 +96,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	return sections, nil
 }
 
-// supervisordKeys are the settings of supervisord itself.
+// supervisordKeys has the notes on the settings of the section [supervisord].
 var supervisordKeys = rules{
 	{name: "umask", note: "set services.NAME.umask (%s)"},
 	{name: "minfds", note: "set services.NAME.limits.nofile where a service needs more (%s)"},
@@ -108,7 +108,7 @@ var supervisordKeys = rules{
 	{name: ".*log.*", note: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
-// supervisordSelf imports the settings of supervisord itself.
+// supervisordSelf imports the section [supervisord], the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.takeSetting("environment"); k.used {
 		k.where = k.name
@@ -121,7 +121,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf reads the variables of a program. It leaves out variables whose values refer to others.
+// variablesOf parses the environment variables in a setting. vars replaces expressions in their values. A variable whose value
+// refers to the environment of supervisord is left out, with a note.
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
@@ -136,7 +137,7 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	})
 }
 
-// program imports a section program, once for each of its processes.
+// program imports a section [program:x]. Each of its processes (numprocs) becomes a service.
 func (im *importer) program(s *section, name string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
 		k := s.takeSetting(key)
@@ -176,10 +177,10 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	})
 }
 
-// oneLog is the note on a second log file for one of the streams.
+// oneLog is the note on a separate log file for stdout or stderr.
 const oneLog = "one log takes both streams; the container's log keeps them apart"
 
-// programRules are for the settings of a program.
+// programRules are the rules for the settings of a program, except for command and environment.
 var programRules = rules{
 	{name: "autostart", key: "enabled", scalar: unlessFalse},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
@@ -225,7 +226,7 @@ func sentElsewhere(value string) (string, error) {
 	return "", fmt.Errorf("run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)", value)
 }
 
-// programKeys imports the keys of a program.
+// programKeys imports the settings of a program into svc.
 func (im *importer) programKeys(s *section, svc *service, vars map[string]string) {
 	svc.addVariables(im.defaults.environment...)
 	svc.set("log", "true")
@@ -251,7 +252,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		}
 	}
 	if svc.text("restart.policy") == "" {
-		svc.set("restart.policy", "on-failure") // default of autorestart: unexpected
+		svc.set("restart.policy", "on-failure") // supervisord's default for autorestart is unexpected
 	}
 	im.needCommand(svc, from{s.place, s.name})
 }
@@ -269,7 +270,8 @@ func logFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes programs wait for the programs of the next lower priority, which supervisord starts first.
+// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts those
+// first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -287,7 +289,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces %(name)s. A variable of the environment becomes a reference for a shell; then refers is true.
+// expandPython replaces Python expressions such as %(name)s by values in vars. An environment variable, %(ENV_X)s, becomes a
+// reference for a shell, and refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		part := python.FindStringSubmatch(m)
@@ -336,7 +339,7 @@ func environmentOf(value string) (list []pair, err error) {
 	return list, nil
 }
 
-// megabytes parses 50MB, 512KB, 1GB or a number of bytes, and rounds up.
+// megabytes converts a size such as 50MB, 512KB, 1GB or a number of bytes to megabytes, rounded up.
 func megabytes(text string) (string, error) {
 	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
 	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {

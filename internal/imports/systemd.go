@@ -12,23 +12,24 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds lists the kinds of units that are imported. A note names the other units of a directory.
+// unitKinds lists the kinds of units that are imported. For most other units in the directory, a note says that they are left
+// out.
 var unitKinds = []string{".service", ".timer"}
 
-// units are units of systemd that are imported together.
+// units is the state of the import of one or more systemd units.
 type units struct {
 	*importer
 	dir  string
 	list []*unit
 }
 
-// unit is a unit with its drop-ins.
+// unit is a unit with the settings of its file and its drop-ins.
 type unit struct {
-	name, kind       string // without its kind
-	prefix, instance string // the parts of its name before and after @
+	name, kind       string // name is without kind, the suffix such as .service
+	prefix, instance string // the parts of the name before and after @
 	place            place
-	keys             []setting // from all of its files
-	service          *service  // for a .service
+	keys             []setting // settings from all of its files
+	service          *service  // the service that it becomes, if it is a .service
 }
 
 // systemd reads a unit, an instance of a template, or all units of a directory.
@@ -41,7 +42,7 @@ func (im *importer) systemd(path string) error {
 		names = append(names, timer)
 	}
 	im.defaults.values = values{
-		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // defaults, systemd-system.conf(5)
+		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // the defaults of systemd-system.conf(5)
 		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
 	}
 	for _, name := range names {
@@ -69,8 +70,8 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// loadUnit reads a unit with its drop-ins. With follow, it also reads the units that this unit activates, but not the units that those
-// activate: a template could name new instances of itself for ever. It reads no unit twice.
+// loadUnit reads a unit with its drop-ins, unless it is already read. If follow is true, it also reads the units that this unit
+// activates. It does not follow those any further, because a template could name new instances of itself without end.
 func (u *units) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -92,7 +93,7 @@ func (u *units) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // drop-ins of the instance are read last
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the drop-ins of the instance come last, so that they override the template's
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -125,10 +126,10 @@ func (u *units) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// isList matches the settings that may occur several times. Of other settings the last one counts.
+// isList matches the settings whose values add up if they occur several times. For any other setting, the last value counts.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
-// readSettings adds the settings of a file. An empty value removes the values before it.
+// readSettings adds the settings of one file to the unit. An empty value removes all earlier values of its setting.
 func (u *units) readSettings(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
@@ -150,7 +151,7 @@ func (u *units) readSettings(n *unit, path string) error {
 	return err
 }
 
-// lastValue returns the last value of a setting.
+// lastValue returns the last value of a setting, or "".
 func (n *unit) lastValue(name string) string {
 	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
 	return k.value
@@ -161,8 +162,8 @@ func (n *unit) activatedUnit() string { return cmp.Or(n.lastValue("Unit"), n.nam
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// replaceSpecifiers replaces the specifiers of systemd.unit(5), which begin with %. The host's name becomes a variable that is replaced
-// when a command runs.
+// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host's name
+// becomes a variable, which is replaced when the command runs.
 func (u *units) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
@@ -186,14 +187,14 @@ func (u *units) replaceSpecifiers(n *unit) {
 	}
 }
 
-// unitRules are for settings of a service with a single value.
+// unitRules are the rules for settings of a service, except for commands and for relations to other units.
 var unitRules = rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // imported elsewhere
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import them
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
 	{name: "TimeoutStartSec", key: "notify.timeout", compound: func(e setting) any {
-		span, _ := timeSpan(e.value) // an error means infinity, which is hinit's default too
+		span, _ := timeSpan(e.value) // an error means infinity, which is also hinit's default
 		return span
 	}},
 	{name: "Restart", key: "restart.policy", scalar: func(value string) (string, error) {
@@ -288,7 +289,7 @@ func standardOutput(value string) (string, error) {
 	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
-// typeOf imports the type of a service.
+// typeOf imports Type=, which says when the service counts as started.
 func typeOf(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
@@ -310,7 +311,7 @@ func typeOf(im *importer, s *service, e setting) {
 	}
 }
 
-// translate imports the settings of a service.
+// translate imports the settings of a .service unit into its service.
 func (u *units) translate(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
@@ -318,10 +319,11 @@ func (u *units) translate(n *unit) {
 	u.commands(n)
 }
 
-// unitOrder are the settings that name other units.
+// unitOrder lists the settings that name other units.
 var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order imports the relations of a unit to other units. It notes units that are not imported.
+// order imports the relations of a unit to other units, such as After= and OnFailure=. It notes other units that are not
+// imported.
 func (u *units) order(n *unit) {
 	s := n.service
 	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))
@@ -368,7 +370,7 @@ func (u *units) order(n *unit) {
 	}
 }
 
-// fixedLimit refuses a share of the machine as a limit. It leaves out infinity.
+// fixedLimit converts a limit. infinity becomes "", no limit. A percentage of the machine's memory or tasks is refused.
 func fixedLimit(value string) (string, error) {
 	switch {
 	case value == "infinity":

@@ -15,28 +15,28 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// unitCommands are the settings with commands.
+// unitCommands lists the settings whose values are commands.
 var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
-// unitVariable matches a reference that systemd replaces inside a word.
+// unitVariable matches a variable that systemd replaces even inside a word, ${NAME}, and an escaped dollar, $$.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// noVariable matches nothing.
+// noVariable matches nothing. It is for quote, if systemd replaces no variables.
 var noVariable = regexp.MustCompile(`[^\s\S]`)
 
-// separateVariable matches a whole word that systemd replaces and splits at blanks.
+// separateVariable matches a word that is just $NAME. systemd replaces it by the variable's value, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
-// killCommand matches a command that sends a signal to the main process.
+// killCommand matches a kill command that sends a signal to the main process of the unit.
 var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
 
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words          []string
-	mayFail, fills bool // its failure does not count; systemd replaces variables in it
+	mayFail, fills bool // mayFail: its failure does not count; fills: systemd replaces variables in it
 }
 
-// commandsOf reads the commands of a setting, with their prefixes.
+// commandsOf parses the commands in a setting such as ExecStart=, which ";" separates. Prefixes such as "-" apply to all of them.
 func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
@@ -65,7 +65,7 @@ func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell returns the command for sh, and reports whether it has variables.
+// shell returns the command as text for sh, and reports whether it has variables that sh must replace.
 func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
@@ -82,8 +82,8 @@ func (c unitCommand) shell() (text string, variables bool) {
 	return strings.Join(words, " "), variables
 }
 
-// sequenceOf makes one command from several commands that must all succeed. The last one becomes the process, unless its failure
-// does not count.
+// sequenceOf joins several commands into one command, which stops at the first failure. The last command replaces the shell by
+// exec, unless its failure does not count.
 func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
@@ -111,7 +111,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return words
 }
 
-// commands imports the commands of a unit.
+// commands imports the commands of a unit: how to start, stop and reload it, and what to run after a start.
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -154,7 +154,7 @@ func (u *units) commands(n *unit) {
 	}
 }
 
-// runAfter starts a task or a service after each event of another service.
+// runAfter adds an action to s: after each event, it starts the service other, or runs it once if it is a task.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {
@@ -170,7 +170,8 @@ func runAfter(s *service, event string, other *service, at place) {
 	on.Content = append(on.Content, text(event), exec)
 }
 
-// unitWords splits a line by the rules of systemd.syntax(7): with quotes, and with the escapes of C everywhere.
+// unitWords splits a line into words by the rules of systemd.syntax(7): with quotes, and with C escapes inside and outside of
+// quotes.
 func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
 
 func unitEscape(rest string, quote rune) (text string, length int) {
@@ -183,15 +184,15 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	if len(rest) > 1 && rest[1] == '\'' {
 		return "'", 2
 	}
-	return rest[:min(2, len(rest))], min(2, len(rest)) // unchanged: \; and escapes that systemd does not know
+	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd does not know stay unchanged
 }
 
-// spanPart matches a number with its unit. Without a unit it means seconds.
+// spanPart matches a number with its unit. A number without a unit is in seconds.
 var spanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
 
-// spanUnits are the units of systemd.time(7).
+// spanUnits are the time units of systemd.time(7).
 var spanUnits = map[string]time.Duration{
 	"usec": time.Microsecond, "us": time.Microsecond, "µs": time.Microsecond, "msec": time.Millisecond, "ms": time.Millisecond,
 	"seconds": time.Second, "second": time.Second, "sec": time.Second, "s": time.Second, "": time.Second,
@@ -201,7 +202,7 @@ var spanUnits = map[string]time.Duration{
 	"years": 31557600 * time.Second, "year": 31557600 * time.Second, "y": 31557600 * time.Second,
 }
 
-// timeSpan reads a time span such as 5min 20s.
+// timeSpan converts a time span of systemd, such as "5min 20s", to a duration of hinit.yaml.
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
@@ -223,16 +224,16 @@ func timeSpan(value string) (string, error) {
 	return durationText(sum), nil
 }
 
-// calendarNames are the short forms of systemd.time(7).
+// calendarNames are the names for calendar expressions of systemd.time(7).
 var calendarNames = map[string]string{
 	"minutely": "*:*", "hourly": "*:00", "daily": "*-*-*", "weekly": "Mon", "monthly": "*-*-01", "yearly": "*-01-01", "annually": "*-01-01",
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
-// longDay matches the name of a day, which may be written out.
+// longDay matches the name of a day, to cut it to three letters.
 var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
-// calendar makes a cron schedule and its time zone from an OnCalendar.
+// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone.
 func calendar(value string) (cron, zone string, err error) {
 	no := func(why string) (string, string, error) {
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
@@ -271,17 +272,17 @@ func calendar(value string) (cron, zone string, err error) {
 	return cron, zone, nil
 }
 
-// timerRules are for settings of a timer that become a single key.
+// timerRules are the rules for settings of a timer that need no other setting.
 var timerRules = rules{
 	{name: "RandomizedDelaySec", key: "schedule.jitter", scalar: timeSpan},
 	{name: "Persistent", key: "schedule.missed", scalar: whenSet("run", "")},
-	{name: "AccuracySec|Unit|Description"}, // hinit is exact
+	{name: "AccuracySec|Unit|Description"}, // hinit starts tasks exactly on time
 	{name: "FixedRandomDelay", scalar: whenSet("", "the delay is another one each time; see schedule.jitter")},
 	{name: "WakeSystem", scalar: whenSet("", "hinit wakes no machine")},
 	{name: "On(Clock|Timezone)Change", scalar: whenSet("", "a task runs at its times only")},
 }
 
-// timer makes the service that a timer starts a task with a schedule.
+// timer imports a timer: the service that it starts becomes a task with a schedule.
 func (u *units) timer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {

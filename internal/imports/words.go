@@ -9,11 +9,11 @@ import (
 	"github.com/samber/lo"
 )
 
-// unescape decodes the escape sequence at the beginning of rest. quote is the kind of the quotes around it, or 0. length is the
+// unescape decodes the escape sequence at the beginning of rest. quote is the quote character around it, or 0. length is the
 // length of the sequence, or 0 for an error.
 type unescape func(rest string, quote rune) (text string, length int)
 
-// shellEscape decodes the backslash of a shell.
+// shellEscape decodes an escape sequence by the rules of a shell.
 func shellEscape(rest string, quote rune) (text string, length int) {
 	_, size := utf8.DecodeRuneInString(rest[1:])
 	switch {
@@ -27,7 +27,7 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 	return "", 0
 }
 
-// split splits a command line into words. It knows quotes and backslashes only.
+// split splits a command line into words. It knows only quotes, and backslashes, which escape decodes.
 func split(line string, escape unescape) (words []string, err error) {
 	var word strings.Builder
 	open, begun := rune(0), false
@@ -77,10 +77,11 @@ func (im *importer) split(e setting) []string {
 	return words
 }
 
-// variable matches a reference that the other supervisor replaces and hinit does not.
+// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote quotes a word for a shell. Parts that match references stay references to variables; in these words $$ is one dollar.
+// quote quotes a word for a shell. Parts that match references are not quoted, so that the shell replaces them. If references
+// also matches $$, it becomes one dollar.
 func quote(word string, references *regexp.Regexp) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
 		return word
@@ -108,25 +109,26 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// throughShell returns a shell command for words that refer to variables.
+// throughShell returns a command that runs words through a shell, which replaces the variables in them.
 func throughShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, variable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// simple matches a template of process-compose that stands for one value or for a text.
+// simple matches a template of process-compose that stands for one variable or for a quoted text.
 var simple = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// braces replaces the braces in an inserted value, so that they begin no template. No YAML file has this character.
+// braces stands for "{{" in a value that fill has inserted, so that it does not begin a template. No YAML file can contain this
+// character.
 const braces = "\x00"
 
-// fill inserts values into the templates of a text. rest is a template that would have to be executed, or "".
+// fill replaces the templates in text by values. rest is the first template that it can't replace, shortened, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simple.ReplaceAllStringFunc(text, func(m string) string {
 		part := simple.FindStringSubmatch(m)
 		value, known := values[part[1]]
 		switch {
-		case part[1] == "": // a text; braces in it belong to another program
+		case part[1] == "": // a quoted text; braces in it belong to another program
 			value = strings.ReplaceAll(part[2], `\"`, `"`)
 		case !known:
 			return m

@@ -15,16 +15,17 @@ import (
 	"hinit/internal/procusage"
 )
 
-// MostServices is the default limit of services with metrics.
+// MostServices is the default for the largest number of services with metrics.
 const MostServices = 1000
 
-// mostSteps limits the steps of the boot that have metrics.
+// mostSteps is the largest number of boot steps with metrics.
 const mostSteps = 100
 
-// causeSettles is how long the cause of an exit may still change, because an explanation may arrive late.
+// causeSettles is how long the cause of an exit may still change, because the reason may become known late. An exit is counted
+// after that.
 const causeSettles = 2 * time.Second
 
-// Causes are the values of the label cause, besides "other".
+// Causes lists the values of the label cause, except for "other".
 var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "quota", "lease"}
 
 var knownStates = []string{
@@ -32,19 +33,20 @@ var knownStates = []string{
 	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
 }
 
-// Source is the hinit that the metrics describe. A [dial.Client] implements it.
+// Source is the connection to the hinit that the metrics describe. A [dial.Client] implements it.
 type Source interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Collector asks hinit for its status at each collection. It implements prometheus.Collector, for any number of goroutines.
+// Collector asks hinit for its status at each collection and makes metrics from it. It implements prometheus.Collector. Any
+// number of goroutines may use it.
 type Collector struct {
 	Source  Source
-	Proc    func(client.Init) string     // returns the /proc that shows hinit's processes, "" for none; nil: none
-	Sent    func(client.Init) *Forwarded // returns what hinit forward has sent, nil if it never ran; nil: nothing
-	Most    int                          // services with metrics; 0 is MostServices
-	Timeout time.Duration                // limit for hinit's answers; 0 is five seconds
+	Proc    func(client.Init) string     // returns the path of the /proc that shows hinit's processes, or ""; nil: none
+	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, nil if it never ran; nil: no such metrics
+	Most    int                          // largest number of services with metrics; 0 is MostServices
+	Timeout time.Duration                // time limit for hinit's answers; 0 is five seconds
 	Now     func() time.Time             // nil is time.Now
 	Context func() context.Context       // nil is context.Background
 }
@@ -71,7 +73,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	out.send(up, 1)
-	stops, _ := c.stopDurations(ctx) // the other metrics are useful without them
+	stops, _ := c.stopDurations(ctx) // the other metrics are useful without it
 	var seen *processList
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
@@ -102,8 +104,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// distinct returns the services, but only the first of several with the same label. Prometheus refuses two series with the same
-// labels.
+// distinct returns the services, but only the first of several whose names become the same label. Prometheus refuses two series
+// with the same labels.
 func distinct(list []client.Service) []client.Service {
 	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
 	for i := range list {
@@ -115,7 +117,7 @@ func distinct(list []client.Service) []client.Service {
 	return out
 }
 
-// sink sends metrics to a channel.
+// sink sends metrics to the channel that Collect gets.
 type sink struct{ ch chan<- prometheus.Metric }
 
 func (s sink) send(f *Family, value float64, labels ...string) {
@@ -151,7 +153,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		// the time of reaped children is left out: it counts for their services
+		// leave out the time of reaped children, which counts for their services
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownTasks, float64(own.threads))
@@ -168,7 +170,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	for _, kind := range show.Judge(v).Problems {
 		s.send(problem, 1, name, profile, kind)
 	}
-	checks := make(map[string]float64, len(v.Checks)) // two names may have the same label
+	checks := make(map[string]float64, len(v.Checks)) // by label, because two names may become the same label
 	for i := range v.Checks {
 		check := label(v.Checks[i].Name)
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
@@ -218,7 +220,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	}
 }
 
-// Forwarded has the counters of hinit forward.
+// Forwarded has the counters of hinit forward, which sends logs and events to a collector.
 type Forwarded struct {
 	Sent, Refused, Gaps, Failures uint64
 	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
@@ -252,7 +254,7 @@ func (s sink) sendUsage(u used, name, profile string) {
 	}
 }
 
-// stopDurations returns the duration of the last stop of each service.
+// stopDurations returns how long the last stop of each service took, from the events that hinit keeps.
 func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration, error) {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -274,7 +276,7 @@ func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration
 	return took, err
 }
 
-// sumByCause sums the counts by cause. Causes that [Causes] lacks count as "other".
+// sumByCause returns the counts by cause. Causes that are not in [Causes] are summed as "other".
 func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
@@ -290,10 +292,10 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// mostLabel limits the bytes of a label's value.
+// mostLabel is the largest size of a label's value in bytes.
 const mostLabel = 200
 
-// label makes a valid label value of a text from another program.
+// label turns a text from another program into a valid label value: it cuts the text and replaces invalid UTF-8.
 func label(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
 }

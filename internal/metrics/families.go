@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Family is a metric with its labels.
+// Family is a metric: its name, labels and help text.
 type Family struct {
 	Name   string
 	Labels []string

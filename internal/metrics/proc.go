@@ -12,22 +12,23 @@ import (
 	"hinit/internal/procusage"
 )
 
-// processList is a list of the container's processes at one time.
+// processList has the processes of the container at one time.
 type processList struct {
 	root string
 	all  procusage.Table
 	of   map[string][]int // process ids by service
 }
 
-// used is the sum of what several processes use.
+// used is what several processes use together.
 type used struct {
 	processes, threads int
-	cpu                float64 // seconds, with the time of reaped children, so that it does not shrink when a child ends
+	cpu                float64 // seconds, including the time of reaped children, so that the sum does not shrink when a child ends
 	memory             uint64
-	fds                int // -1 if some processes may not be read: a partial sum would mislead
+	fds                int // number of open descriptors; -1 if they can't be counted for all processes, because a partial sum would mislead
 }
 
-// readProcesses reads all processes. It returns nil if it can't.
+// readProcesses reads all processes from the /proc at root. roots says to which services they belong. It returns nil if it can't
+// read them.
 func readProcesses(root string, roots proc.Roots) *processList {
 	all, err := procusage.Read(root, nil)
 	if err != nil {
@@ -42,7 +43,7 @@ func readProcesses(root string, roots proc.Roots) *processList {
 	return o
 }
 
-// sum returns the total use of processes.
+// sum returns what the processes pids use together.
 func (o *processList) sum(pids ...int) (u used) {
 	for _, pid := range pids {
 		one, is := o.all[pid]

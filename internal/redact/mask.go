@@ -7,31 +7,32 @@ import (
 	"sync"
 )
 
-// Masked replaces a secret in a line, see [Masker].
+// Masked is the text that replaces a secret in a line, see [Masker].
 const Masked = "***"
 
 // leastSecret is the smallest length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
 const leastSecret = 8
 
-// These bits say which text can begin at a byte.
+// These bits say for each byte value which texts can begin with it. Most bytes have none of the last three, so Hide skips them
+// quickly.
 const (
-	isWord    = 1 << iota // part of a word: no token begins after it
+	isWord    = 1 << iota // part of a word: no token begins right after it
 	isToken               // a token of a known shape
 	isLiteral             // a value to hide
 	isOther               // other text that Hide has to examine
 )
 
-// Secrets are values to hide, in addition to tokens of known shapes. A set never changes.
+// Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
 type Secrets struct {
 	kinds  [256]byte
-	values map[byte][]string // by their first byte, longest first
+	values map[byte][]string // the values by their first byte, longest first
 }
 
-// noSecrets is an empty set: with it, only tokens of known shapes are hidden.
+// noSecrets is an empty set, with which only tokens of known shapes are hidden.
 var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 
-// NewSecrets makes a set of values to hide. It leaves out values of less than eight bytes, which occur in ordinary words. It also
-// leaves out values with several lines, which no single line has.
+// NewSecrets returns a set of values to hide. It leaves out values of less than eight bytes, because they occur in ordinary
+// words. It also leaves out values with several lines, because Hide examines single lines.
 func NewSecrets(values []string) *Secrets {
 	s := &Secrets{values: make(map[byte][]string)}
 	for c := range s.kinds {
@@ -63,19 +64,19 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// tokenShape describes a kind of token, which begins with a known prefix.
+// tokenShape describes the shape of a kind of token that begins with a known prefix.
 type tokenShape struct {
 	prefix string
 	body   func(c byte) bool // class of the bytes after the prefix
-	least  int               // least number of these bytes
-	most   int               // largest number of them; 0: no limit
-	// the token must have a run of this length of letters and digits, with at least one of each; 0: no such rule
+	least  int               // smallest number of bytes after the prefix
+	most   int               // largest number of bytes after the prefix; 0: no limit
+	// the token must contain a run of letters and digits of this length, with at least one of each; 0: no such rule
 	run  int
-	next string // the first byte after the prefix is one of these; "": any
+	next string // the first byte after the prefix must be one of these; "": any
 }
 
-// shapes returns the shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is strict
-// enough that ordinary words, paths and hashes do not match.
+// shapes returns the known shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is
+// so strict that ordinary words, paths and hashes do not match.
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
@@ -112,7 +113,7 @@ var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	return &byFirst
 })
 
-// match returns the length of the token at the beginning of s, or 0.
+// match returns the length of a token of this shape at the beginning of s, or 0.
 func (p *tokenShape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0
@@ -126,17 +127,18 @@ func (p *tokenShape) match(s []byte) int {
 	return len(p.prefix) + n
 }
 
-// Masker hides the secrets in the lines of one source: tokens of known providers, private keys, and given values. The zero value is
-// ready. Two goroutines must not use it at once.
+// Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given values.
+// It remembers a private key that continues on the next lines, so each source needs its own. The zero value is ready. Two
+// goroutines must not use it at once.
 type Masker struct {
-	key int // number of lines that may still belong to a private key
+	key int // number of following lines that may still belong to a private key
 }
 
 // keyLines is the largest number of lines in a private key.
 const keyLines = 200
 
-// Hide returns chunk, which consists of whole lines, with [Masked] in the place of secrets. Without a secret it returns chunk
-// itself; else it returns a copy. A nil set is an empty set.
+// Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
+// chunk itself, else a copy. A nil set is an empty set.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if set == nil {
 		set = noSecrets()
@@ -186,7 +188,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				cover(from, to)
 				i, inWord = to, true
 			}
-		case '\\': // an escaped newline, for instance: its letter belongs to no word
+		case '\\': // an escape such as \n: its letter is not part of a word
 			if i < len(chunk) && strings.IndexByte(`nrtbf"'/\`, chunk[i]) >= 0 {
 				i++
 			}
@@ -205,7 +207,7 @@ func Text(text string) string {
 	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
 }
 
-// match returns the length of the value at the beginning of text, or 0.
+// match returns the length of the longest value in the set with which text begins, or 0.
 func (s *Secrets) match(text []byte) int {
 	for _, v := range s.values[text[0]] {
 		if hasPrefix(text, v) {
@@ -215,7 +217,7 @@ func (s *Secrets) match(text []byte) int {
 	return 0
 }
 
-// secretToken returns the range of the secret part in the token at the beginning of s. Without a token, to is 0.
+// secretToken returns the range of the secret part in a token at the beginning of s. If there is no token, to is 0.
 func secretToken(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -239,8 +241,8 @@ func secretToken(s []byte) (from, to int) {
 	return 0, 0
 }
 
-// webToken returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. It has three parts; the first two are
-// objects.
+// webToken returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. The token has three parts. The first
+// two are JSON objects, encoded in base64url.
 func webToken(s []byte) int {
 	n := 0
 	for part := range 3 {
@@ -274,7 +276,7 @@ func mailToken(s []byte) int {
 	return 3 + first + 1 + second
 }
 
-// botToken returns the range of a Telegram bot's token around a colon: its number, the colon, 35 bytes.
+// botToken returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, 35 bytes.
 func botToken(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
@@ -305,8 +307,9 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody hides the part of a key that follows its header on the same line, where newlines may be escaped. If the line has no
-// such part, the next lines belong to the key. keyBody returns the position after the hidden part.
+// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
+// position after the header. If nothing follows on the line, the next lines belong to the key. keyBody returns the position after
+// the hidden part.
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
@@ -320,7 +323,8 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	return at + n
 }
 
-// keyLine hides the line at position at and later lines while they belong to a private key. It returns the next position.
+// keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
+// the first line that does not.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.key > 0 && at < len(chunk) {
 		m.key--
@@ -332,7 +336,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		case len(line) <= 80 && classLength(line, keyText) == len(line):
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
-		default: // the line ends the key, or belongs to no key
+		default: // the line ends the key, or is not part of a key
 			m.key = 0
 			return at
 		}
@@ -341,7 +345,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	return at
 }
 
-// escape returns the length of a terminal's control sequence after its escape byte.
+// escape returns the length of the terminal control sequence in s, without the escape byte before it.
 func escape(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0
@@ -367,7 +371,7 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s has a run of at least this number of letters and digits, with both kinds in it.
+// hasRun reports whether s contains at least this number of letters and digits in a row, with both kinds among them.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

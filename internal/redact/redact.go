@@ -1,7 +1,8 @@
-// Package redact finds secrets: in variables by their names, and in text by the shapes of tokens and by given values. Every command
-// and page that shows values uses its list of names.
+// Package redact finds and hides secrets: in environment variables by their names, and in text by the shapes of tokens and by
+// given values. All commands and pages that show values use its list of names.
 //
-// A name is only a hint: a secret in a variable with a harmless name is shown. The package owns no goroutine and has no state.
+// A name is only a hint: a secret in a variable with a harmless name is not hidden. The package owns no goroutine and has no
+// state.
 package redact
 
 import (
@@ -10,15 +11,15 @@ import (
 	"strings"
 )
 
-// Hidden replaces a secret value.
+// Hidden is the text that replaces a secret value.
 const Hidden = "********"
 
 var (
 	// A variable is secret if its name has one of these parts anywhere.
 	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
-	// A variable is also secret if its name has one of these as a whole word between underscores: COMPASS is no secret.
+	// A variable is also secret if its name has one of these as a whole word between underscores. So COMPASS is not secret.
 	words = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
-	// A variable is not secret if its name ends with one of these: the value is a place or a size.
+	// A variable is not secret if its name ends with one of these, because its value is then a place or a size.
 	harmless = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
@@ -35,7 +36,7 @@ func Name(name string) bool {
 	return len(split) > 1 && slices.ContainsFunc(split, func(word string) bool { return slices.Contains(words, word) }) || name == "PASS"
 }
 
-// Secret returns the secret part of a variable's value: all of it, the password of a URL, or nothing.
+// Secret returns the secret part of a variable's value: all of it, the password in a URL, or "".
 func Secret(name, value string) string {
 	if Name(name) {
 		return value
@@ -56,8 +57,8 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook without its secrets. Every program that knows the whole address can call the webhook.
-// So the path and the query are as secret as the user before the host.
+// Address returns the address of a webhook with its secrets hidden. Every program that knows the whole address can call the
+// webhook. So the path and the query are as secret as the user name before the host.
 func Address(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {

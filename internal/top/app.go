@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // to update ages, and to notice a silent hinit
-	restTime    = 150 * time.Millisecond // how long the cursor has to rest before a log or a process is read
+	tickEvery   = time.Second            // time between two updates of the ages on the screen, and of the check whether hinit still answers
+	restTime    = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
-	eventPast   = 200 // number of past events at the start of the pane
-	mostAtOnce  = 8   // orders in progress at the same time
+	eventPast   = 200 // number of past events that the event pane shows first
+	mostAtOnce  = 8   // largest number of orders in progress at the same time
 )
 
-// app connects the terminal library, the model and the feeds.
+// app connects the terminal library, the model and the feeds. It implements tea.Model.
 type app struct {
 	ctx     context.Context //nolint:containedctx // context of the screen: the library calls methods without one
 	feeds   []*feed.Feed    // one for each host, in the order of the model
@@ -38,30 +38,30 @@ type app struct {
 	mouse   bool
 	send    func(tea.Msg)
 	wants   model.Wants
-	log     context.CancelFunc // ends the goroutine that follows the log
+	log     context.CancelFunc // ends the goroutine that follows the shown log
 	inside  context.CancelFunc
-	places  chan struct{} // limits the orders in progress
+	places  chan struct{} // semaphore that limits the orders in progress
 	events  bool          // a goroutine follows the events
 	content string        // text of the last frame
 	drawn   time.Time
 }
 
-// report is a message of a source. It changes the model, in the goroutine of the terminal library.
+// report is a message from a source of data. The goroutine of the terminal library calls it, and it changes the model.
 type report func(now time.Time) next
 
-// next says what happens after a message: a command for the terminal library, and whether to draw the screen.
+// next says what to do after a message: run a command of the terminal library, and draw the screen or not.
 type next struct {
 	cmd  tea.Cmd
 	draw bool
 }
 
-// event is an event of a host.
+// event is an event of one host, an index of app.feeds.
 type event struct {
 	client.Event
 	host int
 }
 
-// report sends a function that changes the model. Afterwards the screen is drawn.
+// report makes the goroutine of the terminal library call change, which changes the model, and then draw the screen.
 func (a *app) report(change func(now time.Time)) {
 	a.send(report(func(now time.Time) next {
 		change(now)
@@ -69,7 +69,7 @@ func (a *app) report(change func(now time.Time)) {
 	}))
 }
 
-// Init starts to follow the status and the usage.
+// Init implements tea.Model. It starts goroutines that follow the status and measure the usage of each host.
 func (a *app) Init() tea.Cmd {
 	a.places, a.log, a.inside = make(chan struct{}, mostAtOnce), func() {}, func() {}
 	a.model.Tick(time.Now())
@@ -85,7 +85,7 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns the command that updates the screen after a while, unless it has just been drawn.
+// tick returns the command that updates the screen after tickEvery, unless it has just been drawn.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
 		return report(func(now time.Time) next {
@@ -95,7 +95,7 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// reportUse reports the use of services. The next tick draws it.
+// reportUse returns a report of the measured usage of services. The next tick draws it.
 func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
 	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
@@ -104,14 +104,14 @@ func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
 	}
 }
 
-// reportEnd reports the end of an order.
+// reportEnd returns a report that an order has ended.
 func (a *app) reportEnd(o model.Order, err error) report {
 	return func(time.Time) next {
 		return next{a.startOrders(a.model.Ended(model.Result{Order: o, Err: err})), true}
 	}
 }
 
-// Update handles a message.
+// Update implements tea.Model. It handles a message: a report, a key, the mouse, or a new size of the screen.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	then := next{draw: true}
 	switch msg := msg.(type) {
@@ -153,13 +153,13 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, then.cmd
 }
 
-// draw makes the frame. The library calls View after each message, and most messages change nothing.
+// draw makes the frame that View returns. The library calls View after each message, and most messages change nothing.
 func (a *app) draw() {
 	a.drawn = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
 }
 
-// View returns the last frame.
+// View implements tea.Model. It returns the last frame.
 func (a *app) View() tea.View {
 	v := tea.NewView(a.content)
 	v.AltScreen = true
@@ -169,7 +169,8 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// startOrders carries out orders, a few at a time. A shell takes over the terminal.
+// startOrders carries out orders in goroutines, at most mostAtOnce at a time. A shell takes over the terminal, so it is returned
+// as a command for the terminal library.
 func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
@@ -201,7 +202,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// updateSources starts and stops the sources that only some panes show.
+// updateSources starts and stops the sources that only some panes need, after the model says which ones it wants.
 func (a *app) updateSources() {
 	now := a.model.Wants()
 	was := a.wants
@@ -228,14 +229,14 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.events { // it never stops, so that no event is missing when the pane opens again
+	if now.Events && !a.events { // it goes on when the pane closes, so that no event is missing when it opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// startAfterRest calls run in a goroutine once the cursor has rested for a moment, and returns a function that ends run. If wanted is
-// false, it starts nothing.
+// startAfterRest calls run in a goroutine once the cursor has stayed for restTime on the same service. It returns a function that
+// ends run. If wanted is false, it starts nothing. doing describes the goroutine for a fault.
 func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
@@ -271,7 +272,7 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for range len(fresh) { // no other goroutine receives
+		for range len(fresh) { // no other goroutine receives, so these receives do not block
 			batch = append(batch, <-fresh)
 		}
 		a.report(func(time.Time) {
@@ -282,7 +283,7 @@ func (a *app) followEvents() {
 	}
 }
 
-// shell runs hinit shell NAME for the terminal library: on the terminal of this process, while the screen waits.
+// shell runs hinit shell NAME on the terminal of this process. It implements tea.ExecCommand; the screen waits meanwhile.
 type shell struct{ name string }
 
 // Run runs the shell until it ends. The exit code of its last command is no error.
@@ -298,7 +299,8 @@ func (s shell) Run() error {
 	return err
 }
 
-// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing: the shell always has the files of this process.
+// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing: the shell always has the files of this
+// process.
 func (shell) SetStdin(io.Reader) {}
 
 // SetStdout implements tea.ExecCommand.
@@ -307,5 +309,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere says why the screen opens no shell of a service in another container.
+// errElsewhere is the error for a shell of a service in another container.
 var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

@@ -25,13 +25,13 @@ import (
 	"hinit/internal/top/model"
 )
 
-// onceTime limits how long it takes to print the table once.
+// onceTime is the time limit for printing the table once, with --once or without a terminal.
 const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
-// framesPerSecond is how many frames a second the terminal library draws at most. The effect of a key shows after one frame. The status of hinit
-// changes once a second.
+// framesPerSecond is the largest number of frames that the terminal library draws in a second. The effect of a key shows after
+// one frame. The status of hinit changes once a second.
 const framesPerSecond = 20
 
 // Main runs hinit top with its arguments, and returns the exit code.
@@ -85,7 +85,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openFeeds opens the feeds of the sockets in a list, and returns their names. An empty list means this container's init.
+// openFeeds opens a feed, a source of data about one hinit, for each socket in list, the value of -H. It also returns their names
+// for the screen. An empty list means the init of this container.
 func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		f, err := feed.Open(os.LookupEnv)
@@ -113,8 +114,8 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	return feeds, names, nil
 }
 
-// printOnce prints the table of hinit status, for an output that is no terminal. With several hosts, each table follows the name of
-// its host.
+// printOnce prints the table of hinit status, for an output that is not a terminal. If there are several hosts, the name of the
+// host precedes each table.
 func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()

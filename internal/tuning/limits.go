@@ -17,34 +17,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupDir is where the container sees its own cgroup.
+// cgroupDir is the directory in which the container sees its own control group.
 const cgroupDir = "/sys/fs/cgroup"
 
 const (
 	// descriptorsEach is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
 	// written.
 	descriptorsEach = 2
-	// descriptorsKept is the number of descriptors that hinit keeps for itself: control socket, clients, log files and profiles.
+	// descriptorsKept is the number of descriptors that hinit reserves for itself: control socket, clients, log files and
+	// profiles.
 	descriptorsKept = 64
 	// processesKept is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
 	processesKept = 32
 )
 
 const (
-	// processMargin is a number of process numbers. The status warns when the container has fewer free ones.
+	// processMargin is the number of free process numbers below which the status warns.
 	processMargin = 8
-	// mostScanned limits the search for the service with most processes: hinit searches only if the container may have at most
+	// mostScanned limits the search for the service with most processes. hinit searches only if the container may have at most
 	// this many processes.
 	mostScanned = 8192
 )
 
-// CloseInheritedOnExec makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files open
-// that the agent must not read.
+// CloseInheritedOnExec makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files
+// open that the agent must not read.
 func CloseInheritedOnExec() {
 	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}
-	entries, err := os.ReadDir("/proc/self/fd") // a kernel before 5.11, or seccomp
+	entries, err := os.ReadDir("/proc/self/fd") // the kernel is older than 5.11, or seccomp forbids the call
 	if err != nil {
 		return
 	}
@@ -55,7 +56,7 @@ func CloseInheritedOnExec() {
 	}
 }
 
-// LimitWarnings returns warnings about limits of the container that are too low for so many services.
+// LimitWarnings returns warnings about limits of the container that are too low for this number of services.
 func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsEach + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
@@ -69,7 +70,8 @@ func LimitWarnings(services int) (warnings []string) {
 	return warnings
 }
 
-// descriptorLimit returns how many files hinit may have open. The Go runtime has raised the soft limit to the hard one.
+// descriptorLimit returns how many descriptors hinit may have open. At its start, the Go runtime has raised the soft limit to the
+// hard limit.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -81,8 +83,8 @@ func descriptorLimit() uint64 {
 // roundUp returns the next power of two, at least 1024.
 func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
-// CheckDescriptors returns an error if only descriptorsKept descriptors are left. A new descriptor gets the lowest free number
-// (open(2)). So its number shows how many are open, unless a lower one was closed meanwhile.
+// CheckDescriptors returns an error if a further service would use descriptors that hinit reserves for itself (descriptorsKept).
+// A new descriptor gets the lowest free number (open(2)). So its number shows about how many are open.
 func CheckDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
@@ -95,9 +97,9 @@ func CheckDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
 }
 
-// ProcessesUsedUp returns a warning if the process numbers of the container are used up, else "". The warning names the service
-// at fault. leaders returns the main processes of the services by name; it is called only for a warning. ProcessesUsedUp does not
-// block on a disk.
+// ProcessesUsedUp returns a warning if the process numbers of the container are used up, else "". If one service has many
+// processes, the warning names it. leaders returns the main processes of the services by name; it is called only for a warning.
+// ProcessesUsedUp does not block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
 	return text
@@ -116,28 +118,29 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if limit > mostScanned {
 		return text
 	}
-	// A service with few processes is not at fault: the others belong to no service, or have left their service's session.
+	// A service with few processes is not at fault. Then the processes belong to no service, or have left the session of their
+	// service.
 	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
 	}
 	return text
 }
 
-// processLimit returns the number of processes that the container's cgroup allows. ok is false without a limit.
+// processLimit returns the number of processes that the container's control group allows. ok is false without a limit.
 func processLimit(cgroup string) (int, bool) {
 	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
 }
 
-// FreeProcesses returns how many more process numbers the container may use. limited is false if its control group has no limit;
-// an outer group may have one all the same.
+// FreeProcesses returns how many more process numbers the container may use. limited is false if its control group has no limit,
+// although an outer control group may still have one.
 func FreeProcesses() (free int, limited bool) {
 	limit, limited := processLimit(cgroupDir)
 	used, told := cgroupNumber(cgroupDir, "pids.current", "pids/pids.current")
 	return limit - used, limited && told
 }
 
-// cgroupNumber reads a number from the first existing file of the control group. names are the names of the file in version 2 and
-// in version 1. ok is false for "max".
+// cgroupNumber reads a number from the first file of the control group that exists. names are its names in version 2 and in
+// version 1 of control groups. ok is false if there is no number, such as for "max".
 func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {
@@ -148,11 +151,11 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	return 0, false
 }
 
-// mostProcesses returns the service with most processes in its session. Processes that have moved to another session are not
-// counted.
+// mostProcesses returns the service with most processes in the session of its main process, and their number. Processes that have
+// moved to another session are not counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
 	sessions := make(map[int]int)
-	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out; 0 is no session
+	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
 		if n := sessions[leader]; leader > 1 && n > most {

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// bootGCPercent is how much the heap may grow between two garbage collections during the boot, in percent. It also delays the
-	// first one.
+	// bootGCPercent is the GOGC value during the boot: how much the heap may grow between two garbage collections, in percent. It
+	// also delays the first collection.
 	bootGCPercent = 400
 	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
-	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left memory
-	// behind.
+	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left
+	// garbage behind.
 	ReleaseAgain = 2500 * time.Millisecond
-	// leastGrowth is how many bytes the heap must have grown since the last collection to make another one worthwhile. It must also
-	// have grown by an eighth, because the cost of a collection grows with the heap.
+	// leastGrowth is how many bytes the heap must have grown since the last collection before Release collects again. It must
+	// also have grown by an eighth, because the cost of a collection grows with the heap.
 	leastGrowth = 256 << 10
 )
 
-// RelaxGC makes the garbage collector run less often until normal is called, at the end of the boot. Turning it off would cost
-// more, because new memory is more expensive than used memory.
+// RelaxGC makes the garbage collector run less often until the boot ends and the caller calls normal. Turning the collector off
+// would cost more, because new memory is more expensive than used memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
 	if percent < 0 || percent > bootGCPercent { // GOGC sets another value or turns the collector off, so keep its setting
@@ -37,7 +37,7 @@ func RelaxGC() (normal func()) {
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// PID 1 may use the container's memory limit divided by memoryShare, and at least leastMemory.
+// PID 1 may use the container's memory limit divided by memoryShare, but always at least leastMemory.
 const (
 	memoryShare = 8
 	leastMemory = 24 << 20
@@ -61,20 +61,21 @@ func memoryLimit(cgroup string) (limit int, ok bool) {
 }
 
 // Releaser returns unused memory to the kernel when PID 1 becomes idle. That is after the boot, after a burst of starts or
-// crashes, and after requests to the control API. The zero value is ready for use, by one goroutine.
+// crashes, and after requests to the control API. The zero value is ready for use by one goroutine.
 type Releaser struct {
 	last uint64 // size of the heap after the last release
 }
 
-// Release returns unused memory. Call it after PID 1 was idle for [ReleaseAfter], and again after [ReleaseAgain]. With hundreds of
-// services it takes a few milliseconds if it collects garbage, else a tenth of a millisecond.
+// Release returns unused memory to the kernel. Call it when PID 1 was idle for [ReleaseAfter], and again after [ReleaseAgain]. It
+// collects garbage only if the heap has grown. With hundreds of services it then takes a few milliseconds, else a tenth of a
+// millisecond.
 func (r *Releaser) Release() {
 	defer dropProgramText()
 	if r.last != 0 && heapInUse() < r.last+max(leastGrowth, r.last/8) {
 		return
 	}
-	// A collection halves the size of stacks that are mostly empty. The stacks of waiting log pumps are four times too large,
-	// because opening a file needed a deep stack once. FreeOSMemory is the second collection.
+	// A collection also halves the stacks that are mostly empty. The stacks of waiting log pumps are four times too large,
+	// because opening a file needed a deep stack once. So two collections are needed; FreeOSMemory does the second.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.last = heapInUse()
@@ -86,8 +87,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// dropProgramText releases the memory of the program's text and constants (madvise(2), MADV_DONTNEED). The kernel maps a page
-// again from the page cache when it is used. Both mappings are read-only and of a file, so nothing is lost.
+// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). When a page is used, the
+// kernel maps it again from the page cache. Both mappings are read-only and of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

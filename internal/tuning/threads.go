@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// mostComputing limits how many goroutines of PID 1 may compute at the same time, even if the machine has more processors. Each
-	// costs a thread, and memory.
+	// mostComputing is how many goroutines of PID 1 may compute at the same time, even on a machine with more processors. Each of
+	// them needs a thread, and so memory.
 	mostComputing = 4
-	// reservedThreads is the number of threads for goroutines that neither compute nor take a turn. These are the supervisor's loop (it
-	// forks and reads /proc), the boot, the reports, and the two consoles. One accepts connections, and two wait for
-	// notifications.
+	// reservedThreads is the number of threads for goroutines that may block in the kernel without a turn of package blocking.
+	// These are the supervisor's loop, which forks and reads /proc, the boot, the reports, and the two consoles. One more accepts
+	// connections, and two wait for notifications.
 	reservedThreads = 8
-	// runtimeThreads is the number of further threads of the runtime: its monitor, the thread that waits for signals, the thread that
-	// makes others, and the current thread.
+	// runtimeThreads is the number of threads that the Go runtime needs for itself. These are its monitor, the thread that waits
+	// for signals, the thread that makes others, and the current thread.
 	runtimeThreads = 5
-	// spareThreads is the number of threads that only hold process numbers for the next program (re-execution). The runtime of that
-	// program may make a few more threads at its start.
+	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
+	// runtime of that program may make a few more threads at its start.
 	spareThreads = 4
-	// settleTime limits how long MakeThreads waits for threads that the runtime has begun to make.
+	// settleTime limits how long awaitThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second
-	// smallLimit is the limit of processes below which hinit uses as few threads as possible.
+	// smallLimit is the process limit of the container below which hinit uses as few threads as possible.
 	smallLimit = 64
 )
 
@@ -40,13 +40,14 @@ var allowedProcessors = runtime.NumCPU()
 func Processors() int { return allowedProcessors }
 
 // MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until they exist. The
-// error says that the container does not allow so many.
+// error says that the container does not allow so many threads.
 //
-// The Go runtime makes a thread whenever all of its threads are busy or wait for the kernel, and ends the process when it can't.
-// Threads need process numbers. So a service that has used up the process numbers of the container could end the container.
-// Therefore MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may wait (see
-// [blocking.Turns]), and the reserve. The runtime uses existing threads again and never ends them. After re-execution, most and
-// mostProcessors limit the threads and processors to the old program's; otherwise they are 0.
+// The Go runtime makes a new thread when all of its threads are busy or wait for the kernel, and ends the process when it can't.
+// A thread needs a process number. So a service that uses up the process numbers of the container could make PID 1 end. Therefore
+// MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may wait (see
+// [blocking.Turns]), and the reserve. The runtime reuses existing threads and never ends them. After a re-execution, most and
+// mostProcessors are the numbers of threads and processors of the old program, which the new program must not exceed. Otherwise
+// they are 0.
 func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	allowedProcessors = runtime.GOMAXPROCS(0)
 	n := min(allowedProcessors, mostComputing)
@@ -75,9 +76,9 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	return func() { <-done }, nil
 }
 
-// awaitThreads waits until the kernel has made every thread that the runtime has asked for, and returns how many exist. The runtime
-// leaves some of that work to another thread, which may be late. It may also count a thread that it never makes. So settle gives
-// up when the number has not changed for a quarter of a second. It checks a dozen times at most.
+// awaitThreads waits until the kernel has made every thread that the runtime has asked for, and returns how many exist. The
+// runtime leaves some of that work to another thread, which may be late. It may also count a thread that it never makes. So
+// awaitThreads gives up when the number has not changed for a quarter of a second. It checks a dozen times at most.
 func awaitThreads() (threads int) {
 	for wait := time.Millisecond; ; wait *= 2 {
 		var task unix.Stat_t
@@ -94,7 +95,7 @@ func awaitThreads() (threads int) {
 	}
 }
 
-// fillThreads makes the runtime create so many threads.
+// fillThreads makes the runtime create this number of threads, by locking as many goroutines to threads at the same time.
 func fillThreads(threads int) {
 	var begun, ended sync.WaitGroup
 	begun.Add(threads)

@@ -21,11 +21,12 @@ import (
 
 const (
 	sessionCookie = "hinit_session"
-	pageCookie    = "hinit_page" // cookie to which the secret of the forms is bound
+	pageCookie    = "hinit_page" // cookie with a random value, from which the secret of the forms is derived
 	sessionTime   = 12 * time.Hour
 )
 
-// keys sign cookies and forms. The session's key is derived from the token, so a new token ends all sessions.
+// keys are the keys that sign session cookies and the secrets of forms. The session key is derived from the token, so a new token
+// ends all sessions.
 type keys struct{ session, page []byte }
 
 func newKeys(token string) keys {
@@ -57,13 +58,13 @@ func bySocket(r *http.Request) bool {
 	return local
 }
 
-// bearer returns the token in the header of a request.
+// bearer returns the token in the Authorization header of a request, if it has one.
 func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// hasToken reports whether a request has the token, or a session that began with the token. It limits no attempts, so the right
-// token is accepted after any number of wrong ones.
+// hasToken reports whether a request has the token, or a cookie of a session for which a client has shown it. It does not limit
+// attempts, so the right token is accepted after any number of wrong ones.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -80,7 +81,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
-// limitKey returns the name under which the limits count a request.
+// limitKey returns the key under which limits count a request: the address, or [owner] for a request that may change something.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -91,7 +92,7 @@ func (s *Server) limitKey(r *http.Request) string {
 // mayControl reports whether a request may change something.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
-// beginSession begins a session for a client that has shown the token.
+// beginSession sets the session cookie for a client that has shown the token.
 func (s *Server) beginSession(w http.ResponseWriter, r *http.Request) {
 	until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 	s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
@@ -104,7 +105,7 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value s
 	})
 }
 
-// formSecret returns the secret for the forms of this page, and sets the cookie to which it is bound.
+// formSecret returns the secret for the forms of a page, and sets the cookie from which it is derived.
 func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || len(c.Value) != 32 {
@@ -114,7 +115,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	return sign(s.keys.page, c.Value)
 }
 
-// fromOurPage reports whether a form came from a page of this server in the same browser.
+// fromOurPage reports whether a form came from a page that this server sent to the same browser.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || s.crossOrigin.Check(r) != nil {
@@ -123,8 +124,8 @@ func (s *Server) fromOurPage(r *http.Request) bool {
 	return same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
-// knownHost reports whether the host in a request is this machine, or a configured name. Otherwise any name that leads to a loopback
-// address would be an origin of the page (DNS rebinding).
+// knownHost reports whether the host name in a request means this machine, or is a configured name. Without this check, a page of
+// any name that resolves to a loopback address would have the same origin as this page (DNS rebinding).
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -173,10 +174,11 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// owner is the key of all requests with the token or over the Unix socket. Requests of others do not reduce its limits.
+// owner is the key under which limits count all requests with the token or over the Unix socket. Requests of other clients do not
+// use up its limits.
 const owner = "owner"
 
-// limitKeyOf returns the name under which the limits count the requests of one reader.
+// limitKeyOf is like [Server.limitKey], but ignores the token: the key is the address, or [owner] for a Unix socket.
 func limitKeyOf(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -184,8 +186,8 @@ func limitKeyOf(r *http.Request) string {
 	return addressKey(r.RemoteAddr)
 }
 
-// addressKey returns the name under which the limits count an address. All loopback addresses count as one reader, and so does an
-// IPv6 network of one customer (/64).
+// addressKey returns the key under which limits count an address. All loopback addresses have the same key, and so have all IPv6
+// addresses of a /64 network, which usually belongs to one customer.
 func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -203,7 +205,7 @@ func addressKey(address string) string {
 	return ip.String()
 }
 
-// limiter limits the requests a second for each key, and allows bursts. It stores a bounded number of keys.
+// limiter limits the rate of requests for each key, and allows bursts. It stores at most [mostBuckets] keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -225,7 +227,7 @@ func (l *limiter) allow(key string) bool {
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // so each of many addresses can gain one burst
+			clear(l.buckets) // this gives every address a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -233,7 +235,8 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// connectionLimit limits the open connections: in total, and each key to half of the total. The owner has connections of its own.
+// connectionLimit limits the open connections: in total, and for each key to half of the total. Connections of the owner do not
+// count towards the total.
 type connectionLimit struct {
 	most int
 
@@ -246,7 +249,7 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{most: most, by: make(map[string]int)}
 }
 
-// acquire reserves a place for a key, and reports whether there was one. [connectionLimit.leave] releases it.
+// acquire reserves a connection for a key, and reports whether the limits allow it. [connectionLimit.release] releases it.
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

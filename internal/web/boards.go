@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// dispatcher is the name of the service that dispatches the boards.
+// dispatcher is the name of the service that dispatches the tasks of the task boards.
 const dispatcher = "kanban"
 
 const (
@@ -24,7 +24,7 @@ const (
 	mostProfiles = 500
 )
 
-// safeText is a text from another program. It is made safe when it is decoded, see [oneLine].
+// safeText is a text from another program. [oneLine] makes it safe when it is decoded.
 type safeText string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -33,7 +33,7 @@ func (w *safeText) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// board is a board in the output of hinit kanban stats --all.
+// board is a task board in the output of hinit kanban stats --all.
 type board struct {
 	Board, Name, Error safeText
 	Stats              struct {
@@ -45,7 +45,7 @@ type board struct {
 	Runs    []attempt
 }
 
-// attempt is an attempt at a task; EndedAt is 0 while it runs.
+// attempt is one attempt to carry out a task. EndedAt is 0 while it runs.
 type attempt struct {
 	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
@@ -64,7 +64,7 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look returns the look of the outcome.
+// Look returns how the page shows the outcome.
 func (a attempt) Look() look {
 	switch {
 	case a.EndedAt == 0:
@@ -84,7 +84,7 @@ type sandbox struct {
 	Commands                                        int
 }
 
-// Look returns the look of the state.
+// Look returns how the page shows the state.
 func (s sandbox) Look() look {
 	if s.State == "running" {
 		return look{"good", "●", "running"}
@@ -97,11 +97,12 @@ type boardsPage struct {
 	Fault      string
 	Dispatcher string // name of the dispatcher's service, "" without one
 	Looks      look
-	Says       string // its problem or status text
+	Says       string // the dispatcher's problem, or its status text
 	Boards     []board
 }
 
-// decodeList decodes the list that a program has printed. fault says why the list is old or missing.
+// decodeList decodes the JSON list in said, the answer of a program. fault says why the list is old or missing; "" if it is
+// neither.
 func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -161,8 +162,8 @@ func (s *Server) optionalPages() (boards, sandboxes bool) {
 	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 }
 
-// Programs has functions that run other programs of hinit. Each returns the JSON output of its command. The error is [fs.ErrNotExist]
-// if the container has no boards or sandboxes.
+// Programs has functions that run other programs of hinit for the home of the init. Each returns the JSON output of its command.
+// The error is [fs.ErrNotExist] if the container has no boards or sandboxes.
 type Programs struct {
 	Boards    func(ctx context.Context, home string) ([]byte, error) // hinit kanban stats --all
 	Sandboxes func(ctx context.Context, home string) ([]byte, error) // hinit sandbox ls --json
@@ -170,16 +171,17 @@ type Programs struct {
 
 const (
 	pageAge        = 2 * time.Second  // longest age of an answer on the page of the boards or sandboxes
-	navigationAge  = 30 * time.Second // longest age of the answer that decides about the entries in the navigation
-	programTimeout = 5 * time.Second  // limit of a command
+	navigationAge  = 30 * time.Second // longest age of an answer for the entries in the navigation
+	programTimeout = 5 * time.Second  // time limit of a command
 
 	firstAnswerTimeout = time.Second // longest wait for the first answer; then the page is shown without it
 )
 
-// programOutput runs a command for all readers together, one run at a time.
+// programOutput caches the output of a command for all readers. It runs the command when the output is too old, one run at a
+// time.
 type programOutput struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
-	none   string // output that means the same as [fs.ErrNotExist]
+	none   string // output that means that there is nothing to show, as [fs.ErrNotExist] does
 	asking singleflight.Group
 
 	mu   sync.Mutex
@@ -191,10 +193,11 @@ type answer struct {
 	at    time.Time // zero: it has never run
 	text  []byte    // JSON, nil for none
 	there bool      // the container has boards or sandboxes
-	fault string    // reason for which there is no newer text
+	fault string    // why there is no newer text
 }
 
-// latest returns an answer that is at most as old as old. If none arrives within patience, it returns the last one.
+// latest returns an answer whose age is at most old. To get it, latest may run the command. If no answer arrives within patience,
+// it returns the last one.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
@@ -217,7 +220,8 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	return last
 }
 
-// runProgram runs the command once. If the command hangs because the kernel waits for a volume, no second one starts.
+// runProgram runs the command once and stores its answer. If the command hangs because the kernel waits for a volume, latest does
+// not start a second one.
 func (s *programOutput) runProgram(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()

@@ -23,70 +23,71 @@ import (
 const (
 	mostEvents     = 4096                  // events that the timeline keeps
 	mostRows       = 5000                  // services that the page shows
-	retry          = time.Second           // between two attempts to connect to hinit
+	retry          = time.Second           // pause between two attempts to connect to hinit
 	reconnectAfter = 6 * time.Second       // longest time without a line of the status; then the hub opens the stream again
 	staleAfter     = 3 * time.Second       // longest time without a line of the status before the page calls it old; more than client.WatchBeat
 	batchTime      = 50 * time.Millisecond // events within this time are handled together
-	sharedAge      = time.Second           // longest age of a status that another request has fetched, for which no new one is fetched
-	lookTime       = 5 * time.Second       // limit for the status
+	sharedAge      = time.Second           // a request uses the status that another request has fetched if it is not older
+	lookTime       = 5 * time.Second       // time limit for a request for the status
 	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostVersions   = 16                    // largest number of old versions, and of encoded changes to one version
+	mostVersions   = 16                    // largest number of kept versions, and of the changes that a version caches
 	mostAtOnce     = 50                    // most services in one request by name
 )
 
-// hub holds the state that all readers share: the newest status, its rows as HTML, and the last events.
+// hub holds the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
+// client that follows the list of services.
 type hub struct {
 	hinit Hinit
-	look  time.Duration // limit for the status
+	look  time.Duration // time limit for a request for the status
 	view  func(s *client.Service, used usedView) rowView
 	row   func(w *bytes.Buffer, v *rowView) error
 	head  func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
 
 	meter  meter
-	asking sync.Mutex // held while a request asks for the status
+	asking sync.Mutex // held while a request fetches the status
 
 	mu      sync.Mutex
 	status  client.Status
 	used    measured
 	at      time.Time // time of the status
-	fault   string    // reason for which hinit does not answer
+	fault   string    // why hinit does not answer; "" if it does
 	page    *version
-	past    []*version // the last versions, with the present one
+	past    []*version // the last versions, including page
 	events  []client.Event
 	changed chan struct{} // closed at the next version
 	readers int
-	wanted  chan struct{} // signals that a reader has come
+	wanted  chan struct{} // signals that a reader has joined
 	idle    time.Time     // when the last reader left
 }
 
-// version is the content of the page at one time. It does not change.
+// version is the content of the page at one time. Only its cache of encoded changes is modified later.
 type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
-	rows   map[string]*row // rows by name; two versions share a row that has not changed
+	rows   map[string]*row // rows by service name; versions share rows that have not changed
 
-	mu      sync.Mutex // held while the changes are encoded
+	mu      sync.Mutex // held while changes are encoded; guards encoded
 	encoded map[string]string
 }
 
-// row is the row of a service on the page.
+// row is the row of a service in the list.
 type row struct {
 	view rowView
 	html template.HTML
 }
 
 func newHub(h Hinit, proc func(client.Init) string) *hub {
-	// The versions of an older process are lower than all versions of this one.
+	// Version numbers begin with the time, so they are higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
 	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
-// run follows hinit until ctx ends: its events always, its status only while there are readers.
+// run follows hinit until ctx ends. It always follows the events, and follows the status only while there are readers.
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // readers see the fault
+			_, _ = h.current(ctx) // the page shows the fault
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -144,7 +145,7 @@ func (h *hub) hasReaders() bool {
 	return h.readers > 0 || time.Since(h.idle) < keepWatch
 }
 
-// join counts a reader until leave is called.
+// join counts a new reader until leave is called, and wakes followStatus.
 func (h *hub) join() (leave func()) {
 	h.mu.Lock()
 	h.readers++
@@ -158,7 +159,7 @@ func (h *hub) join() (leave func()) {
 	}
 }
 
-// followEvents stores events, and requests the status of the services that they concern at once.
+// followEvents stores the events of hinit, and makes fetchChanged fetch the status of their services at once.
 func (h *hub) followEvents(ctx context.Context) {
 	names := make(chan string, mostAtOnce-1)
 	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
@@ -169,7 +170,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit has started again
+				last = 0 // hinit was restarted and counts from 1 again
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -181,7 +182,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			if e.Service != "" {
 				select {
 				case names <- e.Service:
-				default: // the stream of the status brings the change within a second
+				default: // the list is full; the stream of the status brings the change within a second
 				}
 			}
 			return nil
@@ -196,7 +197,8 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// fetchChanged fetches the status of services after their events.
+// fetchChanged fetches the status of the services in names, which have had an event. It fetches several services with one
+// request.
 func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	for {
 		var list []string
@@ -207,7 +209,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 			return
 		}
 		pause.For(ctx, batchTime)
-		for range len(names) { // no other goroutine receives
+		for range len(names) { // no other goroutine receives, so these receives do not block
 			list = append(list, <-names)
 		}
 		slices.Sort(list)
@@ -231,7 +233,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	}
 }
 
-// current returns the newest status. It asks hinit for it if no reader follows it.
+// current returns the newest status. If no reader keeps the stored status up to date, it asks hinit.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -266,7 +268,8 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// set stores a new status. After an error the old status stays, and the page says that it is old.
+// set stores a new status and makes a new version of the page if its content has changed. If failed is an error, the old status
+// stays, and the page says that it is old.
 func (h *hub) set(st client.Status, failed error) {
 	var used measured
 	if failed == nil {
@@ -315,7 +318,7 @@ func distinct(list []client.Service) []client.Service {
 	return list[:min(len(list), mostRows)]
 }
 
-// delta has the changes since a reader's version.
+// delta has the changes of the page since the version that a reader has.
 type delta struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -323,7 +326,7 @@ type delta struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns the changes since an older version. With only, it returns the changes of that service alone.
+// since returns the changes since the version old. If only is not "", it returns the changes of that service alone.
 func (v *version) since(old *version, only string) delta {
 	d := delta{Version: v.number, Rows: make(map[string]template.HTML)}
 	if only == "" && v.top != old.top {
@@ -340,8 +343,9 @@ func (v *version) since(old *version, only string) delta {
 	return d
 }
 
-// changesSince returns the changes since a version as JSON, or "" without changes, and a channel that is closed at the next change. For a
-// version that the hub does not know, it returns everything. Readers with the same version share the text.
+// changesSince returns the changes since the version from as JSON, or "" if there are none. now is the current version, and more
+// is closed at the next change. For a version that the hub does not know, it returns everything. The text is cached for readers
+// with the same version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
@@ -372,7 +376,7 @@ func (h *hub) all() (list []row, top template.HTML, number uint64) {
 	return list, h.page.top, h.page.number
 }
 
-// usageOf returns the use of a service.
+// usageOf returns the measured usage of a service.
 func (h *hub) usageOf(name string) usedView {
 	h.mu.Lock()
 	defer h.mu.Unlock()

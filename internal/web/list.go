@@ -17,10 +17,10 @@ import (
 	"hinit/internal/pause"
 )
 
-// listPage is the content of the list of services.
+// listPage is the content of the page with the list of services.
 type listPage struct {
 	Query, State, Order, By string
-	Orders                  *ordersView // buttons for the group, if the list shows one group
+	Orders                  *ordersView // buttons for the group, if the list shows a single group
 	Chips                   []chip
 	Bys                     [][2]string
 	Columns                 []column
@@ -30,25 +30,25 @@ type listPage struct {
 	Shown                   int
 }
 
-// chip is a filter of the list, with the number of its services.
+// chip is a link that filters the list by a state, with the number of services in that state.
 type chip struct {
 	Link, State, Class, Sign, Word string
 	N                              int
 	On                             bool
 }
 
-// column is a column of the list. Its link sorts the list by it.
+// column is a column of the list. Link sorts the list by it.
 type column struct{ Link, Order, Class, Title string }
 
-// group is a heading with its rows.
+// group is a part of the list: a heading and its rows.
 type group struct {
 	Key, Class, Sign, Title string
 	Link                    bool // its heading is a link
-	Bad                     int  // services in trouble; 0 if the heading already says it
+	Bad                     int  // number of services in trouble; 0 if the heading already says it
 	Rows                    []template.HTML
 }
 
-// unsortable stands for the order of a column that can't sort the list.
+// unsortable is the Order of a column by which the list can't be sorted.
 const unsortable = "-"
 
 var (
@@ -64,13 +64,13 @@ var (
 		{"", unsortable, "exit", "Last exit"},
 		{"", unsortable, "note", "Note"},
 	}
-	// grades are the groups and filters of the list, by the class of a look.
+	// grades are the states by which the list is grouped and filtered. The Class identifies each.
 	grades    = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // the head shows the fault
+	_, err := s.hub.current(r.Context()) // the head of the page shows the fault
 	rows, head, version := s.hub.all()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
@@ -114,7 +114,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 
-// sortRows sorts rows. The largest use, the most failures or the latest change comes first.
+// sortRows sorts rows by a column. The largest usage, the most restarts or the latest change comes first.
 func sortRows(list []row, order string) {
 	compare := map[string]func(a, b *rowView) int{
 		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
@@ -128,13 +128,13 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the position of a row's look in grades.
+// grade returns the position of a row's state in grades.
 func grade(x row) int {
 	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
 }
 
-// groupRows divides rows into groups: by their looks, in the order of the rows, or by profile or group. Rows without a profile or
-// group come last.
+// groupRows divides rows into groups: by state, by profile, by group, or all in one. Groups by state keep the order of the rows.
+// The other groups are sorted by name, and rows without a profile or group come last.
 func groupRows(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
@@ -169,7 +169,7 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// names answers the palette with the names of all services, each with the class of its look and its group.
+// names sends the command palette of the page the names of all services, each with its state class and its group.
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
@@ -179,7 +179,7 @@ func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// contains reports whether a row contains a text, in any case. @GROUP matches the services of a group.
+// contains reports whether a row contains text, ignoring case. @GROUP matches the services of a group.
 func (v *rowView) contains(text string) bool {
 	if group, is := strings.CutPrefix(text, "@"); is {
 		return group == v.Group
@@ -189,8 +189,9 @@ func (v *rowView) contains(text string) bool {
 
 const heartbeat = ": beat\n\n"
 
-// stream sends events of one kind until the client leaves or the server ends. produce makes their data, at most ahead many before the
-// client has read them, until its context ends. A client that does not read is cut off.
+// stream sends server-sent events of one kind until the client leaves or the server ends. produce puts the data of the events
+// into out until its context ends. ahead is the largest number of events that wait in out for the client. A client that does not
+// read is cut off.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !of.acquire(key) {
@@ -211,7 +212,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLi
 		}
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // or nginx would buffer the stream
+	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
@@ -241,7 +242,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLi
 	}
 }
 
-// sendUnlessDone puts data into a stream. It returns false if the stream has ended.
+// sendUnlessDone sends data to out, the channel of a stream. It returns false if the stream has ended.
 func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	select {
 	case out <- data:
@@ -251,7 +252,7 @@ func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	}
 }
 
-// live streams the changes of the list.
+// live streams the changes of the list of services since the version that the page shows.
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")

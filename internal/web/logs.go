@@ -25,17 +25,17 @@ const (
 	usualLines  = 200
 	mostLines   = 2000
 	searchTime  = 4 * time.Second
-	linkContext = 10 * time.Minute // for a link to a line: how much earlier the shown log begins
+	linkContext = 10 * time.Minute // how much earlier than the line that a link names the shown log begins
 )
 
-// errEnough ends the reading of a log.
+// errEnough ends the reading of a log when there are enough lines.
 var errEnough = errors.New("enough lines")
 
 // logView is the log of a service, or the reason why there is none.
 type logView struct {
-	There, Whole, Archive     bool // Whole: the log has the page for itself
+	There, Whole, Archive     bool // Whole: the log is the only content of the page
 	Name, Query, Level, Since string
-	At                        string // time of the line that a link names
+	At                        string // time of the line that a link names, in nanoseconds
 	N                         int
 	Levels                    []string
 	Sinces                    [][2]string
@@ -44,13 +44,13 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. Its time in nanoseconds identifies it; "" without a time.
+// logLine is a line of a log. ID is its time in nanoseconds, "" if it has none.
 type logLine struct{ ID, Time, Text, Class string }
 
-// sinces are the periods of a log that a page offers.
+// sinces are the periods that the form of a log offers.
 var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// search has the conditions of a request for log lines.
+// search has the conditions of a request for log lines, and the state that filtering needs.
 type search struct {
 	reader.Options
 	text  []byte
@@ -82,7 +82,7 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// wanted returns a line for the page. is reports whether the search matches it.
+// wanted returns a log line in the form of the page. If is is false, the line does not match the search.
 func (s *search) wanted(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
@@ -108,8 +108,8 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog reads the last lines of a service's log that match the search, or all last lines without a search. With at, it reads the
-// lines around that time.
+// readLog reads the last lines of a service's log that match the search in the request, or all last lines without a search. If
+// the request names a line by its time (at), it reads the lines around it.
 func (s *Server) readLog(r *http.Request, v subject) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -133,7 +133,7 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
-		if !at.IsZero() && line.ID >= view.At { // the texts have the same length until the year 2286
+		if !at.IsZero() && line.ID >= view.At { // the numbers have the same length until the year 2286, so they compare as texts
 			if after++; after > view.N/2 {
 				return errEnough
 			}
@@ -155,7 +155,8 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 	return view
 }
 
-// searchLog calls emit for each line that the search matches. The error is [context.DeadlineExceeded] if the time limit ends first.
+// searchLog calls emit for each log line that the search matches. Only some searches run at the same time; a further one waits
+// for a moment and then fails. The error is [context.DeadlineExceeded] if limit is over first.
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
 	select {
 	case s.searches <- struct{}{}:
@@ -188,10 +189,10 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v subject) {
 	s.showPage(w, r, http.StatusOK, "log", v.Name+", log", page)
 }
 
-// downloadTime is the time limit for a whole log.
+// downloadTime is the time limit for the download of a log.
 const downloadTime = time.Minute
 
-// download sends the log lines that match a search, as text.
+// download sends all log lines that match the search in the request, as a text file.
 func (s *Server) download(w http.ResponseWriter, r *http.Request, v subject) {
 	if v.Log == "" {
 		s.noService(w, r, nil)
@@ -211,7 +212,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, v subject) {
 	_ = out.Flush()
 }
 
-// follow streams new log lines of a service.
+// follow streams the new log lines of a service that match the search in the request.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, v subject) {
 	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)

@@ -16,17 +16,18 @@ import (
 
 const (
 	measureEvery  = 3 * time.Second
-	measureOld    = 2 * pointEvery // if the last measurement is older, an average since then does not describe the present
-	mostProcesses = 50             // processes of a service on its page
+	measureOld    = 2 * pointEvery // if the last measurement is older, an average since then would say nothing about now
+	mostProcesses = 50             // largest number of processes on the page of a service
 )
 
-// meter measures the use of services when a page is read, and limits how often. It stores the last hour.
+// meter measures the usage of services when a page is read, and at least once in each period of the graphs. It limits how often
+// it measures, and stores the last hour.
 type meter struct {
-	proc func(client.Init) string // nil: processes are not visible
+	proc func(client.Init) string // returns the path of the /proc with the processes; nil: they are not visible
 
 	mu    sync.Mutex
 	at    time.Time
-	began time.Time // start of the unfinished period of the past
+	began time.Time // start of the unfinished period of pasts
 	last  procusage.Table
 	spare procusage.Table
 	roots proc.Roots
@@ -37,11 +38,11 @@ type meter struct {
 // measured holds the memory and processor time of services, by the name of the service.
 type measured struct {
 	of    map[string]procusage.Usage
-	cpu   bool // it includes processor times
+	cpu   bool // the processor times are known
 	lines map[string][2]string
 }
 
-// measure returns the use of a status's services. It is empty if their processes are not visible.
+// measure returns the usage of the services in st. It is empty if their processes are not visible.
 func (m *meter) measure(st *client.Status) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,7 +55,7 @@ func (m *meter) measure(st *client.Status) measured {
 	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = procusage.Read(root, m.spare) // on an error, the use is unknown
+		all, _ = procusage.Read(root, m.spare) // on an error, the usage is unknown
 	}
 	if all == nil {
 		m.last, m.spare, m.known = nil, nil, measured{}
@@ -75,7 +76,8 @@ func (m *meter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// addToPast adds the newest measurement to the past of each service. It drops the past of removed services.
+// addToPast adds the newest measurement to the stored hour of each service, and drops removed services. passed is the time since
+// the measurement before.
 func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
@@ -110,13 +112,13 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), mostProcesses)]
 }
 
-// stateText describes a process state of proc_pid_stat(5).
+// stateText describes a process state, given its letter in proc_pid_stat(5).
 func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usedView is the use of a service for the page. The values are rounded, so that a row changes only for a notable change. "" is
-// unknown.
+// usedView is the usage of a service in the form of the page. The values are rounded, so that a row changes only for a notable
+// change. "" means unknown.
 type usedView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path
@@ -156,7 +158,7 @@ const (
 	leastCPU   = 0.05
 )
 
-// past is the use of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
+// past is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
 type past struct {
 	cpu, memory []float32 // processors, bytes
 	run         float64   // processor time of the unfinished period
@@ -164,8 +166,8 @@ type past struct {
 	lines       [2]string // the values as graphs
 }
 
-// add adds a measurement. passed is the time since the previous measurement. over says that it is the last one of a period with
-// the length stretch.
+// add adds a measurement. passed is the time since the measurement before it. If over is true, this is the last measurement of a
+// period, whose length is stretch.
 func (p *past) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
@@ -182,8 +184,8 @@ func push(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// line draws values as an SVG path, [points]-1 wide and [heights] high. The height stands for the largest value, or for least if
-// that is larger. The style sheet enlarges it.
+// line draws values as an SVG path, [points]-1 wide and [heights] high. The full height stands for the largest value, or for
+// least if that is larger. The style sheet enlarges the path.
 func line(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -201,7 +203,8 @@ func line(values []float32, least float32) string {
 			flat++
 			continue
 		}
-		for _, step := range [][2]int{{flat, 0}, {1, last - h}} { // a minus sign separates two numbers as a blank does
+		// A minus sign separates two numbers, so a blank is only written before other numbers.
+		for _, step := range [][2]int{{flat, 0}, {1, last - h}} {
 			if step[0] == 0 {
 				continue
 			}

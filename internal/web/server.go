@@ -26,7 +26,7 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Hinit is the hinit that the page shows. A [dial.Client] implements it.
+// Hinit is the connection to the hinit that the page shows. A [dial.Client] implements it.
 type Hinit interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
@@ -36,10 +36,10 @@ type Hinit interface {
 // Options are the settings of a Server.
 type Options struct {
 	Hinit    Hinit
-	Metrics  http.Handler                             // at /metrics; nil for none
-	Token    string                                   // secret of clients that may read and control; "": all may read, and none may control over TCP
-	Proc     func(client.Init) string                 // returns the /proc with the services' processes, "" for none; nil: none
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files; required
+	Metrics  http.Handler                             // handler of /metrics; nil for none
+	Token    string                                   // secret of clients that may read and control; "": all may read, and no TCP client may control
+	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: none
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom log files are opened; required
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page, "" or "/x"
 	Hosts    []string     // names of this machine besides localhost, for requests without a token
@@ -55,34 +55,34 @@ var (
 )
 
 const (
-	mostStreams   = 2000 // live pages
-	mostFollowers = 64   // pages that follow a log
+	mostStreams   = 2000 // open pages that are kept up to date
+	mostFollowers = 64   // open pages that follow a log
 	mostSearches  = 4    // log searches at the same time
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	leastPause    = 200 * time.Millisecond // shortest time between two changes for one reader
+	leastPause    = 200 * time.Millisecond // shortest time between two changes sent to a reader
 )
 
-// Server serves the page.
+// Server serves the status page. It implements http.Handler.
 type Server struct {
 	Options
 	hub         *hub
 	boards      programOutput
 	sandboxes   programOutput
 	keys        keys
-	patience    time.Duration // limit for a client that does not read
+	patience    time.Duration // how long a write to a client may block before it is cut off
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
 	guesses     *limiter
-	streams     *connectionLimit // live pages
-	followers   *connectionLimit // pages that follow a log
+	streams     *connectionLimit // limits streams to open pages
+	followers   *connectionLimit // limits streams of logs
 	searches    chan struct{}
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, which ends the streams
 }
 
-// New returns a Server. [Server.Run] keeps it up to date.
+// New returns a Server. Its pages are up to date while [Server.Run] runs.
 func New(o Options) (*Server, error) {
 	if o.LogsAs == nil {
 		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
@@ -141,7 +141,7 @@ func (s *Server) Run(ctx context.Context) {
 	s.hub.run(ctx)
 }
 
-// policy is the content security policy: a browser loads only resources of this server.
+// policy is the content security policy: the browser loads only resources of this server.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements http.Handler.
@@ -188,7 +188,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// requireReader wraps a page so that only permitted clients get it.
+// requireReader wraps a page so that only clients that may read get it: all clients if there is no token, else those that have
+// shown it.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.Token == "" || s.mayControl(r) {
@@ -204,7 +205,7 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// subject is the subject of a page: a service. fault says why its status is old, if it is.
+// subject is the service that a page is about. fault says why its status is old, or is nil.
 type subject struct {
 	*client.Service
 	init  client.Init
@@ -224,7 +225,7 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 	})
 }
 
-// frame has the values that every page needs.
+// frame has the values that the template of every page needs.
 type frame struct {
 	Title   string
 	Base    string
@@ -233,10 +234,10 @@ type frame struct {
 	Secret  string // secret of the page's forms
 	Page    any
 
-	Boards, Sandboxes bool // show the navigation entries
+	Boards, Sandboxes bool // show their entries in the navigation
 }
 
-// showPage writes a page.
+// showPage writes a page: the template name, with page as its content.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
@@ -259,13 +260,13 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// mostConns limits the connections of a listener. It closes further ones.
+// mostConns is the largest number of connections of a listener, which closes further ones.
 const mostConns = 4096
 
-// sendBuffer limits the kernel's memory for a connection.
+// sendBuffer limits the memory that the kernel uses for data that a client has not read.
 const sendBuffer = 64 << 10
 
-// NewHTTPServer returns a server for s with limits for slow and hostile clients.
+// NewHTTPServer returns an HTTP server for s, with limits against slow and hostile clients.
 func NewHTTPServer(s *Server) *http.Server {
 	return &http.Server{
 		Handler: s, ConnContext: ConnContext, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
@@ -273,7 +274,8 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener: "HOST:PORT", or "unix:PATH", a socket that only this user can open. It replaces a dead socket.
+// Listen opens a listener at address, "HOST:PORT" or "unix:PATH". Only this user can open the Unix socket. A socket file on which
+// no program listens is replaced.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -287,7 +289,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // so that no user can connect before a chmod
+	old := syscall.Umask(0o177) // with a chmod afterwards, other users could connect before it
 	defer syscall.Umask(old)
 	return listen(ctx, "unix", path)
 }
@@ -313,8 +315,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// boundedListener is a listener with a limit of connections, in total and for each remote. It closes further connections, so no client has
-// to wait for a slow one.
+// boundedListener is a listener with a limit of connections, in total and for each remote address. It closes further connections,
+// so no client has to wait for a slow one.
 type boundedListener struct {
 	net.Listener
 	conns *connectionLimit
@@ -333,7 +335,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		}
 		if b.conns.acquire(key) {
 			if tcp, is := c.(*net.TCPConn); is {
-				_ = tcp.SetWriteBuffer(sendBuffer) // the kernel's default grows to megabytes for a client that does not read
+				_ = tcp.SetWriteBuffer(sendBuffer) // by default, the buffer grows to megabytes for a client that does not read
 			}
 			return &countedConn{Conn: c, close: sync.OnceValue(func() error {
 				b.conns.release(key)
@@ -344,7 +346,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn is a connection whose close releases its place.
+// countedConn is a connection that stops counting towards the limits when it is closed.
 type countedConn struct {
 	net.Conn
 	close func() error
@@ -353,7 +355,7 @@ type countedConn struct {
 // Close implements net.Conn.
 func (c *countedConn) Close() error { return c.close() }
 
-// SyscallConn implements [syscall.Conn], so that the peer of a Unix socket can be asked for.
+// SyscallConn implements [syscall.Conn], so that callers can find out the peer of a Unix socket.
 func (c *countedConn) SyscallConn() (syscall.RawConn, error) {
 	inner, is := c.Conn.(syscall.Conn)
 	if !is {

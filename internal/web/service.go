@@ -23,7 +23,7 @@ import (
 // servicePage is the content of the page of one service.
 type servicePage struct {
 	rowView
-	Service *client.Service // the service or others may have chosen its texts
+	Service *client.Service // its texts are untrusted: the service or an agent may have chosen them
 	Fault   string
 	Tree    []procstat.Stat
 	Past    pastView
@@ -32,15 +32,15 @@ type servicePage struct {
 	Orders  *ordersView
 }
 
-// ordersView has the buttons of a service or a group.
+// ordersView has the buttons that give orders to a service or a group.
 type ordersView struct {
 	Kind, Name string // service or group
 	Label      string
-	Read       string // reason for which there are no buttons
+	Read       string // why there are no buttons; "" if there are
 	Done, Undo string // the last order, and the verb that undoes it
 }
 
-// orders returns the buttons for a service or a group.
+// orders returns the buttons for a service or a group, for the client of this request.
 func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	v := &ordersView{Kind: kind, Name: name, Label: name}
 	if kind == "group" {
@@ -58,7 +58,7 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 // readOnly says why a page has no buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-// serviceEvents is the number of events on a service's page.
+// serviceEvents is the largest number of events on a service's page.
 const serviceEvents = 20
 
 func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
@@ -75,7 +75,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkLook returns the look of a check.
+// checkLook returns how the page shows the state of a health check.
 func checkLook(c client.Check) look {
 	word := oneLine(c.State)
 	switch {
@@ -95,7 +95,7 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// done are the messages after a command. undo are the commands that undo it.
+// done has the message to show after each command. undo has the command that undoes it.
 var (
 	done = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undo = map[string]string{"start": "stop", "stop": "start"}
@@ -106,7 +106,8 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the services that a path names: one service, or all of a group.
+// targets returns the services that the path of a request names: one service, or all services of a group. kind is "service" or
+// "group".
 func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -117,7 +118,7 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	return kind, names, err
 }
 
-// confirmStop asks for confirmation before a stop, for a browser without scripts.
+// confirmStop shows a page that asks for confirmation before a stop, for browsers without scripts.
 func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.targets(r)
 	switch {
@@ -137,7 +138,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearer(r) // no browser adds this header by itself, unlike Basic
+	_, bearer := bearer(r) // unlike with Basic, no browser adds this header by itself, so no other site can forge the request
 	switch {
 	case done[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
@@ -175,10 +176,10 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// look is how a page shows a state: a style class, a sign and a word. The sign helps readers who do not see the colours.
+// look says how a page shows a state: a style class, a sign and a word. The sign is for readers who can't see the colours.
 type look struct{ Class, Sign, Word string }
 
-// looks are the looks of the grades.
+// looks has the look of each grade of package show.
 var looks = [...]look{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
@@ -192,7 +193,7 @@ func lookOf(s *client.Service) look {
 	return out
 }
 
-// rowView is the view of a service in the list.
+// rowView has the values of a service's row in the list, in the form of the page.
 type rowView struct {
 	Base, Name, Profile, Group string
 	look
@@ -221,10 +222,10 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 
-// mostText limits the bytes of a text from others.
+// mostText is the largest size in bytes of an untrusted text on a page.
 const mostText = 1000
 
-// oneLine makes one safe line of a text from others. It hides secrets, and escapes everything that is no text.
+// oneLine turns an untrusted text into one safe line: it hides secrets in the text, and escapes control characters.
 func oneLine(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"
@@ -238,16 +239,16 @@ func oneLine(text string) string {
 // colours matches the colour sequences of a terminal.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// logText returns a log line in the form of the page.
+// logText returns a log line in the form of the page: without colours, and with other control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// headView has the summary above the list of services.
+// headView has the values of the summary above the list of services.
 type headView struct {
 	Fault       string
 	Status      *client.Status
 	Wanted, Up  int
 	Ready       int
-	CPU, Memory string // of all services; "" is unknown
+	CPU, Memory string // usage of all services together; "" if unknown
 	Processes   int
 	Troubled    int
 }
@@ -280,7 +281,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 	return v
 }
 
-// functions returns the functions for the templates.
+// functions returns the functions that templates call.
 func (s *Server) functions() template.FuncMap {
 	return template.FuncMap{
 		"path": url.PathEscape,

@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// eventText describes an event.
+// eventText describes an event on one safe line.
 func eventText(e client.Event) string {
 	switch {
 	case e.To == "":
@@ -23,14 +23,14 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: the state of a service over a time. X and Width are thousandths of the bar.
+// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar.
 type segment struct {
 	X, Width int
 	Class    string
 	Text     string
 }
 
-// bar shows the past of one service.
+// bar shows the states of one service in a period.
 type bar struct {
 	Name     string
 	Segments []segment
@@ -38,7 +38,7 @@ type bar struct {
 	Down     time.Duration
 }
 
-// outage is a time in which a service was down after it had run.
+// outage is a time in which a service was not up, although it had run before and no order had stopped it.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -51,7 +51,7 @@ func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
 // pastView is a period of the timeline, with links to other periods.
 type pastView struct {
-	Hours    int // length of a period that ends now; 0: it ended earlier
+	Hours    int // length of the period if it ends now; 0 if it ended earlier
 	From, To time.Time
 	Bars     []bar
 	Links    [][2]string
@@ -61,7 +61,7 @@ type pastView struct {
 type timelinePage struct {
 	Past    pastView
 	Bars    []bar // services with an outage
-	Quiet   []bar // services without one
+	Quiet   []bar // services without an outage
 	Outages []outage
 	Events  []client.Event
 	Fault   string
@@ -71,11 +71,11 @@ const (
 	mostBars    = 500
 	mostOutages = 100
 	barWidth    = 1000
-	longest     = 24 * 7 // hours
+	longest     = 24 * 7 // longest period in hours
 	shortest    = 10 * time.Second
 )
 
-// span returns the period that a request asks for: the last hours, or from and to in seconds since 1970.
+// span returns the period that a request asks for: the last hours, or the time between from and to, in seconds since 1970.
 func span(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
@@ -130,14 +130,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
-// class returns the style class of a state in a bar.
+// class returns the style class with which a bar shows a state.
 func class(state string) string {
 	s := client.Service{State: state, Ready: true}
 	return lookOf(&s).Class
 }
 
-// timeline returns the bars of services, and their outages, newest first. The time before a service's first known event has no
-// segment.
+// timeline computes from events the bars of services between from and to, and their outages, newest first. The time before a
+// service's first known event has no segment.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), mostBars)] {
@@ -156,7 +156,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == class(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a segment is at least as wide as a line
+				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a segment is at least one unit wide
 				return
 			}
 			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), oneLine(state)})
@@ -177,7 +177,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the state before the first event
+			if state == "" && e.From != "" && e.From != e.To { // the first event also says which state was before it
 				state, at = e.From, from
 				add(e.At)
 			}

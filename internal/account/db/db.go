@@ -1,9 +1,9 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is separate from package account because the exec shim links account and must stay small. It needs no tool of the image. It
-// reads a whole file, changes it in memory, and replaces it in one step. Readers see the old or the new file, also after a crash.
-// It keeps all other lines unchanged, including comments and invalid lines. It does not touch passwords: /etc/shadow and
-// /etc/gshadow refer to names, and names do not change.
+// It is separate from package account because the exec shim links account and must stay small. It needs no program of the image,
+// such as usermod. It reads a whole file, changes it in memory, and replaces it atomically: even after a crash, readers see the
+// old or the new file. It keeps all other lines unchanged, including comments and invalid lines. It does not touch passwords:
+// /etc/shadow and /etc/gshadow refer to names, and names do not change.
 //
 // The package starts no goroutine and keeps no state outside of a [DB].
 package db
@@ -22,10 +22,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken is wrapped if an id belongs to another user, or a name to another group.
+// ErrTaken is wrapped by an error if an id already belongs to another user, or a name or id to another group.
 var ErrTaken = errors.New("taken")
 
-// ErrNoEntry is wrapped if there is no such user or group.
+// ErrNoEntry is wrapped by an error if there is no such user or group.
 var ErrNoEntry = errors.New("no such entry")
 
 // DB is the content of the two files, with changes that [DB.Save] writes. Two goroutines must not use it at once.
@@ -53,10 +53,10 @@ const (
 	fieldID      = 2 // the uid of a user, the gid of a group
 	fieldGID     = 3 // the gid of a user
 	fieldMembers = 3 // the members of a group
-	fields       = 4 // number of fields that a valid line has at least
+	fields       = 4 // smallest number of fields of a valid line
 )
 
-// Group returns the gid of the first group of that name.
+// Group returns the gid of the first group with that name.
 func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.group.find(name), fieldID) }
 
 // GroupName returns the name of the first group with that gid.
@@ -80,7 +80,7 @@ func (d *DB) Groups(user string, gid uint32) []uint32 {
 	return groups
 }
 
-// SetUID changes the uid of a user. The error is [ErrTaken] if the uid is another user's.
+// SetUID changes the uid of a user. The error is [ErrTaken] if the uid belongs to another user.
 func (d *DB) SetUID(name string, uid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -94,7 +94,7 @@ func (d *DB) SetUID(name string, uid uint32) error {
 }
 
 // SetGID changes the primary group id of a user. It also changes the gid of the group with the user's name, and the primary group
-// of all users in that group. If another group has the new gid too, that group has two names then.
+// of all users in that group. If another group already has the new gid, two group names have the same gid afterwards.
 func (d *DB) SetGID(name string, gid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -125,7 +125,7 @@ func (d *DB) AddGroup(name string, gid uint32) error {
 	return nil
 }
 
-// AddMember makes the user a member of the group. It does nothing if the user is one.
+// AddMember makes the user a member of the group. It does nothing if the user is already a member.
 func (d *DB) AddMember(group, user string) error {
 	i := d.group.find(group)
 	if i < 0 {
@@ -141,8 +141,9 @@ func (d *DB) AddMember(group, user string) error {
 // Changed reports whether there is anything to save.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
-// Save writes the changed files, the groups first, each in one step with its old mode. After an error the first file may be new
-// and the second old; another call writes what is missing. It does not replace a file that is a link or a mount point.
+// Save writes the changed files, the groups first. It replaces each file atomically and keeps its mode. After an error, the first
+// file may be new and the second old; another call then writes the second. It does not replace a file that is a link or a mount
+// point.
 func (d *DB) Save() error {
 	for _, t := range []*table{d.group, d.passwd} {
 		if !t.changed {
@@ -163,7 +164,7 @@ type table struct {
 	changed bool
 }
 
-// line is one line; fields is nil for an invalid line.
+// line is one line of a file. fields is nil for an invalid line.
 type line struct {
 	raw    string // the line as in the file, with its end
 	fields []string
@@ -203,7 +204,8 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
-// id returns the number in a field of a line. ok is false for an invalid line, and for line -1.
+// id returns the number in a field of line i. ok is false for an invalid line. It is also false if i is -1, the result of find
+// for a missing name.
 func (t *table) id(i, field int) (uint32, bool) {
 	if i < 0 || t.lines[i].fields == nil {
 		return 0, false
@@ -244,8 +246,8 @@ func (t *table) add(f ...string) {
 	t.changed = true
 }
 
-// save replaces the file. Afterwards it belongs to this process's user. It does not fail if the file system can't sync a
-// directory.
+// save replaces the file, which then belongs to the user of this process. A file system that can't sync a directory causes no
+// error.
 func (t *table) save() error {
 	dir, err := fsutil.OpenDir(filepath.Dir(t.path), nil)
 	if err != nil {

@@ -50,16 +50,16 @@ var archiveVerbs = map[string]cmdline.Verb{
 	},
 }
 
-// archiver carries out one of these subcommands.
+// archiver carries out a subcommand of profile that uses archives.
 type archiver struct {
 	*manager
 
 	x                           archive.Export
 	im                          archive.Import
 	out, all                    string
-	stopsGateway                bool // stop the gateway while the last part is copied
+	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
-	head                        archive.Head // head of the archive
+	head                        archive.Head // description of the archive, at its beginning
 	sum                         string
 }
 
@@ -132,7 +132,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	return f
 }
 
-// exportAll writes an archive of each profile. After a failure it goes on with the next profile.
+// exportAll writes an archive of each profile, and continues with the next profile after a failure.
 func (a *archiver) exportAll() (code int) {
 	all, _, err := a.store.Discover()
 	for _, p := range all {
@@ -150,7 +150,7 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.printMissing(name, err)
 	}
-	// if the reader of the archive has gone, a write returns an error, and the signal does not end the process
+	// If the reader of the archive is gone, a write returns an error instead of ending the process by SIGPIPE.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
@@ -158,7 +158,7 @@ func (a *archiver) export(name, to string) int {
 	return a.reportResult("exported profile "+name, toFile(to, func(out io.Writer) error { return a.writeArchive(name, out) }))
 }
 
-// writeArchive writes an archive of a profile.
+// writeArchive writes an archive of the profile name to out.
 func (a *archiver) writeArchive(name string, out io.Writer) error {
 	p, err := a.store.Profile(name)
 	if err != nil {
@@ -213,7 +213,8 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stopGateway stops a gateway. wake starts the gateway again if it was wanted up, at the first call only.
+// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up; further calls do nothing. If
+// the command is interrupted, wake runs before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
@@ -235,16 +236,16 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser runs fn with the user of the process, in another goroutine. The goroutine of the caller may have another user
-// (within [fsutil.Actor.Do]).
+// asProcessUser runs fn as the user of the process, in another goroutine, and waits for it. The goroutine of the caller may have
+// switched to another user with [fsutil.Actor.Do].
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
 	return <-done
 }
 
-// openScratch opens the directory of --scratch, and creates it as a user if it is missing. Root follows only links that root has
-// made.
+// openScratch opens the directory of --scratch. If it is missing, it creates the directory as user. If the process is root, it
+// follows only links that root has made.
 func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	if fd, err = fsutil.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
 		if err = user.Do(func() error { return os.MkdirAll(path, 0o700) }); err == nil {
@@ -257,8 +258,8 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	return fd, nil
 }
 
-// backup copies a database from one directory to another by SQLite, in a process that runs as the owner of the home. The process
-// confines itself to both directories: an agent can replace the database by a link.
+// backup copies an SQLite database from one directory to another with SQLite's backup API. A process that runs as the owner of
+// the home does it. The process confines itself to both directories, because an agent can replace the database by a link.
 func backup(program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
 		spec := proc.Spec{
@@ -273,7 +274,7 @@ func backup(program string, cred *proc.Cred, from, to *os.File, database string)
 	})
 }
 
-// owner returns the user who owns the home of a profile: as an actor for file operations, and as an identity for processes.
+// owner returns the user who owns the home of a profile: user is for file operations, and cred for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	tenants := a.agent.WithTenants(a.cfg).Tenants
@@ -291,8 +292,8 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 	return user, cred, err
 }
 
-// importArchive makes a profile from an archive in a file or on standard input. With --where it prints where an interrupted import
-// continues.
+// importArchive creates a profile from an archive in a file, or on standard input if from is "-". With --where it only prints
+// where an interrupted import continues.
 func (a *archiver) importArchive(name, from string) (code int) {
 	a.prepareImport(name)
 	if a.printsOffset {
@@ -327,7 +328,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
-// clone sends an export of one profile straight to an import of another.
+// clone copies a profile: it pipes an export of one profile into the import of another.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.printMissing(from, err)
@@ -349,7 +350,7 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport prepares a.im for the home of a new profile.
+// prepareImport sets up a.im to import the profile name. Just before the import replaces a profile, a.im.Ready stops its gateway.
 func (a *archiver) prepareImport(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
@@ -366,13 +367,14 @@ func (a *archiver) prepareImport(name string) {
 	}
 }
 
-// readArchive makes a profile from the archive that in delivers, and lets the init read the profiles again.
+// readArchive creates a profile from the archive that it reads from in. Then it makes the init read the profiles again, and
+// starts the gateway if --start was given.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.agent.Actor.Do(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
-	// PID 1 gives a new profile its own user, but not a replaced one
+	// PID 1 gives a new profile its own user, but does not do that for a replaced one
 	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
 	}
@@ -385,7 +387,7 @@ func (a *archiver) readArchive(in io.Reader) error {
 	return err
 }
 
-// reportResult reports the result on standard error, because standard output may be the archive.
+// reportResult prints the result of an export or import. It uses standard error, because standard output may be the archive.
 func (a *archiver) reportResult(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
@@ -407,7 +409,8 @@ func (a *archiver) reportResult(done string, err error) int {
 	return cmdline.Done
 }
 
-// toFile creates or replaces a file with the output of fill, in one step. Root follows only links that root has made.
+// toFile creates or replaces a file with the output of fill. The replacement is atomic: it writes a temporary file in the same
+// directory and renames it. If the process is root, it follows only links that root has made.
 func toFile(path string, fill func(io.Writer) error) error {
 	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {

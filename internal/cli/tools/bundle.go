@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	bundleTime  = 15 * time.Second // limit for the whole bundle; unfinished parts stay incomplete
+	bundleTime  = 15 * time.Second // time limit for the whole bundle; unfinished parts stay incomplete
 	bundleParts = 8                // parts that are collected at the same time
-	bundleSize  = 4 << 20          // limit of one part in bytes
+	bundleSize  = 4 << 20          // size limit of one part in bytes
 	bundleLines = 500              // lines of each log
 )
 
@@ -55,7 +55,7 @@ before you send it.`,
 	}
 }
 
-// bundle is a bug report in preparation.
+// bundle collects the files of a bug report.
 type bundle struct {
 	*cli.Terminal
 	table []cli.Verb
@@ -63,7 +63,7 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle. fill writes the content of the file.
+// part is one file of a bundle. fill writes its content, and collect stores that in content.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
@@ -103,8 +103,7 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts returns all parts except the logs. A part is the output of a command that a user could run, so every command that works
-// gives a complete part.
+// parts returns all parts except the logs. Most parts are the output of a command that a user could run.
 func (b *bundle) parts() []part {
 	return []part{
 		b.commandPart("version.json", "this command", "version", "--json"),
@@ -123,7 +122,7 @@ func (b *bundle) parts() []part {
 	}
 }
 
-// commandPart is a part with the output of a verb.
+// commandPart returns a part that contains the output of a verb.
 func (b *bundle) commandPart(name, about string, args ...string) part {
 	return part{name: name, about: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
@@ -138,7 +137,7 @@ func (b *bundle) commandPart(name, about string, args ...string) part {
 	}}
 }
 
-// logParts returns a part for each log.
+// logParts returns a part for each log, with its last lines.
 func (b *bundle) logParts(lines int) (parts []part) {
 	names, err := withDeadline(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
@@ -151,7 +150,8 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	return parts
 }
 
-// withDeadline calls fn and returns its result. If there is none before end, it returns an error.
+// withDeadline calls fn in a goroutine and returns its result. If fn has not returned by end, it returns an error and leaves fn
+// running.
 func withDeadline[T any](end time.Time, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -194,7 +194,7 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// capture stores what is written to it, until it is finished or full.
+// capture is an io.Writer that stores the text of one part. It drops all further text when it is finished or full.
 type capture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -211,7 +211,8 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish returns the stored text. If the capture was not finished before, it adds late.
+// finish ends the capture and returns the stored text. If it was not finished before, it appends late, a note that the part is
+// incomplete.
 func (c *capture) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +223,7 @@ func (c *capture) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// secrets returns the values that are hidden everywhere in the bundle.
+// secrets returns the secret values that must not appear in any file of the bundle.
 func (b *bundle) secrets() (values []string) {
 	add := func(name, value string) {
 		if slices.Contains(b.hide, name) {
@@ -259,7 +260,7 @@ func (b *bundle) secrets() (values []string) {
 	return append(values, of...)
 }
 
-// eachProfile calls fn for each profile on the volume. It reads the volume as the agent's user.
+// eachProfile calls fn for each profile on the volume. The store that fn gets reads the volume as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
 	cfg, agent, err := agentOf(b.Terminal)
 	if err != nil {
@@ -273,7 +274,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// writeStates writes the state files of the gateways.
+// writeStates writes what the state file of each gateway says.
 func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
@@ -289,7 +290,7 @@ func (b *bundle) writeStates(w io.Writer) error {
 	})
 }
 
-// kernelFiles describe a container and its limits.
+// kernelFiles are files of the kernel that describe a container and its limits.
 var kernelFiles = []string{
 	"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max",
 	"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches", "/proc/sys/vm/overcommit_memory",
@@ -298,10 +299,11 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.high",
 	"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.oom.group",
 	"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids.events",
-	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max", // of control groups version 1
+	// for control groups of version 1
+	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max",
 }
 
-// kernelFacts writes the kernelFiles that exist.
+// kernelFacts writes the content of those kernelFiles that exist.
 func kernelFacts(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {
@@ -319,8 +321,8 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// ofProcessOne reads a file of process 1 in /proc, if this process is in the same container. Otherwise process 1 may be the
-// host's.
+// ofProcessOne reads /proc/1/FILE if process 1 is in the same container as this process. Otherwise process 1 may be the host's,
+// and the result is an error.
 func ofProcessOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)
@@ -340,7 +342,8 @@ func cgroupOf(pid string) string {
 	return string(text)
 }
 
-// environmentFacts writes variables. It hides the values of secret variables and of the variables in hide.
+// environmentFacts writes the environment of this process and of process 1. It hides the values of secret variables and of the
+// variables in hide.
 func environmentFacts(w io.Writer, hide []string) error {
 	one, err := ofProcessOne("environ")
 	if err != nil {
@@ -366,7 +369,7 @@ func environmentFacts(w io.Writer, hide []string) error {
 	return nil
 }
 
-// writeTarGz writes a tar.gz of files in one directory.
+// writeTarGz writes a tar.gz archive in which all files are in the directory dir.
 func writeTarGz(w io.Writer, dir string, files []part, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)

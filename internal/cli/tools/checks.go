@@ -24,9 +24,9 @@ out services without checks.`,
 	Run: checks, Empty: cli.EmptyList,
 }
 
-// checksOf has the checks of one service.
+// checksOf has the checks of one service, for --json.
 type checksOf struct {
-	Name   string         `json:"name"`   // the service
+	Name   string         `json:"name"`   // name of the service
 	Checks []client.Check `json:"checks"` // as in the status
 }
 
@@ -92,15 +92,15 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// checksOrder is an order to the checks of services: to run now, or to pause.
+// checksOrder tells the checks of services to run now, to pause, or to resume.
 type checksOrder struct {
-	now   bool          // run now, without an end of a pause
-	pause time.Duration // 0 ends a pause
+	now   bool          // run the checks now; refused if they are paused
+	pause time.Duration // how long to pause; 0 ends a pause
 	doing string        // completes "cannot …"
 }
 
-// giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the order,
-// and the exit code.
+// giveToAll gives the order to the checks of each service, and prints the errors. It returns the services that have accepted the
+// order, and the exit code.
 func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
@@ -125,5 +125,5 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 	return done, code
 }
 
-// configured reports whether a check is from hinit.yaml. Only such a check can run on request and be paused.
+// configured reports whether a check can be run on request and paused. The built-in check for deaf gateways can't.
 func configured(one client.Check) bool { return one.Type != show.ProblemDeaf }

@@ -16,15 +16,17 @@ import (
 	"hinit/internal/loglevel"
 )
 
-// scripts has one file for each shell. A script asks "hinit completion words" for the words that complete the last one.
+// scripts has one completion script for each shell. Such a script calls "hinit completion words" with the words of the command
+// line and offers the words that it prints.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
 
-// filesWanted stands for file names, which the shell completes itself.
+// filesWanted is printed in place of words to ask the script for file names, which the shell completes itself.
 const filesWanted = ":files"
 
-// completionWait limits how long a key press waits for hinit. Without an answer, no names of services are offered.
+// completionWait limits how long completion waits for hinit after a key press. Without an answer in time, it offers no names of
+// services.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -59,10 +61,10 @@ it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
 	}
 }
 
-// candidate is a word that the user may want, with its description.
+// candidate is a possible completion, with its description.
 type candidate struct{ word, about string }
 
-// complete returns the words that complete the last word.
+// complete returns the words that complete the last of words. words is the command line without "hinit".
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash splits --flag=value into three words
 		words = append(words, "")
@@ -134,7 +136,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		}
 		return found
 	}
-	place := 0 // position of this word among the words that are no flags
+	place := 0 // position of the word among the arguments that are not flags
 	for _, word := range words[1 : len(words)-1] {
 		if !strings.HasPrefix(word, "-") {
 			place++
@@ -157,10 +159,12 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	return found
 }
 
-// offerServices offers the services that the running hinit knows. For a verb with several services, it also offers groups and the
-// matches of a pattern. Slots double the number of names, so it offers them only for a word that has begun.
+// offerServices calls offer for the services that the running hinit knows. If the verb takes several services, it also offers
+// groups and the matches of a pattern. Names of slots are offered only for a word that has begun, because they double the number
+// of names.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // connecting may take longer
+	// connecting may take longer than completionWait, which limits only the request
+	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) })
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {
@@ -188,15 +192,15 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// command describes one command, taken from its help. internal/gendocs writes the table of all commands.
+// command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json.
 type command struct {
-	Words []string      `json:"words"` // words that may come first, such as check and schema
+	Words []string      `json:"words"` // valid first arguments, such as check and schema
 	Names bool          `json:"names"` // it accepts names of services and profiles
 	Files bool          `json:"files"` // it accepts files
 	Flags []commandFlag `json:"flags"`
 }
 
-// commandFlag is one flag.
+// commandFlag is one flag of a command.
 type commandFlag struct {
 	Name  string `json:"name"`  // with its dashes
 	Value string `json:"value"` // name of its value, "" for none
@@ -206,13 +210,13 @@ type commandFlag struct {
 //go:embed commands.json
 var commandTable []byte
 
-// described returns all commands by their names. The commands of a companion have two words.
+// described returns all commands by their names. The name of a companion's command has two words, such as "kanban list".
 func described() (all map[string]command) {
 	_ = json.Unmarshal(commandTable, &all) // never fails, because gendocs wrote it
 	return all
 }
 
-// find returns the flag at the beginning of a word, and its value if the word has one.
+// find returns the flag that word begins with, and the value if word is --flag=value.
 func (d command) find(word string) (f commandFlag, value string, known bool) {
 	if !strings.HasPrefix(word, "-") {
 		return f, "", false

@@ -60,7 +60,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	code = t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // never fails: the value came from JSON or from a YAML file
+			value, _ := json.Marshal(e.Value) // never fails, because the value came from JSON or from a YAML file
 			gap := "\t"
 			if len(value) > valueWidth {
 				gap = "  " // a long value must not move all other rows
@@ -75,15 +75,15 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 // valueWidth is the largest width of the column of values.
 const valueWidth = 48
 
-// configReport is the result of a check of the configuration.
+// configReport is the result of hinit config check, for --json.
 type configReport struct {
 	File     string          `json:"file"`     // "" without a file, when the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with it
-	Problems []configProblem `json:"problems"` // reasons for which it would not start
-	Warnings []string        `json:"warnings"` // things that are missing, without which it would start
+	Problems []configProblem `json:"problems"` // mistakes because of which hinit would not start
+	Warnings []string        `json:"warnings"` // remarks, and missing users and files, which do not prevent the start
 }
 
-// configProblem is one mistake.
+// configProblem is one mistake in the configuration.
 type configProblem struct {
 	File    string `json:"file"`    // "" if an environment variable has the mistake
 	Line    int    `json:"line"`    // 0 if the mistake is in no line
@@ -130,8 +130,8 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missingFiles warns of things that the configuration names and that do not exist here: users, and the programs, directories and files of
-// variables of services that start. The container may have them.
+// missingFiles returns warnings about users and files that the configuration names and that do not exist here. It looks for the
+// programs, directories and environment files of services that start. They may exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {
@@ -163,8 +163,8 @@ func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	return warnings
 }
 
-// effectiveConfig returns the configuration of the running init. If no init answers, it returns the configuration of the file and the
-// environment here. If the caller may not ask the init, it returns an error.
+// effectiveConfig returns the configuration of the running init. If no init is reachable, it reads the file and the environment
+// here, and here is true. If the caller may not ask the init, it returns an error.
 func effectiveConfig(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
 	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {

@@ -34,7 +34,8 @@ whose end ends the demo. Else Ctrl-C ends it.`,
 	Run: demo,
 }
 
-// demoInside is the hidden argument of the demo's second process: PID 1 of the new namespace, before it becomes the init.
+// demoInside is a hidden argument, with which the demo starts itself as PID 1 of the new namespace. That process then becomes the
+// init.
 const demoInside = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
@@ -63,7 +64,7 @@ type demoRun struct {
 	top    string // path of hinit-top, "" without a terminal, or if it is not installed
 }
 
-// screenProgram returns the path of hinit-top if the user has a terminal for input and output, else "".
+// screenProgram returns the path of hinit-top, the full-screen display, if input and output are a terminal, else "".
 func screenProgram(t *cli.Terminal) string {
 	if !t.Screen || !proc.IsTerminal(t.In) {
 		return ""
@@ -76,7 +77,7 @@ func screenProgram(t *cli.Terminal) string {
 	return program
 }
 
-// installed finds a program beside this one by one of its names.
+// installed returns the path of a program that is installed beside this one under one of names.
 func installed(names ...string) (path string, err error) {
 	for _, name := range names {
 		if path, err = cmdline.Beside(name); err == nil && unix.Access(path, unix.X_OK) == nil {
@@ -86,7 +87,7 @@ func installed(names ...string) (path string, err error) {
 	return path, fmt.Errorf("there is no %s; install it beside hinit-tools", path)
 }
 
-// prepare makes the volume and the configuration in a new directory.
+// prepare creates the data volume and the configuration of the demo in a new temporary directory.
 func (d *demoRun) prepare() (err error) {
 	if d.hinit, err = installed("hinit", "init"); err != nil {
 		return err
@@ -121,7 +122,8 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ returns the environment of the container and of its clients. It leaves out the settings of the user's own shell.
+// environ returns the environment of the demo's init and of hinit-top. It leaves out hinit's and the agent's settings of the
+// user's shell.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
@@ -155,7 +157,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	})
 }
 
-// openScreen opens the screen once the container answers. It ends the demo when the user closes the screen.
+// openScreen starts hinit-top once the init answers. When the user closes it, it calls quit, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").Reach() != nil {
@@ -177,7 +179,7 @@ func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	}
 }
 
-// run hosts the agent until the demo ends, and returns the exit code of the init.
+// run starts the init that hosts the agent, waits until the demo ends, and returns the exit code of the init.
 func (d *demoRun) run(agent string) (code int, err error) {
 	if d.agent, err = filepath.Abs(agent); err == nil {
 		err = unix.Access(d.agent, unix.X_OK)
@@ -189,7 +191,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // the kernel ends the init when this thread ends, so the init can't outlive this process
+	runtime.LockOSThread() // the kernel kills the init when this thread ends, so the init can't outlive this process
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	child, err := d.start(true)
@@ -231,7 +233,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	x, err := child.Wait()
 	close(ended)
 	cancel()
-	<-shown // the screen restores the terminal
+	<-shown // hinit-top must restore the terminal first
 	if err != nil {
 		return 0, err
 	}
@@ -239,7 +241,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	return max(x.Code, 0), nil
 }
 
-// printSteps prints the status after each interesting event.
+// printSteps prints the status when all gateways are up, when one has crashed, and when it is up again.
 func (d *demoRun) printSteps(ctx context.Context) {
 	coder := func(st client.Status) client.Service { return *cmp.Or(st.Find("gateway-coder"), &client.Service{}) }
 	steps := []struct {
@@ -278,7 +280,8 @@ func allUp(st client.Status) bool {
 	return up == 3
 }
 
-// demoInit mounts a /proc for the new PID namespace, as a container runtime does, and becomes the init.
+// demoInit runs as PID 1 of the new namespace. It mounts a /proc for this namespace, as a container runtime does, and executes
+// hinit.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
@@ -293,8 +296,8 @@ func demoInit(t *cli.Terminal, hinit string) int {
 	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
 }
 
-// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets
-// a new user namespace, in which it is root.
+// setNamespaces changes sys so that the child becomes PID 1 of a new PID namespace, with its own mounts. If the caller is not
+// root, the child also gets a new user namespace, in which it is root.
 func setNamespaces(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

@@ -48,7 +48,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.found.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
-		x.warnings(cfg) // a plain supervisor has no agent
+		x.warnings(cfg) // the other checks are about the agent, which a plain supervisor does not have
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
@@ -67,14 +67,14 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
 }
 
-// board names the command that examines the task board. The examination needs a database that this program does not link.
+// board names the command that examines the task board. Examining it needs a database that this program does not link.
 func (x *examination) board(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 }
 
-// sandboxes reports the rights of root inside a sandbox. The service writes them to a file beside its socket.
+// sandboxes reports what rights root has inside a sandbox. The sandbox service writes that to a file beside its socket.
 func (x *examination) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
 		said, err := os.ReadFile(dial.SandboxSocket(x.Env) + ".root")
@@ -86,8 +86,8 @@ func (x *examination) sandboxes(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status. It returns a client, or nil if the init does not answer, and the file of a plain
-// supervisor, or "" for any other init.
+// init checks the running init and its status. It returns a client, or nil if the init does not answer. plain is the
+// configuration file of a plain supervisor (hinit run), or "" for any other init.
 func (x *examination) init() (cl *dial.Client, plain string) {
 	cl, err := x.Dial()
 	if err != nil {
@@ -133,11 +133,11 @@ func (x *examination) init() (cl *dial.Client, plain string) {
 	return cl, st.Init.Plain
 }
 
-// lease reports which init serves the profiles of the data volume.
+// lease reports which init holds the lease, the right to serve the profiles of the data volume.
 func (x *examination) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
-		return // it has no profiles
+		return // an init without profiles needs no lease
 	}
 	switch l.State {
 	case client.LeaseHeld:
@@ -179,7 +179,7 @@ func (x *examination) service(s client.Service) {
 		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not start has written nothing
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not be started has written no logs
 			text += "; see: hinit logs " + s.Name
 		}
 		x.found.Failed(s.Name, "%s", text)
@@ -195,12 +195,13 @@ func (x *examination) service(s client.Service) {
 	}
 }
 
-// reapTime gives the init half a second to reap processes that have just ended. The init needs less.
+// reapTime waits for half a second, which is more than the init needs to reap processes that have just ended.
 func reapTime() {
 	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // the init does not announce that it reaps
 }
 
-// unreaped counts the children of a process that have ended and stay unreaped after wait. If there are none, it does not wait.
+// unreaped counts the children of the process parent that have ended and are still not reaped after wait. It calls wait only if
+// there are such children.
 func unreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
@@ -212,7 +213,8 @@ func unreaped(parent int, wait func()) int {
 	return len(first)
 }
 
-// zombies returns the children of a process that have ended and are not reaped. Each is identified by its pid and start time.
+// zombies returns the children of the process parent that have ended and are not reaped. The keys are made of the pid and the
+// start time.
 func zombies(parent int) map[string]bool {
 	found := make(map[string]bool)
 	all, _ := procusage.Read("/proc", nil) // processes that can't be read do not count
@@ -224,7 +226,7 @@ func zombies(parent int) map[string]bool {
 	return found
 }
 
-// warnings reports the warnings of the configuration.
+// warnings reports the warnings of the configuration, and environment variables that hinit does not know.
 func (x *examination) warnings(cfg *config.Config) {
 	from := "defaults and environment"
 	if cfg.Path != "" {
@@ -269,7 +271,7 @@ func (x *examination) configuration(cfg *config.Config) {
 func (x *examination) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
-		return // docker/remove-s6 did not build the image
+		return // the image was not prepared by docker/remove-s6
 	}
 	exit := "starts again"
 	if slices.Contains(cfg.Restart.ParkOn, 0) {
@@ -305,7 +307,7 @@ func (x *examination) volume(cl *dial.Client) {
 	}
 }
 
-// memory checks which process the kernel kills first when memory runs out.
+// memory checks that the kernel kills a service, and not hinit, when memory runs out.
 func (x *examination) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {

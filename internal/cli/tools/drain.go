@@ -49,13 +49,13 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 	},
 }
 
-// busyProfiles returns the profiles whose gateways are working on answers. It ignores the state file of a process that has ended.
+// busyProfiles describes the profiles whose gateways are working on answers. It ignores a state file whose process has ended.
 func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)
 		if unread != nil || st.Active == 0 {
-			continue // its state file is unreadable, so whether the gateway works is unknown
+			continue // idle, or its state file is unreadable, so it is unknown whether it is busy
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

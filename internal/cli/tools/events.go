@@ -38,7 +38,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // no past events, unless a flag asks for them
+	o := client.EventOptions{Last: -1, Follow: true} // without past events to continue from, follow from now on
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil
@@ -70,7 +70,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		err = cmp.Or(err, show(e))
 	}
 	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
-		// hinit ends, or it has become another image of itself; then its events continue.
+		// The connection has ended. If hinit was re-executed, its events continue on a new connection.
 		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
 		}
@@ -82,8 +82,8 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// eventNames returns the service names for the names that the user gave. The events may also be of services that were removed. So a
-// name that the status does not have is searched in the past events, as a service or a profile.
+// eventNames returns the service names for the names that the user gave. A name that the status does not know may be a removed
+// service or profile, so it is searched in the past events.
 func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
@@ -101,7 +101,8 @@ func eventNames(ctx context.Context, cl *dial.Client, names []string, past []cli
 	return named, nil
 }
 
-// wanted reports whether the user asked for this event.
+// wanted reports whether the user asked for this event: it is about a named service, or no service is named, and it is not older
+// than since.
 func wanted(e client.Event, named map[string]bool, since time.Time) bool {
 	return (len(named) == 0 || named[e.Service]) && !e.At.Before(since)
 }

@@ -20,20 +20,20 @@ var explainVerb = cli.Verb{
 	Run:     withWords(1, -1, explainServices),
 }
 
-// explanation describes the state of one service, for people.
+// explanation is the answer of hinit explain for one service. Its texts are for people.
 type explanation struct {
-	Name  string   `json:"name"`  // the service
-	State string   `json:"state"` // for people: the state, whether it is a crash loop, and since when
+	Name  string   `json:"name"`  // name of the service
+	State string   `json:"state"` // the state, whether it is a crash loop, and since when
 	Why   []string `json:"why"`   // causes of the state, in sentences
 	Says  string   `json:"says"`  // the service's own status text; "" without one
-	Tail  []string `json:"tail"`  // last lines of the run that ended last, if they may show the cause
+	Tail  []string `json:"tail"`  // last lines of output of the last run, if they may show the cause
 	Next  string   `json:"next"`  // what hinit does next by itself
-	Type  []advice `json:"type"`  // commands to type, the most useful first
+	Type  []advice `json:"type"`  // commands that the user can type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // its settings that differ from the built-in defaults
 }
 
-// advice is a command and its use.
+// advice is a command that the user can type, and its effect.
 type advice struct {
 	Command string `json:"command"` // the command to type
 	For     string `json:"for"`     // its effect
@@ -99,7 +99,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp says what happens when the running process ends.
+// nextWhenUp says what hinit does next for a service that is up, and what happens when its process ends.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
@@ -121,7 +121,7 @@ func nextRun(s client.Service, now time.Time) string {
 	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
 }
 
-// explain makes an explanation from the status of a service.
+// explain returns the explanation of a service's status.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
 	if e.Says = s.StatusText; s.Settings != nil {

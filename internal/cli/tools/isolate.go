@@ -17,14 +17,14 @@ import (
 	"hinit/internal/volume"
 )
 
-// homeMove describes how the owner of a profile's home changes.
+// homeMove describes how the owner of a profile's home changes, or would change.
 type homeMove struct {
 	Profile string `json:"profile"`
-	From    int    `json:"from"`    // uid of the present owner
+	From    int    `json:"from"`    // uid of the owner before
 	To      int    `json:"to"`      // uid of the new owner; the same if nothing changes
 	Changed int64  `json:"changed"` // number of files that change their owner
-	Left    int64  `json:"left"`    // number of files that keep their owner: devices, and files with a name elsewhere that can't be copied
-	Error   string `json:"error"`   // reason for which the home could not be moved, "" if it was
+	Left    int64  `json:"left"`    // number of files that keep their owner: devices, and files with other hard links that can't be copied
+	Error   string `json:"error"`   // why the home could not be moved; "" without an error
 }
 
 var isolateVerb = cli.Verb{
@@ -59,7 +59,8 @@ func isolate(t *cli.Terminal, c *cli.Call, words []string) int {
 	return max(shown, failed)
 }
 
-// moveHomes changes the owner of the homes of the named profiles, or of all. With dry it only reports what it would do.
+// moveHomes changes the owner of the homes of the named profiles, or of all profiles, to the user that the configuration demands.
+// If dry is true, it only reports what it would do.
 func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
 	cfg, agent, err := agentOf(t)
 	if err != nil {
@@ -115,7 +116,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// release gives the home of a profile with its own user to the agent's user, who then removes it.
+// release gives the home of a profile that has its own user back to the agent's user, so that the agent's user can remove it.
 func (m *manager) release(name string) error {
 	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 	if !options.Tenants.Includes(name) {

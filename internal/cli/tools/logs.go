@@ -39,7 +39,7 @@ its colours, and other control characters are escaped.`,
 	Run: logs,
 }
 
-// defaultLines is the default number of lines that logs shows.
+// defaultLines is the default number of lines that hinit logs shows (-n).
 const defaultLines = 100
 
 func logs(t *cli.Terminal, c *cli.Call) int {
@@ -97,7 +97,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // one line at a time
+	var mu sync.Mutex // prevents readers from mixing their lines
 	results := make([]error, len(names))
 	readers := make([]logReading, len(names))
 	for i := range names {
@@ -153,13 +153,14 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	return worst
 }
 
-// logReading has the functions that read and show a log.
+// logReading reads one log and shows its lines. read calls fn for each line; show prints a line.
 type logReading struct {
 	read func(ctx context.Context, fn func([]byte) error)
 	show func(line []byte) error
 }
 
-// showByTime shows the lines of several logs in the order of their times. A line without a time follows the line before it.
+// showByTime merges several logs and shows their lines in the order of time. A line without a time stays behind the line before
+// it in its log.
 func showByTime(ctx context.Context, readers []logReading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,7 +205,7 @@ func showByTime(ctx context.Context, readers []logReading) error {
 		if err := readers[first].show(heads[first].line); err != nil {
 			cancel()
 			for i := range lines {
-				for range lines[i] { // until the log has ended
+				for range lines[i] { // drain the channel, so that the reader can end
 				}
 			}
 			return err
@@ -213,8 +214,8 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs returns the names of all services with a log file. They are from the running init, or else from the directories of the
-// logs.
+// allLogs returns the names of all services with a log file. It asks the running init; if none is reachable, it lists the
+// directories of the logs.
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status(cli.ShortWait)
 	if err == nil {
@@ -239,8 +240,8 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largestLog returns the longest line and the largest archive that a log may have here. An earlier configuration may have allowed
-// more, so they are at least the defaults of [reader.Read].
+// largestLog returns limits in bytes for the lines and archives of logs, from the configuration. Files of an earlier
+// configuration may be larger, so the limits are twice the configured sizes, and at least the defaults of [reader.Read].
 func largestLog(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {
@@ -256,8 +257,8 @@ func largestLog(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine shows a line as it is in the file, after the name of its log if there are several. On a terminal it escapes all control
-// characters except for colours: a service may write any bytes.
+// plainLine returns a function that formats a line as it is in the file, after the name of its log if tagged is true. For a
+// screen, it escapes all control characters except for colours, because a service may write any bytes.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
@@ -272,14 +273,14 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 	}
 }
 
-// logLine is a line of a log.
+// logLine is a line of a log, for --json.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // when it was written; missing if the file does not say
 	Name    string    `json:"name"`          // the name that the user gave; with --all the service
 	Message string    `json:"message"`       // without its time
 }
 
-// jsonLine shows a line as an object. Bytes that are not UTF-8 become U+FFFD.
+// jsonLine returns a function that formats a line as a JSON object. Bytes that are not UTF-8 become U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := reader.Split(line)
@@ -288,7 +289,7 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logSource is the directory of a log and the identity that reads it.
+// logSource is the directory of a log, and the user (as) with whose rights it is read.
 type logSource struct {
 	dir string
 	as  *fsutil.Actor
@@ -310,7 +311,7 @@ func logOf(t *cli.Terminal, name string) (logSource, error) {
 	return logSource{}, err
 }
 
-// noLogFile says why a service has no log file, and how hinit.yaml can give it one.
+// noLogFile returns an error that says why a service has no log file, and how hinit.yaml can give it one.
 func noLogFile(t *cli.Terminal, name, service string) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
 	cfg, err := t.Config()
@@ -320,7 +321,7 @@ func noLogFile(t *cli.Terminal, name, service string) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-// offlineLog finds a log by the configuration.
+// offlineLog finds the log of a service by the configuration, without an init.
 func offlineLog(t *cli.Terminal, name string) (source logSource, there bool) {
 	if profile, ok := profiles.SlotProfile(name); ok {
 		name = profile

@@ -16,8 +16,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// readMatching is like [reader.Read], for the lines whose text matches. It emits the last matching lines of the history, or all if
-// last is -1. If opt follows, it goes on with new matching lines.
+// readMatching is like [reader.Read], but only emits lines whose text matches. Of the lines that exist already, it emits the last
+// ones, as many as last, or all if last is -1. If opt.Follow is set, it goes on with new matching lines.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, last int,
 	emit func([]byte) error,
 ) error {
@@ -46,7 +46,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		}
 		return nil
 	})
-	if collecting { // without following, the history ends here
+	if collecting { // without following, opt.Caught is not called
 		if shown := show(); err == nil {
 			err = shown
 		}
@@ -68,7 +68,8 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
-// levelAndPattern returns a function that matches lines of one log: those with at least the level least that match the pattern.
+// levelAndPattern returns a function that matches lines of one log. A line matches if its level is least or higher and its text
+// matches pattern. Use a new function for each log, because it remembers the level of the line before.
 func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
@@ -77,7 +78,7 @@ func levelAndPattern(least level, pattern *regexp.Regexp) func(text []byte) bool
 	}
 }
 
-// timeFlag is the value of a flag for a time: a duration before now, or a time.
+// timeFlag is the value of the flag --since: a time, or a duration before now.
 type timeFlag struct{ time.Time }
 
 // sinceFlag defines the flag --since.
@@ -115,7 +116,7 @@ func (m *timeFlag) Set(text string) error {
 	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
 }
 
-// parseAgo reads a duration. Days (1d) and weeks (2w) are valid too.
+// parseAgo reads a duration such as 10m. Unlike time.ParseDuration, it accepts days (1d) and weeks (2w).
 func parseAgo(text string) (time.Duration, error) {
 	for suffix, unit := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
 		if n, err := strconv.ParseUint(strings.TrimSuffix(text, suffix), 10, 16); err == nil && strings.HasSuffix(text, suffix) {

@@ -48,7 +48,7 @@ With -o all pages are written into the directory, as hinit.1, hinit-status.1 and
 	}
 }
 
-// manual returns a page.
+// manual returns the manual page in the file name, with the version filled in.
 func manual(name string) ([]byte, error) {
 	page, err := manPages.ReadFile("man/" + name)
 	return []byte(strings.ReplaceAll(string(page), "@VERSION@", strings.ReplaceAll(version.Get().Version, "-", `\-`))), err

@@ -91,7 +91,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 			return cmdline.Failed
 		case err != nil:
 			return t.Failed("wait", err)
-		case came == nil: // hinit ends, or it has become another image of itself
+		case came == nil: // the connection has ended: hinit ends or was re-executed
 			if _, gone := cl.Health(ctx); gone != nil {
 				return t.Failed("wait", gone)
 			}
@@ -111,17 +111,17 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// waitReport is the result of a wait.
+// waitReport is the result of hinit wait, for --json.
 type waitReport struct {
-	Service *client.Service `json:"service"` // its present state; null after a notice
+	Service *client.Service `json:"service"` // the state of the service now; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 
-// waitState is the state of a wait for one event.
+// waitState is the state of a running hinit wait.
 type waitState struct {
 	cl     *dial.Client
 	key    string
-	first  client.Service // state at the beginning; its name is "" for a wait without a service
+	first  client.Service // the service when the wait began; its name is "" if the wait is for any notice
 	cursor uint64         // Seq of the last event seen
 }
 
@@ -187,7 +187,7 @@ func withoutCame(err error) error {
 	return err
 }
 
-// eventLine describes one event on one line, for people.
+// eventLine describes an event on one line, for people.
 func eventLine(e client.Event) string {
 	if e.Lost > 0 {
 		return fmt.Sprintf("(%d older events are lost)", e.Lost)

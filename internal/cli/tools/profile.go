@@ -40,10 +40,10 @@ The agent's own command does the work where it has one (agent.profile_create and
 	Run: profile,
 }
 
-// manager carries out the verb profile.
+// manager carries out the subcommands of profile.
 type manager struct {
 	*cli.Terminal
-	doing string // action for messages
+	doing string // the action, which completes "cannot …" in messages
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
@@ -83,8 +83,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list(append(names, "")[0])
 }
 
-// managerFor checks the names of profiles, and returns a manager for them. If the verb changes profiles, it refuses a user who may not
-// change them.
+// managerFor checks the names of profiles and returns a manager for the subcommand verb. If changes is true, it refuses every
+// user except root and the agent's user.
 func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -122,7 +122,8 @@ func newManager(t *cli.Terminal) (*manager, error) {
 	return m, nil
 }
 
-// nearestProfile returns the end of a message about an unknown profile, see [cmdline.DidYouMean].
+// nearestProfile returns the end of a message about an unknown profile: a suggestion of the name that was probably meant, see
+// [cmdline.DidYouMean].
 func (m *manager) nearestProfile(name string) string {
 	all, _, _ := m.store.Discover()
 	var names []string
@@ -242,7 +243,8 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop stops the gateway of a profile, if an init runs it, and reports whether it was wanted up.
+// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without a
+// reachable init, it does nothing.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -263,14 +265,15 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// warnOfSelection warns if the file that selects a profile is invalid or unsafe. A change of profiles would also change that file.
+// warnOfSelection warns if the file that names the active profile is invalid or unsafe, because deleting or renaming a profile
+// may also change that file.
 func (m *manager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
 	}
 }
 
-// printMissing prints that there is no such profile, or why hinit can't know.
+// printMissing prints that there is no such profile. If err says why the profiles could not be read, it prints that instead.
 func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
@@ -278,8 +281,8 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.nearestProfile(name))
 }
 
-// change changes profiles by the agent's own command. If there is no such command, it calls itself. Then it lets the init read
-// the profiles again.
+// change changes profiles with the agent's own command. If there is no such command, it calls itself instead. Then it makes the
+// init read the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {
@@ -293,8 +296,8 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(ctx))
 }
 
-// runAgentCommand runs the agent's own command as the agent's user. done is false if there is none. It shows the command's output only if
-// the command fails.
+// runAgentCommand runs the agent's own command as the agent's user. done is false if there is no such command. The output of the
+// command is shown only if it fails.
 func (m *manager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
@@ -316,7 +319,7 @@ func (m *manager) runAgentCommand(command []string, vars map[string]string) (don
 	return true, nil
 }
 
-// confirm asks a person at the terminal, and returns whether the answer is yes.
+// confirm asks the user at the terminal, and returns whether the answer is yes. Without a terminal it returns an error.
 func (m *manager) confirm(question string) (bool, error) {
 	if !proc.IsTerminal(m.In) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
@@ -330,21 +333,21 @@ func (m *manager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow describes a profile. A deleted profile is described as it was, without a gateway.
+// profileRow describes a profile, for --json and for the list. A deleted profile is described as it was, without a gateway.
 type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // its directory
 	Active  bool   `json:"active"`              // the agent's commands use it by default
-	Prior   string `json:"prior_state"`         // desired state in the state file
+	Prior   string `json:"prior_state"`         // decides whether its gateway starts at boot
 	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
 	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
-	PID     int    `json:"pid"`                 // of its gateway, 0 when there is none
-	Served  string `json:"served_by,omitempty"` // as in the status
+	PID     int    `json:"pid"`                 // process id of its gateway, 0 if it has none
+	Served  string `json:"served_by,omitempty"` // which gateway serves it, as in the status
 	Log     string `json:"log"`                 // path of its current log file
-	Problem string `json:"problem,omitempty"`   // fault of its files
+	Problem string `json:"problem,omitempty"`   // what is wrong with its files
 }
 
-// list prints all profiles, or one.
+// list prints all profiles, or only the profile only unless that is "".
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil {
@@ -362,7 +365,8 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows reads the profiles for list.
+// rows reads all profiles, or only the profile only, and the states of their gateways. It also returns the warnings about
+// profiles.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {
@@ -400,7 +404,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// print prints profiles, or one.
+// print prints rows as JSON or as a table. If one is true, it prints the single row as an object or with all its fields.
 func (m *manager) print(rows []profileRow, one bool) int {
 	switch {
 	case m.json && one:

@@ -27,13 +27,13 @@ one that does not work, or that others than root could write, is refused and not
 	Run: reexecute,
 }
 
-// reexecReport is the result of a re-execution.
+// reexecReport is the result of hinit reexec, for --json.
 type reexecReport struct {
 	Version string `json:"version"` // version of the hinit that runs now
-	Image   int    `json:"image"`   // its number: 1 for the program that the container was started with
+	Image   int    `json:"image"`   // number of the program: 1 for the one that the container was started with
 	Before  string `json:"before"`  // version that ran before
-	Binary  string `json:"binary"`  // file that runs now
-	Same    bool   `json:"same"`    // the same binary ran before, so nothing has changed
+	Binary  string `json:"binary"`  // path of the program that runs now
+	Same    bool   `json:"same"`    // the same file ran before, so nothing has changed
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
@@ -55,7 +55,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := tryBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(before.Init, path) // read before the re-execution: after it, every hinit runs this file
+	same := runsFile(before.Init, path) // compare before the re-execution: after it, hinit always runs this file
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -67,20 +67,21 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// runsFile reports whether an init runs this file as its program. It is false if that is unknown: outside of the container, file
-// numbers have another meaning.
+// runsFile reports whether the init runs the file at path as its program. It returns false if that is unknown: outside of the
+// container, file numbers have another meaning.
 func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
 }
 
-// inThisNamespace reports whether the init's pid means the same process in the PID namespace of this command. It compares the ages of
-// both. A process starts before its hinit, and on a busy machine the engine needs seconds between the two.
+// inThisNamespace reports whether this command and the init see the same PID namespace, so that the init's pid means the same
+// process here. It compares the age of that process with the age of the init. A process starts before the hinit in it does, and
+// on a busy machine the container engine needs seconds between the two.
 func inThisNamespace(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// agesMatch reports whether a process of this age can be an init that began so long ago.
+// agesMatch reports whether a process that started age ago can be an init that started since ago.
 func agesMatch(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }
@@ -88,8 +89,8 @@ func agesMatch(age, since time.Duration) bool {
 // tryTimeout limits how long a binary may take to report that it can take over.
 const tryTimeout = 10 * time.Second
 
-// tryBinary runs a binary that only prints its format of the handover, and checks the format. A binary without the handover would
-// begin as if the container had just started.
+// tryBinary checks that a binary can take over from the running hinit. It runs the binary only to print the format of the state
+// that it accepts at a handover. A binary that knows no handover would start as if the container had just started.
 func tryBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")

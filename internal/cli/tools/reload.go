@@ -63,7 +63,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// reloadServices sends each service its reload signal.
+// reloadServices sends each named service its reload signal.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	signals, err := cli.Ask(t, cli.ShortWait, reloadSignals)
 	if err != nil {
@@ -81,7 +81,8 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	})
 }
 
-// reloadSignals returns the reload signals in the configuration. The keys are the paths of their mappings.
+// reloadSignals returns the reload signals in the configuration of the running init. The map's key is the path of the mapping
+// that sets the signal: services.NAME, profiles.NAME or agent.
 func reloadSignals(ctx context.Context, cl *dial.Client) (map[string]string, error) {
 	entries, err := cl.Config(ctx)
 	signals := make(map[string]string)

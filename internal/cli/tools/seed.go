@@ -8,9 +8,9 @@ import (
 	"hinit/internal/cli"
 )
 
-// seedReport lists the boot steps and the files that seed has kept.
+// seedReport is the result of hinit seed, for --json.
 type seedReport struct {
-	File  string   `json:"file"`  // file that keeps them
+	File  string   `json:"file"`  // file that keeps the files of the data directory and the list of steps
 	Steps []string `json:"steps"` // boot steps that an empty data directory does not need any more
 }
 

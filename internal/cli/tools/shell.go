@@ -73,12 +73,13 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns the user, environment and limits with which a service runs. They come from the configuration, the environment of
-// the init and the slot. No process of the agent decides what root starts.
+// specOf returns a process specification with the user, environment, directory and limits of a service. They come from the
+// configuration, the environment of the init and the slot, and never from a process of the agent. So the agent can't decide what
+// root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
-		if err := os.Chdir(init.Home); err != nil { // paths in the file are relative to this directory
+		if err := os.Chdir(init.Home); err != nil { // relative paths in the file start at this directory
 			return spec, err
 		}
 	}
@@ -107,7 +108,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 		if err != nil {
 			return spec, err
 		}
-		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 warns of an error
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 reports an error here
 			maker.SetTopology(topology)
 		}
 		exports, err := exportsOf(t, agent.Actor, s.Name)
@@ -143,7 +144,8 @@ func terminalVariables(environ []string) map[string]string {
 	return out
 }
 
-// adoptEnviron gives this process the environment of the init. A user who may not read it keeps the caller's environment.
+// adoptEnviron replaces the environment of this process by the environment of the init. If the user may not read that, this
+// process keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
 	cl, err := t.Dial()
 	if err != nil {
@@ -164,10 +166,11 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	return nil
 }
 
-// maxRun limits how much of a slot's run program is read.
+// maxRun limits how many bytes of a slot's run script are read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the slot of a gateway exports, as PID 1 reads them. It returns none if hinit has no slots.
+// exportsOf returns the variables that the run script in a gateway's slot exports, read in the same way as PID 1 does. It returns
+// none if hinit has no slots.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
@@ -184,7 +187,8 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// runOnTerminal runs a command to its end. If standard input is a terminal, the command gets a new terminal.
+// runOnTerminal runs a command and waits for its end. If standard input is a terminal, the command gets a new terminal, so it
+// can't type into the caller's.
 func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {

@@ -26,7 +26,8 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends a signal to each service. which returns the name of the signal for a service.
+// sendSignals sends a signal to each service. which returns the name of the signal for a service. verb is the command, for
+// messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {

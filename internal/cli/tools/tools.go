@@ -1,5 +1,5 @@
-// Package tools has the table of all commands of hinit, and the commands that need more than package cli. Each file has one verb. Only
-// hinit-tools links it. Some verbs own goroutines, which end with them.
+// Package tools has the table of all commands of hinit, and the commands that are not in package cli because they need more
+// packages. Each file has one verb. Only the program hinit-tools links it. The goroutines of a verb end with it.
 package tools
 
 import (
@@ -12,8 +12,8 @@ import (
 // Main runs the verb that the arguments name, and returns the exit code of the process.
 func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
 
-// withWords makes the Run function of a verb that has no flags of its own. run gets the arguments; atLeast and atMost limit their
-// number.
+// withWords returns the Run function of a verb that has no own flags. The function parses the arguments, of which there must be
+// atLeast to atMost, and calls run with them.
 func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
@@ -24,7 +24,7 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 	}
 }
 
-// agentOf returns the configuration that hinit would read here, and the agent's user in it.
+// agentOf reads the configuration as an init that started here would, and looks up the agent's user in it.
 func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if cfg, err = t.Config(); err == nil {
 		agent, err = lookup.Agent(cfg)
@@ -32,7 +32,7 @@ func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) 
 	return cfg, agent, err
 }
 
-// table returns the command line of hinit in the order of the help.
+// table returns all commands of hinit in the order of the help.
 func table() []cli.Verb {
 	return []cli.Verb{
 		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,

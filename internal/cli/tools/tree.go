@@ -28,18 +28,18 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 	Run: withWords(0, -1, tree), Empty: cli.EmptyList,
 }
 
-// treeBranch has the processes of one service.
+// treeBranch has the processes of one service, hinit, or the container's CMD.
 type treeBranch struct {
 	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for processes of none of them
 	State     string        `json:"state"`     // state of the service, as in the status
 	Processes []treeProcess `json:"processes"` // each process after its parent
 }
 
-// treeProcess is one process.
+// treeProcess is one process of a branch.
 type treeProcess struct {
 	PID         int     `json:"pid"`          // process id
-	Parent      int     `json:"parent"`       // process id of its parent, 0 if the parent is outside
-	Depth       int     `json:"depth"`        // number of its ancestors in the list
+	Parent      int     `json:"parent"`       // process id of its parent, 0 if the parent is in another PID namespace
+	Depth       int     `json:"depth"`        // number of its ancestors in the same list
 	User        string  `json:"user"`         // name of its user, or the uid if the user has no name
 	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5): R, S, D, T, Z
 	CPUSeconds  float64 `json:"cpu_seconds"`  // used processor time
@@ -60,7 +60,7 @@ func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 	})
 }
 
-// branches gets the services from hinit, and their processes from /proc.
+// branches asks hinit for the services and reads their processes from /proc.
 func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -86,7 +86,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		if runs, err := cl.Runs(ctx); err == nil { // a caller that may not ask sees the runs among the other processes
+		if runs, err := cl.Runs(ctx); err == nil { // if the caller may not ask, the runs appear among the processes of no service
 			for _, r := range runs {
 				if r.End == nil && r.PID != 0 {
 					roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
@@ -104,21 +104,22 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // if the process has just ended, it is shown as root's
+			mark, _ := of.Mark(p.PID) // if the process has just ended, the user is shown as root
 			p.User, p.Command = user(mark.User), procusage.Command("/proc", p.PID)
 		}
 	}
 	return branches, nil
 }
 
-// treeRoot is a service and its main process, or 0.
+// treeRoot is a service and its main process, whose descendants are a branch.
 type treeRoot struct {
 	name, state string
 	pid         int
 }
 
-// growTree returns the processes of each service, without user and command. nested reports whether a process is in a PID
-// namespace below this one. With rest, it adds a branch for the processes of no service.
+// growTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
+// process. nested reports whether a process is in a PID namespace below this one. If rest is true, growTree adds a branch for the
+// processes of no service.
 func growTree(roots []treeRoot, all procusage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
@@ -152,7 +153,7 @@ func growTree(roots []treeRoot, all procusage.Table, of proc.Roots, nested func(
 	return branches
 }
 
-// isDescendant reports whether a process descends from another one, or is the same.
+// isDescendant reports whether the process pid descends from the process ancestor, or is the same.
 func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	for range all {
 		if pid == ancestor {
@@ -163,7 +164,7 @@ func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	return false
 }
 
-// userNames returns a function that names users by /etc/passwd. It looks up each user once.
+// userNames returns a function that returns the name of a user from /etc/passwd. It looks up each user once.
 func userNames() func(uint32) string {
 	known := make(map[uint32]string)
 	return func(uid uint32) string {
@@ -198,7 +199,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", p.Depth), show.Line(p.Command))
 	}
-	_ = tw.Flush() // writes to memory
+	_ = tw.Flush() // never fails: it writes to memory
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {

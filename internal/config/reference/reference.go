@@ -12,7 +12,7 @@ type Key struct {
 	Value any // pointer to the default
 }
 
-// Keys returns the keys of each mapping of hinit.yaml, by the path of the mapping.
+// Keys returns the keys of each mapping of hinit.yaml. The map's key is the path of the mapping, such as "services.NAME.".
 func Keys() map[string][]Key {
 	root := config.Defaults()
 	run := config.NewRun()
@@ -37,7 +37,7 @@ func keysOf[T any](root *T) (keys []Key) {
 	return keys
 }
 
-// Default returns the configuration without a file and with an empty environment.
+// Default returns the configuration that applies without a file and with an empty environment.
 func Default() *config.Config {
 	c, err := config.Load(config.Options{Text: []byte{}, ImageDir: "/nonexistent", Env: func(string) (string, bool) { return "", false }})
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package frame describes the content of a screen: lines of spans with roles. A terminal or a picture turns the roles into colours.
+// Package frame describes the content of a screen: lines of spans, which are texts with roles. A terminal or a picture turns the
+// roles into colours.
 //
-// A terminal obeys no character in the text of a span, and no line is wider than the screen. The package holds no state and owns no
-// goroutine.
+// The text of a span has no control characters when it is drawn, and no line is wider than the screen. The package holds no state
+// and owns no goroutine.
 package frame
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Role is the meaning of a span, for which a theme has a style.
+// Role is the meaning of a span. A theme has a style for each role.
 type Role uint8
 
 // The roles.
@@ -36,7 +37,7 @@ type Span struct {
 	Role Role
 }
 
-// Line is a line of the screen. Chosen marks the line with the cursor.
+// Line is a line of the screen. Chosen is true for the line with the cursor.
 type Line struct {
 	Spans  []Span
 	Chosen bool
@@ -70,7 +71,7 @@ func (l *Line) String() string {
 	return b.String()
 }
 
-// Fit returns the spans, cut or filled to exactly width columns. They have no characters that a terminal obeys.
+// Fit returns the spans of the line, cut or filled to exactly width columns, without control characters.
 func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
@@ -101,7 +102,7 @@ func (l *Line) Wrap(width int) []Line {
 			if Width(text) > room {
 				part = ansi.Truncate(text, room, "")
 			}
-			if part == "" && room < width || room == 0 { // the next letter is wider than the room that is left
+			if part == "" && room < width || room == 0 { // the next letter does not fit into the rest of the line
 				out, room = append(out, Line{}), width
 				continue
 			}
@@ -159,13 +160,14 @@ func Fill(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is like Fill, with the text at the right.
+// Right is like Fill, but aligns the text to the right.
 func Right(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean replaces control characters as a last defence. Callers must have escaped texts from others already.
+// clean replaces control characters. It is a second line of defence: callers must have escaped texts of services and profiles
+// already.
 func clean(text string) string {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {
@@ -200,8 +202,8 @@ func ThemeOf(name string) (index int, known bool) {
 	return max(index, 0), index >= 0
 }
 
-// ANSI returns the frame for a terminal. It has SGR sequences and no others, resets the colours at the end of each line, and has no
-// line end after the last line.
+// ANSI returns the frame as text for a terminal. The only escape sequences in it are SGR sequences (colours). The colours are
+// reset at the end of each line, and the last line has no line end.
 func (f Frame) ANSI(t Theme) string {
 	var b strings.Builder
 	b.Grow(f.Width * f.Height * 2)

@@ -13,10 +13,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// mostMeasurements is the number of measurements of a service that its graphs show.
+// mostMeasurements is how many measurements of a service are kept for its graphs.
 const mostMeasurements = 60
 
-// record has the last measurements of a service. The newest one may have failed.
+// record has the last measurements of a service, in seen. last is the newest; it is valid if known is true.
 type record struct {
 	last  Usage
 	known bool
@@ -28,7 +28,8 @@ func (r *record) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-mostMeasurements+1, 0):], u)
 }
 
-// sparks draws the last measurements as a graph. The full height stands for the largest value, or for least if least is larger.
+// sparks draws the last width measurements as a graph of one line. The full height stands for the largest value, or for least if
+// that is larger.
 func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
@@ -58,7 +59,7 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// looks are the styles of the grades. Besides the colour, each has its own sign.
+// looks has the colour and the sign of each grade. The sign is for users who can't see the colours.
 var looks = [grades]struct {
 	sign string
 	role frame.Role
@@ -71,16 +72,16 @@ var looks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  order // column to sort by after a click on its head
+	sort  order // order after a click on the head of the column
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
 	noteMinimum = 8  // with less room, the note is left out
-	shortNote   = 20 // least room for the note beside graphs
-	longNote    = 40 // least room for the note beside less important columns
-	widestName  = 40 // limit of the column of names
+	shortNote   = 20 // least room that graphs must leave for the note
+	longNote    = 40 // least room that less important columns must leave for the note
+	widestName  = 40 // largest width of the name column
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -91,7 +92,8 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit, the important ones first. The note gets the rest of the line.
+// columns returns the columns that fit on the screen. The more important ones are chosen first. The note gets the rest of the
+// line.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {
@@ -137,7 +139,7 @@ func (m *Model) columns() []column {
 	return out
 }
 
-// hostColumn shows the host of a service.
+// hostColumn returns the column with the host of each service.
 func (m *Model) hostColumn() column {
 	longest := len("HOST")
 	for i := range m.hosts {
@@ -148,7 +150,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// optionalColumns returns the columns between the state and the note.
+// optionalColumns returns the columns between the state and the note, which are shown if there is room.
 func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *record, width int) string) func(*Model, Service, int) (string, frame.Role) {
@@ -192,7 +194,7 @@ func optionalColumns() []column {
 	}
 }
 
-// age returns a duration in whole seconds. Text that does not change costs no bytes on a slow line.
+// age returns a duration in whole seconds. A text that changes less often saves bytes on a slow connection.
 func age(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
 
 func percent(cpu float64) string {

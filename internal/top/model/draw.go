@@ -9,15 +9,16 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// rowsOnScreen has the line numbers of the parts of the screen.
+// rowsOnScreen says where the parts of the screen are and how high they are, in lines.
 type rowsOnScreen struct {
-	head  int // head of the table
-	rows  int // first row of the table
-	pane  int // title of the pane
-	lines int // first line of the pane
+	head  int // line with the head of the table; -1 if the table is not shown
+	rows  int // number of rows of the table
+	pane  int // line with the title of the pane
+	lines int // number of lines of the pane below its title
 }
 
-// leastTable is the least number of rows that a table keeps beside a pane. On a lower screen the pane replaces the table.
+// leastTable is the smallest number of rows that the table keeps while a pane is shown. On a shorter terminal the pane replaces
+// the table.
 const leastTable = 4
 
 func (m *Model) layout() (at rowsOnScreen) {
@@ -58,12 +59,12 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// padLines returns count lines: it cuts the given ones, or adds empty ones.
+// padLines returns exactly count lines: it cuts lines, or adds empty ones.
 func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
-// tableLines returns the head of the table and its rows.
+// tableLines returns the head of the table and height rows of it.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
 	head := frame.Line{}
@@ -104,7 +105,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{Chosen: i == m.table.index}
 	marked := r.isService && m.table.marks[r.service.ID()]
-	// The sign repeats the reversed line for users who see no colours.
+	// The sign before the row marks the cursor for users who can't see its colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.isService {
@@ -179,7 +180,8 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// tableKeys and logKeys are the keys that the last line shows, the most important first. A narrow screen shows only the first ones.
+// tableKeys and logKeys are the keys that the last line of the screen explains, the most important first. A narrow screen shows
+// only the first ones.
 var (
 	tableKeys = [][2]string{
 		{"q", "quit"},
@@ -210,7 +212,7 @@ var (
 	}
 )
 
-// Keys are the keys with their descriptions, for the help.
+// Keys lists all keys with their descriptions, for the help.
 var Keys = [][2]string{
 	{"up down j k", "go through the services (or the lines of a pane)"},
 	{"pgup pgdn g G", "a page; the first, the last"},
@@ -231,7 +233,7 @@ var Keys = [][2]string{
 	{"q ctrl+c", "quit"},
 }
 
-// help returns the list of keys from the line to which the user has scrolled. On a narrow screen the description is below its key.
+// help returns the help screen, scrolled to m.helpTop. On a narrow screen the description of a key is on the lines below it.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// host is an init whose services are shown.
+// host is an init whose services the screen shows.
 type host struct {
 	name   string
 	status client.Status
@@ -22,7 +22,7 @@ type host struct {
 	why    string
 }
 
-// Change applies a line of a host's status.
+// Change applies a line of the stream that follows the status of a host.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -40,7 +40,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.arrange()
 }
 
-// forgetRemoved drops the data of services that were removed.
+// forgetRemoved drops the usage and the marks of services that were removed.
 func (m *Model) forgetRemoved() {
 	there := lo.KeyBy(m.services, Service.ID)
 	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !lo.HasKey(there, id) })
@@ -57,7 +57,7 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// Used records the measured use of a host's services. nil means that it can't be measured here.
+// Used records the measured usage of a host's services, by name. nil means that it can't be measured here.
 func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
@@ -80,7 +80,7 @@ func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent reports whether a host does not answer. since and why say since when, and for which reason.
+// silent reports whether a host does not answer, since when, and why.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():
@@ -104,7 +104,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about a host if it does not answer, stops, boots, waits for its lease or has a warning.
+// hostLine returns a line about a host if there is something to say: it does not answer, stops, boots, waits for its lease or has
+// a warning.
 func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
@@ -137,7 +138,8 @@ func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// hostLines returns the lines about the hosts. On a low screen not all lines fit, so silent hosts come first.
+// hostLines returns the first lines of the screen: a summary, and lines about hosts. Silent hosts come first, because a short
+// terminal has no room for all.
 func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -161,7 +163,8 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// summary counts the services. The number of services in trouble comes first, because the narrowest screen must show it.
+// summary adds to l how many services are in each grade, and what they use. The services in trouble come first, because even the
+// narrowest screen must show them.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int
 	var all Usage

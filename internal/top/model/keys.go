@@ -11,10 +11,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// page is the number of lines that a page key moves.
+// page is the number of lines by which the page keys scroll.
 const page = 10
 
-// Key handles a key by its name, such as "a", "up" or "ctrl+c", and returns the orders that follow.
+// Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must carry out.
 func (m *Model) Key(key string) []Order {
 	if key == "ctrl+c" {
 		m.over = true
@@ -53,15 +53,15 @@ func (m *Model) Key(key string) []Order {
 	return m.handleOrder(key)
 }
 
-// Paste handles one letter of pasted text. It adds the letter to a line that the user types, and ignores it elsewhere, where it
-// would be a key.
+// Paste handles one letter of pasted text. It adds the letter to the text that the user is typing. Elsewhere it ignores the
+// letter, because there it would act as a key.
 func (m *Model) Paste(letter rune) {
 	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
 
-// editText applies a key to the text that the user types.
+// editText applies a key to text, the text that the user is typing.
 func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
@@ -84,7 +84,7 @@ func (m *Model) editText(key string, text *string) {
 	}
 }
 
-// handleMove handles the keys that move the cursor or scroll.
+// handleMove handles the keys that move the cursor or scroll. It returns false for any other key.
 func (m *Model) handleMove(key string) bool {
 	far := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
@@ -102,7 +102,7 @@ func (m *Model) handleMove(key string) bool {
 	return true
 }
 
-// handleView handles the keys that change what is shown.
+// handleView handles the keys that change what is shown. It returns false for any other key.
 func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
@@ -122,7 +122,7 @@ func (m *Model) handleView(key string) bool {
 	case "<", ">", "left", "right":
 		count := orders
 		if len(m.hosts) == 1 {
-			count = byHost // the last column
+			count = byHost // a single host has no host column, which is the last
 		}
 		step := order(1)
 		if key == "<" || key == "left" {
@@ -167,7 +167,7 @@ func (m *Model) handleView(key string) bool {
 	return true
 }
 
-// sortBy sorts by a column. If the table is already sorted by it, the direction changes.
+// sortBy sorts the table by a column. If the table is already sorted by that column, it reverses the direction.
 func (m *Model) sortBy(column order) {
 	if m.table.sort == column {
 		m.table.reversed = !m.table.reversed
@@ -178,7 +178,7 @@ func (m *Model) sortBy(column order) {
 	m.arrange()
 }
 
-// open shows a pane, or closes it if it is already shown.
+// open shows a pane below the table, or closes it if it is already shown.
 func (m *Model) open(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
@@ -189,7 +189,7 @@ func (m *Model) open(kind paneKind) {
 	}
 }
 
-// escape undoes the last step that can be undone.
+// escape handles the key esc: it undoes one thing, such as a rollout, a search, an open pane, the marks or the filter.
 func (m *Model) escape() {
 	switch {
 	case m.rollout != nil:
@@ -250,7 +250,7 @@ func (m *Model) handleOrder(key string) []Order {
 	return nil
 }
 
-// Click handles a click at a position in the last frame.
+// Click handles a mouse click at a position in the last frame.
 func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
@@ -277,7 +277,7 @@ func (m *Model) Click(x, y int) {
 	}
 }
 
-// Wheel handles a turn of the wheel at a line. A positive by scrolls down.
+// Wheel handles the mouse wheel, turned while the mouse is at line y. A positive by scrolls down.
 func (m *Model) Wheel(y, by int) {
 	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
 		m.scroll(3 * by)
@@ -286,14 +286,14 @@ func (m *Model) Wheel(y, by int) {
 	m.move(3 * by)
 }
 
-// pending is an order that waits for a confirmation.
+// pending is an order that waits for the user's confirmation.
 type pending struct {
 	verb    client.Verb
 	ids     []ID
 	rollout bool
 }
 
-// rollout restarts services one after the other. The next restart begins when the service before is ready.
+// rollout restarts services one after the other. Each restart begins when the service before it is ready.
 type rollout struct {
 	queue   []ID
 	running ID
@@ -302,7 +302,8 @@ type rollout struct {
 	ended   bool // the user has stopped the rollout
 }
 
-// ask asks the user to confirm an order for the chosen services, or to type the word that it needs.
+// ask asks the user to confirm an order for the chosen services, or to type the word that it needs. how selects the question. If
+// inTurn is true, the order is a rollout.
 func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.chosen()
 	switch {
@@ -315,7 +316,7 @@ func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	}
 }
 
-// question returns the question on the last line.
+// question returns the question about the pending order, for the last line of the screen.
 func (m *Model) question() string {
 	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.label(id) })
 	what, whom := string(m.pending.verb), names[0]
@@ -336,7 +337,7 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user types. When the word is complete, it returns the orders.
+// handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders.
 func (m *Model) handleWord(key string) []Order {
 	was := m.asking
 	m.editText(key, &m.word)
@@ -351,7 +352,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed returns the orders that the user has confirmed.
+// confirmed returns the orders of the pending order, which the user has confirmed.
 func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
@@ -366,7 +367,7 @@ func (m *Model) confirmed() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
-// nextOfRollout returns the next order of the rollout, or ends the rollout.
+// nextOfRollout returns the order for the next service of the rollout, or ends the rollout if there is none.
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -378,7 +379,8 @@ func (m *Model) nextOfRollout() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// advanceRollout handles the end of one restart of the rollout.
+// advanceRollout handles the end of a restart in the rollout. It stops the rollout after a failure, else it returns the next
+// order.
 func (m *Model) advanceRollout(result Result) []Order {
 	r := m.rollout
 	if result.Err != nil {

@@ -1,8 +1,9 @@
-// Package model is the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the keys. Its
-// outputs are frames and orders.
+// Package model is the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the keys.
+// Its outputs are frames and orders.
 //
-// The same inputs make the same frames: it reads no clock, no file and no socket, and the inputs have the time. Text of a service, a
-// profile or a log is escaped before it is in a frame. One goroutine may use a Model; the package starts none.
+// The same inputs make the same frames. The package reads no clock, file or socket: the caller passes the time with the inputs.
+// Text of a service, a profile or a log is escaped before it is in a frame. Only one goroutine may use a Model; the package
+// starts none.
 package model
 
 import (
@@ -13,38 +14,39 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is how long a host may send no line of its status before it counts as not answering.
+// Silence is how long a host may be silent before it counts as not answering. A host that works sends a line of its status more
+// often.
 const Silence = 2*client.WatchBeat + time.Second
 
-// Usage is the total use of a service's processes.
+// Usage is what all processes of a service use together.
 type Usage struct {
-	CPU       float64 // in processors: 1 is one whole processor
+	CPU       float64 // number of processors: 1 is one whole processor
 	Memory    uint64  // resident bytes; shared memory counts in each process
 	Processes int
 }
 
-// Process is one process of a service, in the order of its tree.
+// Process is one process of a service. Depth is the number of its ancestors in the list.
 type Process struct {
 	PID, Depth int
 	Memory     uint64
 	Command    string // unescaped
 }
 
-// Inside has the details of a service that are read from its processes.
+// Inside has the details of a service that are read from its processes, for the detail pane.
 type Inside struct {
 	ID
 	Processes   []Process
 	Environment []string // NAME=value, without secrets
-	Missing     string   // reason for which there are none
+	Missing     string   // why there are none
 }
 
-// ID identifies a service by its name and the index of its host in the list of [New].
+// ID identifies a service by its name and its host, an index of the list that [New] gets.
 type ID struct {
 	Host int
 	Name string
 }
 
-// Service is a service of a host.
+// Service is a service and its host, an index of the list that [New] gets.
 type Service struct {
 	*client.Service
 	Host int
@@ -76,16 +78,16 @@ type Result struct {
 // Wants lists the data that the screen shows now and needs from its sources.
 type Wants struct {
 	Log    Log
-	Inside ID  // service whose processes and environment are shown, the zero value for none
+	Inside ID  // service whose processes and environment are shown; zero for none
 	PID    int // its main process
 	Events bool
 }
 
-// Log identifies the lines of a log.
+// Log identifies a log, or the part of it that a single run has written.
 type Log struct {
-	ID                    // zero value for no log
+	ID                    // service of the log; zero for no log
 	File        string    // path of the current log file, from hinit
-	From, Until time.Time // times of the earlier run; zero to follow the log
+	From, Until time.Time // begin and end of the earlier run; zero to follow the log
 }
 
 // paneKind is the content of the pane below the table.
@@ -98,7 +100,7 @@ const (
 	detailPane
 )
 
-// prompt says how the next key is used.
+// prompt says what the user is asked, and so how the next key is used.
 type prompt int
 
 const (
@@ -136,8 +138,8 @@ type message struct {
 	bad  bool
 }
 
-// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits; a single name is
-// not shown.
+// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits. If there is
+// only one, its name is not shown.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*record), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
@@ -150,7 +152,7 @@ func New(theme int, hosts ...string) *Model {
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), max(height, 1) }
 
-// Tick sets the present time.
+// Tick sets the time that the model takes as now.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
 // Over reports whether the user has asked to quit.
@@ -159,16 +161,17 @@ func (m *Model) Over() bool { return m.over }
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
-// Event adds an event.
+// Event adds an event of a host to the event pane.
 func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host}) }
 
-// Log adds lines of a log, without line ends and unescaped. No lines mean that the log is read from its beginning again.
+// Log adds lines of a log, unescaped and without line ends. nil lines mean that the log is read from its beginning again, so it
+// drops the earlier ones.
 func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
-// Inside sets the details of a service.
+// Inside sets the details of a service, for the detail pane.
 func (m *Model) Inside(in Inside) { m.pane.inside = in }
 
-// Ended records the end of an order, and returns the orders that follow.
+// Ended records the end of an order, and returns the next orders of a rollout.
 func (m *Model) Ended(r Result) []Order {
 	if m.rollout != nil && m.rollout.running == r.ID {
 		return m.advanceRollout(r)
@@ -205,7 +208,8 @@ func runBefore(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	const early, late = time.Second, 100 * time.Millisecond // its last lines are read after its end, and a new run writes little so soon
+	// The last lines get their time only after the end of the run. A new run has written little by then.
+	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()
 	return ended.Add(-lasted - early), ended.Add(late)

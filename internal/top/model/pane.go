@@ -15,7 +15,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// These constants limit the lines of a pane.
+// Limits for the lines that a pane keeps.
 const (
 	keptLines  = 2000
 	keptEvents = 500
@@ -29,7 +29,7 @@ type LogLine struct {
 	level loglevel.Level
 }
 
-// hostEvent is an event of a host.
+// hostEvent is an event and the index of its host.
 type hostEvent struct {
 	client.Event
 	host int
@@ -40,18 +40,18 @@ type pane struct {
 	kind    paneKind
 	focused bool
 	zoomed  bool
-	back    int // number of lines between the window and the end (log, events) or the beginning (details)
+	back    int // how many lines it is scrolled away from the end (log, events) or the beginning (details)
 	search  string
 	before  bool           // show the log of the earlier run
-	least   loglevel.Level // least level of the lines to show; 0 for all
-	of      Log            // log that lines belong to
+	least   loglevel.Level // lowest level of the lines to show; 0 for all
+	of      Log            // the log to which lines belong
 	lines   []LogLine
 	levels  loglevel.Tracker
 	events  []hostEvent
 	inside  Inside
 }
 
-// reset resets the pane after the cursor has moved to another service.
+// reset ends scrolling after the cursor has moved to another service. The event pane is about all services, so it stays.
 func (p *pane) reset() {
 	if p.kind != eventPane {
 		p.back = 0
@@ -88,7 +88,7 @@ func (p *pane) log(of Log, lines []LogLine) {
 	}
 }
 
-// toggleRun shows the log of the earlier run, or the newest lines again.
+// toggleRun switches the log pane between the newest lines and the lines of the run that ended last.
 func (m *Model) toggleRun() {
 	s, is := m.current()
 	switch {
@@ -102,7 +102,7 @@ func (m *Model) toggleRun() {
 	}
 }
 
-// raiseLevel raises the least level of shown lines by one. After the highest level it shows all lines again.
+// raiseLevel raises the lowest level of log lines to show by one. After the highest level it shows all lines again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.back = next[m.pane.least], 0
@@ -112,7 +112,7 @@ func (m *Model) raiseLevel() {
 	}
 }
 
-// visibleLines returns the lines of the log that have at least the level to show.
+// visibleLines returns the log lines whose level is high enough to show.
 func (p *pane) visibleLines() []LogLine {
 	if p.least == 0 {
 		return p.lines
@@ -132,7 +132,7 @@ func (m *Model) LogText() string {
 	return b.String()
 }
 
-// scroll scrolls a pane by lines. A positive by scrolls towards the end.
+// scroll scrolls the pane by a number of lines. A positive number scrolls towards the end.
 func (m *Model) scroll(by int) {
 	if m.pane.kind == detailPane {
 		by = -by
@@ -141,7 +141,7 @@ func (m *Model) scroll(by int) {
 	m.pane.back = min(m.pane.back, max(len(m.paneLines())-1, 0))
 }
 
-// jumpToMatch scrolls to the next match of the search. A negative by searches towards the beginning.
+// jumpToMatch scrolls to the next match of the search. by is -1 to search towards the beginning, and 1 towards the end.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines()
 	at := len(lines) - 1 - m.pane.back
@@ -160,7 +160,7 @@ func (m *Model) jumpToMatch(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines returns all lines of the pane. Each is at most as wide as the screen.
+// paneLines returns all lines of the pane, broken to the width of the screen.
 func (m *Model) paneLines() []frame.Line {
 	return lo.FlatMap(m.wholeLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
 }
@@ -274,7 +274,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
-	const logged = "           | " // before a line of the log, which may be empty
+	const logged = "           | " // the head of a log line, which is printed even if it is empty
 	say := func(role frame.Role, head, text string) {
 		if text != "" || head == logged {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
@@ -318,7 +318,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	return out
 }
 
-// window returns the lines of the pane that fit, with the matches of the search marked.
+// window returns the part of the pane that fits into height lines, with the matches of the search marked.
 func (m *Model) window(height int) []frame.Line {
 	lines := m.paneLines()
 	end := len(lines) - m.pane.back
@@ -339,7 +339,7 @@ func (m *Model) window(height int) []frame.Line {
 	return lines
 }
 
-// markMatches marks the matches of the search, in any case.
+// markMatches marks the matches of the search, ignoring case.
 func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
@@ -347,7 +347,7 @@ func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // in lower case some letter has another length, so positions differ
+			if i < 0 || len(lower) != len(text) { // some letter has another length in lower case, so positions in lower would be wrong
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})

@@ -17,7 +17,7 @@ import (
 type order int
 
 const (
-	byTrouble order = iota // services in trouble first, the rest in hinit's order
+	byTrouble order = iota // services in trouble first; equal ones in the order of hinit
 	byName
 	byState
 	bySince
@@ -30,7 +30,7 @@ const (
 
 var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
-// grade says how urgently a service needs attention. The table begins with the first grade.
+// grade says how urgently a service needs attention. The constants are in the order in which the table shows them.
 type grade int
 
 const (
@@ -44,10 +44,10 @@ const (
 	grades
 )
 
-// table is the list of services, with the position of the cursor.
+// table is the list of services and groups, with the position of the cursor.
 type table struct {
 	rows     []row
-	at       rowID // row with the cursor, the zero value for the first
+	at       rowID // row with the cursor; zero for the first row
 	index    int   // index of that row
 	top      int   // first row on the screen
 	sort     order
@@ -58,11 +58,11 @@ type table struct {
 	marks    map[ID]bool
 }
 
-// row is a service, or the head of a group.
+// row is a row of the table: a service, or the head of a group.
 type row struct {
 	service   Service
 	isService bool   // the row is a service
-	group     string // for the head of a group
+	group     string // name of the group, for the head of a group
 	members   []Service
 }
 
@@ -99,7 +99,8 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// arrange makes the rows again from the services that pass the filter, sorted and in groups. The cursor stays on its service.
+// arrange rebuilds the rows of the table from the services that match the filter, sorted and in groups. The cursor stays on its
+// service.
 func (m *Model) arrange() {
 	t := &m.table
 	words := strings.Fields(strings.ToLower(t.filter))
@@ -140,7 +141,7 @@ func (m *Model) restoreCursor() {
 	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
 }
 
-// move moves the cursor by a number of rows.
+// move moves the cursor by a number of rows, downwards if it is positive.
 func (m *Model) move(by int) { m.setCursor(m.table.index + by) }
 
 // setCursor puts the cursor on a row, or on the nearest existing one.
@@ -154,7 +155,8 @@ func (m *Model) setCursor(index int) {
 	m.pane.reset()
 }
 
-// matchesFilter reports whether a service matches every word of a filter. A word that begins with "!" excludes the services that match its rest.
+// matchesFilter reports whether a service matches all words of the filter, which are in lower case. A word that begins with "!"
+// excludes the services that match its rest.
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -192,8 +194,8 @@ func (m *Model) compare(a, b Service) int {
 	}[m.table.sort]()
 }
 
-// chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the services
-// of the group at the cursor.
+// chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the
+// services of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
 	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
@@ -211,7 +213,7 @@ func (m *Model) chosen() (ids []ID) {
 	return lo.Uniq(ids)
 }
 
-// grouping is the property by which services are grouped.
+// grouping is the property by which the table groups services.
 type grouping int
 
 const (
@@ -242,8 +244,8 @@ func (m *Model) regroup() {
 	m.arrange()
 }
 
-// inGroups makes the rows of the groups, each after its head. The groups have the order of their first services. Services without a
-// group come last.
+// inGroups appends the rows of all groups to the table: the head of the group and then its services. The groups have the order of
+// their first services. Services without a group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)
@@ -257,7 +259,7 @@ func (m *Model) inGroups(services []Service) {
 	}
 }
 
-// writeGroupHead writes the head of a group. If the group is folded, the head shows the troubles of its services.
+// writeGroupHead writes the head of a group: how many of its services are up, in trouble or unknown.
 func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	sign := "▾ "
 	if m.table.folded[r.group] {
