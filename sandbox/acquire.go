@@ -14,20 +14,20 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// probeTime limits the engine's answers about containers.
+// probeTime limits how long the engine may take to answer a question about containers.
 var probeTime = 10 * time.Second
 
 const (
 	startTime     = 30 * time.Second
-	createTime    = 120 * time.Second // with the time to fetch an image
+	createTime    = 120 * time.Second // includes the time to fetch an image
 	removalLimit  = 10 * time.Second
 	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // while a container is being made or removed, its name may be taken
+	nameTakenTime = 5 * time.Second // how long to wait for a container that is being made or removed and still has the name
 )
 
-// findOrMake finds or makes the sandbox's container under the lock of the key, because another process may be doing the same.
-// After a process was killed, the engine may still be making its container. The engine does not list that container yet, but its
-// name is taken. The name follows from the key.
+// findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may be doing the same.
+// If a process was killed while it made the container, the engine may still be making it. The engine does not list this container
+// yet, but its name, which is derived from the key, is already taken.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -72,25 +72,25 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	return nil
 }
 
-// refusesDiskLimit reports whether an engine's error says that it can't limit the size of a file system.
+// refusesDiskLimit reports whether an engine's error means that it can't limit the size of a file system.
 func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// planContainer describes the container to make, from the options. Its working directory is the tracked one.
+// planContainer returns the Spec of the container to make. The container starts in the directory that the last command left.
 func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	spec, err := s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // a command has changed the session's directory
+	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // a command has changed the directory
 		spec.Dir = s.dir
 	}
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It leaves out containers that skip selects, and prefers a running one. A
-// container that can't be made to run does not count; the sweep removes it. If the engine doesn't answer, Find returns an error,
-// because the engine may have a container and there must not be a second one. The caller holds the lock of the key.
+// Find finds a container by its labels and makes it run. It ignores containers for which skip returns true, and prefers a running
+// one. It also ignores a container that can't be made to run, which the sweep removes later. If the engine doesn't answer, Find
+// returns an error: the engine may have a container, and there must not be a second one. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -110,7 +110,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // the command's error says that it is paused, and how to unpause it
+			case state == Paused: // the command's error will say that it is paused, and how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -125,8 +125,8 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake makes a container run. If the container is stopped, killed or paused meanwhile, Wake tries again, because a new container
-// would lose its state.
+// Wake starts or unpauses a container. If the container is stopped, killed or paused in the meantime, Wake tries again. It does
+// not give up early, because a new container would lose the state of this one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -151,9 +151,9 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make makes a container with the helper, and starts it. The caller holds the lock of the key. A failure leaves no container
-// behind. If the caller gives up, Make still waits a little for the engine's answer. Otherwise the engine would go on with the
-// request, and the container would appear after its removal.
+// Make creates a container with the helper, and starts it. The caller holds the lock of the key. A failure leaves no container
+// behind. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would carry
+// on with the request, and the container would appear after Make had removed it.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
@@ -171,7 +171,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine reports a taken name in its own words
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a taken name is reported by the engine
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -183,7 +183,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
 		m.mu.Lock()
-		m.noMounts = true // the engine can't see the paths of this process: it is on another machine, or this process is in a container
+		m.noMounts = true // the engine can't see this process's paths: it is on another machine, or this process is in a container
 		m.mu.Unlock()
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
@@ -224,7 +224,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	return "", err
 }
 
-// pull fetches an image. It ends when the caller's context ends, or at the time limit for making a container.
+// pull fetches an image. It is limited by the caller's context and by createTime.
 func (m *Manager) pull(ctx context.Context, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, createTime)
 	defer cancel()
@@ -234,7 +234,8 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 // isHelperMount reports whether a mount is one of those that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a container. own reports whether it did.
+// addHelper adds the mounts of the helper to a Spec. own reports whether it added them: then the container has a record in the
+// store.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	m.mu.Lock()
 	skip := m.noMounts

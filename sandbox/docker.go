@@ -29,7 +29,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// docker implements the engine for Docker and for engines with the same API.
+// docker implements FullEngine for Docker and for engines with the same API.
 type docker struct{ c *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
@@ -51,7 +51,7 @@ func Docker(address string) (FullEngine, error) {
 	return &docker{c}, nil
 }
 
-// engineError adds the request to the engine's error, and wraps an error that callers can recognise.
+// engineError adds the failed request to the engine's error, and wraps an error of this package that callers can recognise.
 func engineError(what string, err error) error {
 	var kind error
 	switch {
@@ -151,7 +151,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it sends events
+	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it starts to send events
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
@@ -175,8 +175,8 @@ func convertMounts(points []container.MountPoint) []Mount {
 	})
 }
 
-// parseTime parses a time of the engine. It returns the zero Time for the engine's zero time, which means never, and for an
-// invalid time.
+// parseTime parses a time of the engine. It returns the zero Time if the text is invalid or is the engine's zero time, which
+// means never.
 func parseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t.UTC()
@@ -227,7 +227,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	return made.ID, nil
 }
 
-// hostConfig returns the part of a Spec that concerns the machine.
+// hostConfig returns the part of a Spec that Docker's API calls HostConfig.
 func hostConfig(spec Spec) (*container.HostConfig, error) {
 	h := &container.HostConfig{
 		NetworkMode: container.NetworkMode(spec.Network), CapAdd: spec.CapAdd, CapDrop: spec.CapDrop, DNS: spec.DNS, ExtraHosts: spec.Hosts,
@@ -332,13 +332,13 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is a command that the engine runs. Before each part of the output the engine sends a header: the number of the
-// stream first, and the size of the part last.
+// dockerExec is the connection to a command that the engine runs. The engine multiplexes both output streams: a header of 8 bytes
+// with the number of the stream and the size precedes each part of the output.
 type dockerExec struct {
 	types.HijackedResponse
 	once        sync.Once
-	unread      int    // unread bytes of a part of the standard output
-	outputStart []byte // beginning of the standard output, where an engine writes its errors
+	unread      int    // unread bytes of the current part of standard output
+	outputStart []byte // the beginning of standard output, where an engine writes its errors
 	errorTail   textTail
 }
 
@@ -391,7 +391,7 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
 	filter := labelFilter(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // the engine also finds the prefix in the middle of a name
+		filter.Add("name", prefix) // the engine's filter matches the text anywhere in a name
 	}
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {

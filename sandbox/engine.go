@@ -9,26 +9,26 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Engine has the calls of a container engine that sandboxes need. Several goroutines may call its methods. Each method ends when
-// its context ends. Errors name the request and its object. An error for a missing container wraps [ErrGone], for a missing image
-// [ErrNoImage], and for an engine that doesn't answer [ErrNoEngine].
+// Engine has the calls of a container engine that sandboxes need. Its methods are safe for concurrent use, and return when their
+// context ends. An error names the request and the object. It wraps [ErrGone] if the container is missing, [ErrNoImage] if the
+// image is missing, and [ErrNoEngine] if the engine doesn't answer.
 type Engine interface {
 	// Info returns the version and the properties of the engine.
 	Info(ctx context.Context) (Info, error)
-	// Image describes an image that the engine has. Pull fetches an image.
+	// Image describes an image that the engine already has. Pull fetches an image.
 	Image(ctx context.Context, ref string) (Image, error)
 	Pull(ctx context.Context, ref string) error
 
-	// List returns the containers with all of these labels, in any state. A label with the value "" may have any value.
+	// List returns the containers with all of these labels, in any state. A label with the value "" matches any value.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 	Inspect(ctx context.Context, id string) (Container, error)
 	// Create makes a container and does not start it. A failure leaves no container behind, unless the engine stopped answering.
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
-	// Stop asks the container's first process to end, and kills it after the grace.
+	// Stop asks the container's first process to end, and kills it after the grace period.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove kills the container if it runs, and removes it with its anonymous volumes. A missing container is no error.
+	// Remove kills the container if it is running, and removes it with its anonymous volumes. A missing container is no error.
 	Remove(ctx context.Context, id string) error
 
 	// Exec runs a command in a running container.
@@ -39,30 +39,31 @@ type Engine interface {
 	// Logs copies the output of the container's first process; with follow, until the process ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
-	// Volumes lists the volumes with all of these labels, or whose name begins with prefix.
+	// Volumes lists the volumes with all of these labels and with names that begin with prefix.
 	Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error)
 
 	Close() error
 }
 
-// FullEngine has further calls that only the service of sandboxes needs.
+// FullEngine has more calls, which only the service of sandboxes needs.
 type FullEngine interface {
 	Engine
 
 	Rename(ctx context.Context, id, name string) error
-	// CopyOut packs a path of a container into a tar archive. It has the limits of CopyIn.
+	// CopyOut packs a path of a container into a tar archive. As with CopyIn, mounts that exist only inside the container are out of
+	// reach.
 	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
-	// CreateVolume makes a volume, or keeps an existing one with this name. RemoveVolume refuses a volume that a container uses.
+	// CreateVolume creates a volume, or keeps an existing one with this name. RemoveVolume fails for a volume that a container uses.
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
-	// Watch calls changed whenever a container with all of these labels is made, ends or is removed. It starts with the events of
-	// the last second. It calls began when it starts to receive events. It returns when the context ends or the engine sends no
-	// more, with the reason as the error.
+	// Watch calls changed whenever a container with all of these labels is created, ends or is removed. It includes the events of
+	// the last second. It calls began once it receives events. It returns an error when the context ends or the engine stops sending
+	// events.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
 // Cluster is an engine whose containers run on other machines. The engine itself mounts the helper into each container, on the
-// volume that Gate names. A file has the same inode number on every machine, but the number of its device may differ.
+// volume whose name Gate returns. A file has the same inode number on every machine, but the device number may differ.
 type Cluster interface {
 	FullEngine
 
@@ -92,10 +93,10 @@ type Info struct {
 	Version, API string // such as "20.10.24" and "1.41"
 	OS, Arch     string // named as in Go, such as "linux" and "amd64"
 	Driver       string // storage driver, such as "overlay2"
-	UserMapping  string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
+	UserMapping  string // how the engine maps root in containers to another user of the host: "userns-remap", "rootless" or ""
 }
 
-// Image has the needed properties of an image.
+// Image holds the properties of an image that sandboxes need.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string
@@ -105,7 +106,7 @@ type Image struct {
 // State is the state of a container, as the engine reports it.
 type State string
 
-// The states. Gone is the state of a container that the engine does not know any more.
+// The states of a container. Gone is the state of a container that the engine does not know any more.
 const (
 	Created    State = "created"
 	Running    State = "running"
@@ -117,7 +118,7 @@ const (
 	Gone       State = "gone"
 )
 
-// stateOf returns a state with Docker's name. podman has some names of its own.
+// stateOf converts an engine's name of a state to Docker's. podman has some names of its own.
 func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
@@ -131,7 +132,8 @@ func stateOf(text string) State {
 	}
 }
 
-// Container has the needed properties of a container. List does not fill the fields marked with Inspect.
+// Container holds the properties of a container that sandboxes need. Only Inspect fills in the fields that are marked with
+// Inspect.
 type Container struct {
 	ID        string            `json:"container"`
 	Name      string            `json:"name"`
@@ -139,13 +141,13 @@ type Container struct {
 	Labels    map[string]string `json:"labels"`
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
-	Started   time.Time         `json:"-"`    // Inspect; zero before the first start
-	Finished  time.Time         `json:"-"`    // Inspect; zero before the first end
+	Started   time.Time         `json:"-"`    // Inspect; zero if it was never started
+	Finished  time.Time         `json:"-"`    // Inspect; zero if it has never ended
 	ExitCode  int               `json:"-"`    // Inspect
 	OOMKilled bool              `json:"-"`    // Inspect
 	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
-	Reason    string            `json:"-"` // the engine's own words for an unusual State, else ""
+	Reason    string            `json:"-"` // the engine's explanation of an unusual State, else ""
 }
 
 // Mount is a mount of a container.
@@ -153,8 +155,8 @@ type Mount struct {
 	Type             string // "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	Options          string // for a tmpfs as in mount(8), else as in -v
-	CreateHostParent bool   // make a missing source, as -v does
+	Options          string // mount(8) options for a tmpfs, else the options of docker run -v
+	CreateHostParent bool   // create a missing source, as docker run -v does
 }
 
 // Spec describes a container to create.
@@ -168,7 +170,7 @@ type Spec struct {
 	Dir         string // working directory
 	Hostname    string
 
-	Init        bool // process 1 is the engine's own init
+	Init        bool // the engine runs its own init as process 1
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string
@@ -184,7 +186,7 @@ type Spec struct {
 	Memory    int64 // bytes
 	PidsLimit int64
 	ShmSize   int64             // bytes
-	Ulimits   map[string]string // name → soft[:hard]
+	Ulimits   map[string]string // name → soft[:hard], as in docker run --ulimit
 
 	Network  string // name of a network; "" for the engine's default
 	PIDMode  string
@@ -194,7 +196,7 @@ type Spec struct {
 	CgroupNS string
 	DNS      []string
 	Hosts    []string // host:ip
-	Ports    []string // in the form of -p
+	Ports    []string // as in docker run -p
 
 	Runtime string // name of a runtime; "" for the engine's default
 	Restart string

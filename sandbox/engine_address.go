@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// address is the address of an engine.
+// address says how to reach an engine.
 type address struct {
 	host string
 	tls  string // directory of the engine's certificates, "" for none
 }
 
-// defaultSockets are the default sockets of engines.
+// defaultSockets returns the paths where engines listen by default, in the order in which they are tried.
 func defaultSockets() []string {
 	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -27,7 +27,7 @@ func defaultSockets() []string {
 	return append(list, "/run/podman/podman.sock")
 }
 
-// findEngine resolves an address as the docker command does.
+// findEngine resolves an address as the docker command does. An empty host means the default.
 func findEngine(host string) (address, error) {
 	if host == "" {
 		host = os.Getenv("DOCKER_HOST")
@@ -93,7 +93,8 @@ func contextName() string {
 	return config.CurrentContext
 }
 
-// contextAddress returns the address in a docker context. The directory of a context has the digest of its name.
+// contextAddress returns the address of a docker context. The directory of a context is named after the SHA-256 of the context's
+// name.
 func contextAddress(name string) (address, error) {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
@@ -120,10 +121,10 @@ func contextAddress(name string) (address, error) {
 	return at, nil
 }
 
-// isUnreachable reports whether the socket has no listener.
+// isUnreachable reports whether err means that the engine's socket is missing or has no listener.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// shortID returns an id in the short form of docker.
+// shortID returns the first 12 characters of an id, as docker prints it.
 func shortID(id string) string { return id[:min(12, len(id))] }

@@ -15,19 +15,19 @@ var (
 	ErrNoEngine = errors.New("no container engine answers")
 	// ErrClosed means that the sandbox was removed or closed. Ask the manager for it again.
 	ErrClosed = errors.New("the sandbox is closed")
-	// ErrNoJob means that the sandbox has no background command of that name.
+	// ErrNoJob means that the sandbox has no background command with that id.
 	ErrNoJob = errors.New("no such background command")
 	// ErrLost is wrapped by every *LostError.
 	ErrLost = errors.New("the command may have begun and its end is not known")
-	// ErrRefused means that the engine understood the request and refused it. It would refuse it again.
+	// ErrRefused means that the engine understood the request and refused it. Trying again does not help.
 	ErrRefused = errors.New("refused by the engine")
-	// ErrTaken means that another container has the name.
+	// ErrTaken means that another container already has the name.
 	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
 )
 
-// GoneError is an [ErrGone] of an engine that knows why the container is gone.
+// GoneError is an [ErrGone] from an engine that knows why the container is gone. Its field What names the failed request.
 type GoneError struct{ What, Why string }
 
 // Error implements error.
@@ -36,7 +36,7 @@ func (e *GoneError) Error() string { return "cannot " + e.What + ": " + ErrGone.
 // Unwrap makes errors.Is(err, ErrGone) true.
 func (e *GoneError) Unwrap() error { return ErrGone }
 
-// OptionError is an invalid option. Nothing was created.
+// OptionError reports an invalid option. Nothing was created.
 type OptionError struct {
 	Name  string // name of the variable or option
 	Value string
@@ -48,7 +48,7 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("cannot use %s=%q: it must be %s", e.Name, e.Value, e.Want)
 }
 
-// LostError means that a command began, or may have begun, and that its end is unknown. It was not run again.
+// LostError means that a command began, or may have begun, and that its end is unknown. The command was not run again.
 type LostError struct {
 	Began     bool      // true if the command certainly began, false if it may have begun
 	Why       string    // error of the connection

@@ -19,29 +19,29 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchInterval is how often a running command's connection is checked. If the helper has not answered for askEngineAfter,
-	// the engine is asked for the reason.
+	// watchInterval is how often the connection of a running command is checked. If the helper has not answered for askEngineAfter,
+	// the engine is asked why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter is how long the helper may be silent in a running container. It is long, because a busy machine is no reason to
-	// give up a command.
+	// giveUpAfter is how long the helper may be silent in a running container before its command is given up. It is long, because
+	// the machine may just be busy.
 	giveUpAfter = 30 * time.Second
-	// endLimit limits how long a command may take to end after its time limit. In that time the helper ends the process tree.
-	// Then the connection is closed.
+	// endLimit is how long a command may take to end after its time limit and the grace period. In that time the helper ends the
+	// process tree. After it, the connection is closed.
 	endLimit = 8 * time.Second
 )
 
-// These are codes of a [Result] that the sandbox sets itself.
+// Exit codes that the sandbox itself sets in a [Result].
 const (
 	CodeTimedOut    = 124
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. An exit code is never an error. When ctx ends, the command's whole process tree
-// is ended, and the Result has Interrupted. A Command begins in the tracked directory, with the variables that earlier commands
-// exported. It leaves both to the next Command. A command that is killed, or ends by exit, changes neither.
+// Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, the command's whole process
+// tree is ended, and the Result has Interrupted set. A Command starts in the directory, and with the exported variables, that the
+// last Command left. Commands that are killed or call exit don't change them.
 //
-// The error is a *LostError if the end of the command is unknown. If the command did not begin, the error wraps [ErrGone],
+// The error is a *LostError if the end of the command is unknown. If the command was not started, the error wraps [ErrGone],
 // [ErrNoEngine] or [ErrClosed].
 func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	if err := req.validate(); err != nil {
@@ -55,7 +55,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	switch {
 	case errors.Is(err, ErrLost):
 		return res, err
-	case err != nil && ctx.Err() != nil: // the command did not begin
+	case err != nil && ctx.Err() != nil: // the command was not started
 		return Result{mux.End{Code: CodeInterrupted, Interrupted: true}, res.Duration}, nil
 	case err != nil:
 		return Result{}, err
@@ -72,8 +72,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// request makes a request and returns how it ended. If the connection is lost, it repeats the request once, but only if the
-// request had no effect or may be repeated.
+// request sends a request to the helper and returns how it ended. If the connection is lost, the request is sent once more, but
+// only if it had no effect or may be repeated.
 func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.beginCommand()
 	if err != nil {
@@ -104,10 +104,11 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 	}
 }
 
-// needsRootTexts occur in the messages of programs that need root.
+// needsRootTexts are parts of the messages that programs print if they need root.
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// explainNoRoot prints Options.NoRoot if the command fails as if it needed root. It does so once for each sandbox.
+// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces the
+// writers of req to see the output. Call ended with the exit code.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
 	if line == "" || req.TTY || s.noRootTold.Load() {
@@ -140,25 +141,26 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// attempt is one request to the helper: to run a command, or to copy.
+// attempt is a single try to perform a request through the helper: to run a command, or to copy data.
 type attempt struct {
 	sandbox *Sandbox
 	link    *link
 	open    mux.Open
-	request Request // with the streams
+	request Request // has the streams
 
 	start     time.Time
 	channel   *mux.Channel // nil if the request was not sent
-	inputRead bool         // some of its standard input was read
+	inputRead bool         // some of the standard input was read, so it can't be sent again
 }
 
-// sent reports whether the helper may have received the request. began reports whether it has certainly started the command.
+// sent reports whether the helper may have received the request. began reports whether the helper has certainly started the
+// command.
 func (t *attempt) sent() bool { return t.channel != nil }
 
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
-// isTransfer reports whether the request copies data instead of running a command. An error of one of its streams ends such a
-// request.
+// isTransfer reports whether the request copies data instead of running a command. Such a request is ended by an error of one of
+// its streams.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
 // run returns how the request ended. It returns an error if the end is unknown or the request was refused.
@@ -171,7 +173,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.Relay(t.request.Resizes)
 	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
-	if wrote := written(); err == nil && t.isTransfer() { // for a command, the caller knows its own writers' errors
+	if wrote := written(); err == nil && t.isTransfer() { // the caller of a command sees the errors of its own writers
 		err = wrote
 	}
 	if err != nil {
@@ -184,7 +186,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	return end, nil
 }
 
-// openMessage returns a request as the message that opens a channel to the helper.
+// openMessage converts a request to the message that opens a channel to the helper.
 func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	timeout := req.Timeout
 	if timeout == 0 && op == mux.OpRun {
@@ -207,13 +209,13 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	s.forwardPending = false
 	s.mu.Unlock()
 	o.Forward = forwardedVariables(s.manager.opts)
-	if fresh { // the session may be older than the forwarded values
+	if fresh { // the helper's session may have started with other forwarded values
 		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
 }
 
-// shellExitCode returns the exit code that a shell would give for an end.
+// shellExitCode returns the exit code by which a shell would report how the command ended.
 func shellExitCode(end mux.End) int {
 	switch {
 	case end.TimedOut:
@@ -226,7 +228,8 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until its end is known. It returns an error if the end will never be known.
+// awaitEnd passes input and cancellation to a command until the command has ended. It returns an error if its end can't become
+// known any more.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	timeout := t.request.Timeout
 	if timeout == 0 {
@@ -243,7 +246,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(grace.Milliseconds()))) })
-	unread := make(chan error, 1) // error of reading the input of a copy; it ends the copy
+	unread := make(chan error, 1) // error of reading the input of a copy, which ends the copy
 	feed := func() {
 		st.Feed(t.request.Stdin, func(err error) bool {
 			if t.isTransfer() {
@@ -289,8 +292,8 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	}
 }
 
-// checkHelper asks the engine for the reason if the helper does not answer. It waits for a paused container, whose commands go on
-// when it is unpaused.
+// checkHelper asks the engine for the reason if the helper does not answer, and returns an error if the command is lost. A paused
+// container is no error, because its commands continue when it is unpaused. said is whether the reason was already handled.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
 	if c.Heard() < watchInterval/2 {
@@ -323,14 +326,14 @@ func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	return nil
 }
 
-// transfer makes a request that copies data and runs no command in the foreground.
+// transfer sends a request that copies data or controls background commands. It has no time limit.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
 	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
 	return s.request(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies the kept output of a background command. With follow it goes on until the command ends. Then it returns the
-// command's state.
+// JobOutput copies the retained output of a background command to w, and returns the command's state. With follow it continues
+// until the command ends.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	return lo.FirstOrEmpty(end.Jobs), err

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags reads flags of docker run into the Spec. It stops at the first argument that is no flag, and returns the rest: image
-// and command. -e NAME takes the value of this process. Do not use the Spec after an error.
+// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is no flag, and returns the remaining
+// arguments: image and command. -e NAME takes the value from this process's environment. Do not use the Spec after an error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -33,15 +33,15 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	return f.Args(), nil
 }
 
-// NewFlags returns an empty set of flags, which parses as the docker command does. The set itself prints nothing.
+// NewFlags returns an empty flag set that parses as the docker command does. It prints nothing by itself.
 func NewFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("docker", pflag.ContinueOnError)
 	f.Usage = func() {}
 	return f
 }
 
-// Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec. Only -e appends its words to
-// env.
+// Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec, except -e, which appends its
+// values to env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	f.StringVar(&s.Name, "name", s.Name, "")
 	f.StringVarP(&s.User, "user", "u", s.User, "")
@@ -89,7 +89,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// appendTo returns a flag's function that appends to a list.
+// appendTo returns a flag function that appends the value to a list.
 func appendTo(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
@@ -97,7 +97,7 @@ func appendTo(list *[]string) func(string) error {
 	}
 }
 
-// parseSize returns a flag's function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
+// parseSize returns a flag function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
 func parseSize(to *int64) func(string) error {
 	return func(v string) (err error) {
 		if *to, err = parseBytes(v); err != nil || *to < 0 {
@@ -107,7 +107,7 @@ func parseSize(to *int64) func(string) error {
 	}
 }
 
-// parsePair returns a flag's function that parses NAME=VALUE.
+// parsePair returns a flag function that parses NAME=VALUE into a map.
 func parsePair(to *map[string]string) func(string) error {
 	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")
@@ -122,7 +122,7 @@ func parsePair(to *map[string]string) func(string) error {
 	}
 }
 
-// addMount returns a flag's function that adds a mount. It also adds a mount that is partly wrong, for [Spec.FindEscape].
+// addMount returns a flag function that adds a mount. An invalid mount is added as well, so that [Spec.FindEscape] sees it.
 func (s *Spec) addMount(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
@@ -140,12 +140,12 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the valid options of the operator's volumes. An agent's volumes may have none of them: with rshared, a mount
-// inside would appear outside.
+// mountOptions are the options that the operator's volumes may have. An agent's volumes may have none of them: with rshared, for
+// example, a mount inside would appear outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
-// parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is this
-// user's home. Valid options are ro, rw and the given ones.
+// parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is the
+// home directory of this user. Valid options are ro, rw and the given ones.
 func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
@@ -214,21 +214,22 @@ func parseMount(v string) (Mount, error) {
 	return m, nil
 }
 
-// The words of HINIT_SANDBOX_ALLOW. This variable has no effect if the service runs.
+// Values of HINIT_SANDBOX_ALLOW. This variable has no effect if the service of sandboxes runs.
 const (
-	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond a sandbox's own
-	AllowHost       = "host"       // namespaces of the host or of another container, and its cgroups
+	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than a sandbox has
+	AllowHost       = "host"       // namespaces of the host or of another container
 	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains one
 )
 
-// Capabilities are all capabilities that a sandbox may have (contract, section 5.1).
+// Capabilities are the only capabilities that a sandbox may have (contract, section 5.1).
 var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}
 
-// socketDirs are directories with sockets of engines.
+// socketDirs are directories that may contain the socket of an engine.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// FindEscape returns the first part of a Spec that gives more than a sandbox, mostly root on the host, and the word that permits
-// it. It is "" if the permitted words cover all such parts. Both the service and the docker personality use this list.
+// FindEscape returns the first part of a Spec that gives more rights than a sandbox may have, and the word that would permit it.
+// Mostly such a part gives root on the host. Both results are "" if the permitted words cover all such parts. The service and the
+// docker emulation both use it.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

@@ -12,8 +12,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Start starts a background command. The command outlives this process. The sandbox keeps the newest 200,000 bytes of its output.
-// The streams and the terminal of the request are not used.
+// Start starts a background command, which outlives this process. The helper keeps the newest 200,000 bytes of its output. The
+// streams and the terminal of the request are ignored.
 func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err := req.validate(); err != nil {
 		return Job{}, err
@@ -27,7 +27,8 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// Kill ends the whole process tree of a background command by TERM, and by KILL after the grace. A grace of 0 means two seconds.
+// Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL after the grace period. A grace of 0 means
+// two seconds.
 func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
 	if err == nil && end.Survivors > 0 {
@@ -42,7 +43,7 @@ func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error 
 	return err
 }
 
-// GetTree packs a path into a tar archive. Do not trust the names and links in it.
+// GetTree packs a path of the sandbox into a tar archive. Do not trust the names and links in it.
 func (s *Sandbox) GetTree(ctx context.Context, path string, tar io.Writer) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpGetTree, Path: path}, nil, tar)
 	return err

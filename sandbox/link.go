@@ -18,20 +18,20 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// The ways in which commands run.
+// The ways in which a client reaches the helper, see Description.Exec.
 const (
 	ExecDirect   = "direct"   // over a socket that the container shares with this machine
 	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 
-// link is the present connection to a sandbox's container.
+// link is a connection to the helper in a sandbox's container. reason is why the mode is not ExecDirect.
 type link struct {
 	mode, reason string
-	id           string // of the container
+	id           string // the id of the container
 	client       *mux.Client
 }
 
-// alive reports whether the link can be used.
+// alive reports whether the link can still be used.
 func (l *link) alive() bool { return l != nil && l.client.Err() == nil }
 
 func (l *link) close() {
@@ -40,12 +40,13 @@ func (l *link) close() {
 	}
 }
 
-// helperAnswerTime is how long the helper may take to answer before the engine is asked for the state of the container.
+// helperAnswerTime is how long the helper may take to answer before the engine is asked about the container.
 const helperAnswerTime = 250 * time.Millisecond
 
-// ensureLink returns a working link. Each command calls it first. It uses a link whose other side answers. Otherwise it asks the
-// engine for the state of the container, and connects to a running one. A paused container is an error, and so is an adopted one
-// that does not run. Any other container is started again, or made again. One caller does that, and the others wait for it.
+// ensureLink returns a working link. Each command calls it first. If the helper answers on the current link, ensureLink returns
+// the current link. Otherwise it asks the engine for the state of the container, and connects to a running one. It returns an
+// error for a paused container, and for an adopted one that is not running. Any other container is started or made again. One
+// caller does that, and the others wait for it.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -85,8 +86,8 @@ func (s *Sandbox) currentLink() (*link, error) {
 	return s.link, nil
 }
 
-// checkAnswer asks the helper to answer. Without an answer it returns an error if the container can't answer, for example because
-// it is paused.
+// checkAnswer waits for an answer of the helper. If there is none, it returns an error if the container can't answer, for example
+// because it is paused.
 func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
@@ -97,14 +98,14 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	case now.State == "" && l.client.Heard() > probeTime: // for example, the engine waits for a container that it could not freeze
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
-	return nil // the machine is busy; a loss is noticed while the command runs
+	return nil // the machine may be busy; a lost helper is noticed while the command runs
 }
 
-// settleTime is how long the engine may take to notice that a container ends. The helper notices at once.
+// settleTime is how long the engine may take to notice that a container is ending. The helper notices it at once.
 const settleTime = 10 * time.Second
 
-// reconnect connects, and first makes the container run if necessary. It tries again, because a container that is ending still
-// looks like a running one.
+// reconnect connects to the helper, and makes the container run first if necessary. It tries again for some time, because a
+// container that is ending still looks like a running one.
 func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
@@ -118,7 +119,7 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding is wrapped by errors that may have another result if the caller tries again a moment later.
+// errEnding is wrapped by errors that may disappear if the caller tries again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
@@ -153,7 +154,7 @@ func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 	return s.manager.connect(ctx, c)
 }
 
-// dialDirect connects to the helper by the socket on the volume. It returns nil without an answer.
+// dialDirect connects to the helper's socket on the volume. It returns nil if the helper does not answer within limit.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	conn := m.dialSocket(name)
 	if conn == nil {
@@ -176,8 +177,8 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 // helloTime is how long the helper may take to answer.
 const helloTime = 2 * time.Second
 
-// dialSocket connects to the socket of a container. The container can replace the file, so dialSocket accepts only a socket and
-// follows no link.
+// dialSocket connects to the socket in a container's directory. Processes in the container can replace that file, so dialSocket
+// follows no link and accepts only a socket.
 func (m *Manager) dialSocket(name string) net.Conn {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
@@ -195,7 +196,7 @@ func (m *Manager) dialSocket(name string) net.Conn {
 	return conn
 }
 
-// connect starts the helper in a running container if necessary, and connects to it in the best possible way.
+// connect connects to the helper in a running container, and starts the helper if necessary. It prefers a direct connection.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	if m.helperError != nil {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
@@ -227,7 +228,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // if the helper can't be run, the container may be ending
+	for range 10 { // if the helper can't be started, the container may be ending
 		if now := m.askState(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -238,10 +239,11 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", shortID(c.ID), err)
 }
 
-// listenTime is how long the helper may take to listen.
+// listenTime is how long a started helper may take until it listens.
 const listenTime = 5 * time.Second
 
-// connectDirect starts the helper from its mount and connects to its socket. A relay without input ends when the program listens.
+// connectDirect starts the helper from its mount and connects to its socket. The exec that starts it has no input, so it ends as
+// soon as the helper listens.
 func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
@@ -262,7 +264,7 @@ func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error)
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
-// connectAttached connects by an exec of the engine. If the helper isn't mounted, it is copied into the container.
+// connectAttached connects through an exec of the engine. If the helper isn't mounted, it is copied into the container first.
 func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux.Client, err error) {
 	err = errors.New("the helper is not mounted there")
 	for _, mount := range c.Mounts {
@@ -276,7 +278,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 			return client, err
 		}
 	}
-	if m.opts.AttachOnly { // the engine copies by the names of mounts, and the owner of a mount can change where they lead
+	if m.opts.AttachOnly { // a copy follows mounts by name, and the owner of a mount can redirect it
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
@@ -294,19 +296,19 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c.ID, path)
 }
 
-// saysMissing reports whether a runtime has said that the helper does not exist. After any other error the container may be
-// ending, and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container
-// would remove the files there.
+// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other error
+// the container may be ending, and copying would be dangerous. The engine would mount the container's mounts again, and the
+// removal of the container would then delete the files in them.
 func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedPrefix begins the name of the helper after it was copied to the root directory.
+// copiedPrefix begins the name of a helper that was copied to the container's root directory.
 const copiedPrefix = ".hinit-sandbox-"
 
-// copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
-// container's mounts again, and a running container notices when they are unmounted.
+// copyHelper copies the helper into a container, if possible before its first start. For a copy, an engine mounts all of the
+// container's mounts again, and a running container would notice when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
 	if err != nil {
@@ -319,7 +321,7 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
-// attach starts the helper in the container as a relay, connects to it, and checks that it answers for this container.
+// attach starts the helper in the container as a relay of one connection, and checks that it answers for this container.
 func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
 	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
 	if err != nil {
@@ -341,7 +343,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	}
 	_ = conn.Close()
 	text := conn.Said()
-	if strings.Contains(text, "paused container") { // runc checks the cgroup, the engine does not
+	if strings.Contains(text, "paused container") { // unlike the engine, runc looks at the cgroup
 		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", shortID(id), errFrozen)
 	}
 	if text != "" {
@@ -350,7 +352,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	return nil, err
 }
 
-// textTail keeps the end of the text that is written to it.
+// textTail keeps the last 2 KiB of the text that is written to it.
 type textTail []byte
 
 func (t *textTail) Write(p []byte) (int, error) {

@@ -19,26 +19,26 @@ type Key struct {
 	Profile string // "" is Options.Profile
 }
 
-// Manager finds, makes, keeps and sweeps the sandboxes of one volume.
+// Manager finds, makes, keeps and removes the sandboxes of one volume.
 type Manager struct {
 	engine      Engine
 	opts        Options
 	store       *store
-	helper      string // path of the helper
-	helperError error  // reason for which helper is missing
+	helper      string // the path of the helper program
+	helperError error  // why the helper was not found, nil if it was
 	swept       sync.Once
 
-	newBytes atomic.Int64 // bytes that were remembered since the last check
+	newBytes atomic.Int64 // bytes written by Remember since the last check of the limits
 
 	mu       sync.Mutex
 	open     map[Key]*Sandbox
-	adopted  map[string]*Sandbox // by the container's id, and by the name that callers use
-	noMounts bool                // the engine can't see the volume's paths
+	adopted  map[string]*Sandbox // by container id, and by the names that callers have used
+	noMounts bool                // the engine can't see the paths of the volume
 	closed   bool
 }
 
-// NewManager returns a manager. It makes the volume's state directory and does not connect to the engine yet. The manager closes
-// the engine.
+// NewManager returns a manager. It creates the volume's state directory and does not connect to the engine yet. The manager takes
+// ownership of engine and closes it in Close.
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
@@ -52,7 +52,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
 		return nil, m.helperError
 	}
-	m.newBytes.Store(rememberedCheckBytes) // so that the first value starts a check
+	m.newBytes.Store(rememberedCheckBytes) // so that the first Remember checks the limits
 	m.store, err = openStore(opts.State)
 	return m, err
 }
@@ -60,13 +60,13 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
 
-// Key returns the key with the defaults for its empty fields.
+// Key returns key with its empty fields set to the defaults.
 func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
-// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. If
-// the options say so, the first call of a manager sweeps orphans before.
+// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. The
+// first call of a manager also removes orphaned containers, if the options say so.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
@@ -97,16 +97,18 @@ func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
 	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
-// Lock waits for the lock of the key in labels. A caller must hold it to find, make, start or remove the key's container.
+// Lock waits for the lock of the key that labels contain. A caller must hold it to find, make, start or remove the key's
+// container.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	return m.store.lock(ctx, labels, m.opts.warn)
 }
 
-// maxAdopted limits the names of adopted containers that a Manager keeps.
+// maxAdopted limits how many names of adopted containers a Manager remembers.
 const maxAdopted = 1024
 
-// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the
-// same sandbox. It is never created or started again. The error is a *StateError for a container that does not run.
+// Adopt returns the sandbox of a running container by its id or name, even if another program has created it. All callers get the
+// same sandbox. An adopted container is never created or started again. The error is a *StateError if the container is not
+// running.
 func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	m.mu.Lock()
 	s := m.adopted[ref]
@@ -153,7 +155,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	return s, nil
 }
 
-// Forget makes the next Adopt of a container ask the engine again. Commands that run in it go on.
+// Forget makes the next Adopt of a container ask the engine again. Running commands continue.
 func (m *Manager) Forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,7 +167,7 @@ func (m *Manager) Forget(id string) {
 	s.shutDown(false)
 }
 
-// Spec returns the container that Open would create. It makes the directories of the host that the container would mount.
+// Spec returns the container that Open would create. It creates the host directories that the container would mount.
 func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	limitsDisk := false
 	if m.opts.DiskMB > 0 {
@@ -175,13 +177,13 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	return buildSpec(m.opts, m.Key(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
-// ofAnotherVolume reports whether a container belongs to another volume.
+// ofAnotherVolume reports whether a container belongs to the sandboxes of another volume.
 func (m *Manager) ofAnotherVolume(c Container) bool {
 	label := c.Labels[LabelVolume]
 	return label != "" && label != m.store.id
 }
 
-// Close ends the commands that this process runs, and closes the engine. The containers of the sandboxes stay as they are.
+// Close ends the commands that this process runs, and closes the engine. The containers are left as they are.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,8 +198,8 @@ func (m *Manager) Close() error {
 	return m.engine.Close()
 }
 
-// LastUse returns when the last command in a container ended: now if one runs, zero if none has run since the sandbox was
-// adopted.
+// LastUse returns when the last command in a container ended: now if one is running, and zero if none has run since the sandbox
+// was opened or adopted.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,10 +211,10 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// usedSandboxes returns the sandboxes that were opened or adopted. The caller holds the lock.
+// usedSandboxes returns the sandboxes that were opened or adopted, each once. The caller holds the lock.
 func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
-// crashPoint marks a point at which tests end the process.
+// crashPoint is called at points at which tests kill the process.
 var crashPoint = func(point string) {}

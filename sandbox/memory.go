@@ -13,8 +13,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// These limits keep an agent from filling the disk: age, number and bytes of the remembered values. After rememberedCheckBytes
-// new bytes the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
+// Limits for the values of Remember, so that an agent can't fill the disk: their age, number and total size. The number and size
+// are checked after every rememberedCheckBytes of new values. The age allows for an agent that waits for two starts of a
+// container and a snapshot.
 const (
 	rememberedAge        = 5 * time.Minute
 	maxRemembered        = 2048
@@ -27,7 +28,8 @@ func memoryFile(key string) string {
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that this process, or another one with the same sandboxes, has remembered in the last minutes.
+// Recall returns a value that this process, or another one with the same sandboxes, has stored with Remember in the last few
+// minutes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := memoryFile(key)
 	info, err := m.store.dir.Lstat(file)
@@ -38,7 +40,8 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	return value, err == nil
 }
 
-// Remember stores a value for a few minutes; nil removes it. It also removes a value that can't be replaced.
+// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes it. If the value
+// can't be written, the old one is removed.
 func (m *Manager) Remember(key string, value []byte) {
 	file := memoryFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
@@ -50,9 +53,9 @@ func (m *Manager) Remember(key string, value []byte) {
 	}
 }
 
-// sweepMemory removes values that are too old. If there are too many, it also removes the oldest ones.
+// sweepMemory removes the values that are too old, and the oldest ones beyond the limits.
 func (v *store) sweepMemory() {
-	entries, _ := v.dir.ReadDir(memoryDir) // files that can't be listed stay
+	entries, _ := v.dir.ReadDir(memoryDir) // if the directory can't be read, the files stay
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil
@@ -61,7 +64,7 @@ func (v *store) sweepMemory() {
 	size := int64(0)
 	for i, f := range files {
 		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
-			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may have been faster
+			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may already have removed it
 		}
 	}
 }

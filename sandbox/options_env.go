@@ -16,48 +16,48 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Options describe how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
+// Options configure how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
 type Options struct {
 	Image      string
-	ForwardEnv []string          // names of variables; the values come from this process, else from the profile's .env
-	Env        map[string]string // variables of the container; everybody who may inspect it sees them
+	ForwardEnv []string          // names of variables to pass on; the values come from this process, else from the profile's .env
+	Env        map[string]string // variables of the container, visible to everybody who may inspect it
 	Volumes    []Mount
-	ExtraArgs  []string // flags of docker run, after all other flags
+	ExtraArgs  []string // flags of docker run, applied after all others
 
-	Credentials []string // files of the profile, by their paths in Home, that commands may read below /root/.hermes
+	Credentials []string // files of the profile, by path relative to Home, that commands may read below /root/.hermes
 
 	MountCwd     bool // mount the host's working directory as /workspace
 	HostUser     bool // run as the user of this process
-	PersistFS    bool // /root and /workspace are directories of the host
-	SweepOrphans bool // sweep orphans at the first use
+	PersistFS    bool // keep /root and /workspace in directories of the host
+	SweepOrphans bool // remove orphaned containers at the first use
 	CPUs         float64
 	MemoryMB     int64
 	DiskMB       int64
-	Cwd          string        // first directory of commands
-	HostCwd      string        // directory that MountCwd mounts
-	Timeout      time.Duration // for a command without a time limit of its own
-	Lifetime     time.Duration // how long an unused sandbox is kept: the idle window
+	Cwd          string        // the directory in which commands start at first
+	HostCwd      string        // the directory that MountCwd mounts
+	Timeout      time.Duration // for commands without their own time limit
+	Lifetime     time.Duration // how long an unused sandbox is kept
 
-	Home       string // directory of the profile: HERMES_HOME
-	Dir        string // root of the sandboxes' directories; made if missing
-	AttachOnly bool   // the engine can't or must not mount State, so commands run through an attached exec
-	State      string // private state of this package; "" for .hinit in Dir. A writer of this directory controls what the engine mounts.
+	Home       string // the directory of the profile: HERMES_HOME
+	Dir        string // the root of the sandboxes' directories; created if missing
+	AttachOnly bool   // the engine can't or must not mount State, so commands run through an exec of the engine
+	State      string // the private state of this package; "" for .hinit in Dir. Write access to it controls what the engine mounts.
 	Profile    string
 	Network    string // "none", or a name; "" for the engine's default
-	Runtime    string // "runc", "runsc", "kata", or another runtime of the engine; "" for its default
+	Runtime    string // "runc", "runsc", "kata" or another runtime of the engine; "" for the engine's default
 	Shell      string // "" for bash, or sh if the image has no bash
-	Session    string // sessions with the same name share directory and variables across processes; "" for a session of the Manager alone
+	Session    string // processes with the same session name share directory and variables; "" for one of this Manager only
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // description of root inside; shown by Describe
-	NoRoot string // line that is printed once, after a command that failed as if it needed root; "" for no line
+	Root   string // describes which user root inside really is; shown by Describe
+	NoRoot string // printed once, after a command that failed as if it needed root; "" for nothing
 
-	Warn func(string) // gets warnings for people; must not block; nil drops them
+	Warn func(string) // receives warnings for people; must not block; nil drops them
 }
 
-// DefaultOptions returns the options that hold if no variable is set.
+// DefaultOptions returns the options that apply if no environment variable is set.
 func DefaultOptions() Options {
 	return Options{
 		Image: "nikolaik/python-nodejs:python3.11-nodejs20", PersistFS: true, SweepOrphans: true,
@@ -66,9 +66,9 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. An
-// invalid value is an *OptionError that names the variable; several are joined. Some invalid values only cause a warning and are
-// dropped.
+// FromEnv reads the options from the environment variables of the contract (TERMINAL_DOCKER_IMAGE and so on); the rest are the
+// defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some variables an
+// invalid value is only ignored with a warning.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := envReader{lookup: lookup}
@@ -117,7 +117,7 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	return opts, e.warnings, errors.Join(e.errs...)
 }
 
-// envReader reads variables and collects their errors.
+// envReader reads environment variables and collects warnings and errors.
 type envReader struct {
 	lookup   func(string) (string, bool)
 	warnings []string
@@ -135,7 +135,7 @@ func (e *envReader) addInvalid(name, value, want string) {
 	e.errs = append(e.errs, &OptionError{name, value, want})
 }
 
-// get returns a variable, and whether it is set and not blank.
+// get returns a variable without surrounding white space, and whether it is set and not blank.
 func (e *envReader) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
@@ -161,7 +161,7 @@ func (e *envReader) boolean(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// readValue reads a variable with a parser of the caller. It returns def if the variable is not set or invalid.
+// readValue parses a variable with the function parse. It returns def if the variable is not set or is invalid.
 func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -199,7 +199,7 @@ func (e *envReader) parseJSON(name, want string, def any) any {
 	})
 }
 
-// jsonTexts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is no list.
+// jsonTexts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is not a list.
 func (e *envReader) jsonTexts(name, want string) (out []string, ok bool) {
 	items, ok := e.parseJSON(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -220,7 +220,7 @@ func (e *envReader) jsonList(name string) []string {
 	return out
 }
 
-// variableNames reads names of variables, each once.
+// variableNames reads a list of variable names and removes duplicates.
 func (e *envReader) variableNames(name string) (out []string) {
 	const want = `a JSON array of names of variables, such as ["API_KEY"]`
 	texts, ok := e.jsonTexts(name, want)
@@ -240,7 +240,8 @@ func (e *envReader) variableNames(name string) (out []string) {
 	return out
 }
 
-// jsonVariables reads variables from a JSON object. It drops a value that can't be written as text, with a warning.
+// jsonVariables reads variables from a JSON object. It drops values that are neither strings, numbers nor booleans, with a
+// warning.
 func (e *envReader) jsonVariables(name string) map[string]string {
 	out := make(map[string]string)
 	items, ok := e.parseJSON(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
@@ -284,7 +285,7 @@ func (e *envReader) volumeMounts(name string) (out []Mount) {
 	return out
 }
 
-// readHome returns the profile's directory and name.
+// readHome returns the profile's directory, and the name of the profile that follows from it.
 func (e *envReader) readHome() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
@@ -302,14 +303,14 @@ func (e *envReader) readHome() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes begin paths that exist on hosts and in no container.
+// hostPrefixes begin paths that exist on hosts but not in containers.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func isHostPath(path string) bool {
 	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
-// readCwd sets the first directory of commands, and the directory to mount.
+// readCwd sets the directory in which commands start, and the host directory to mount there.
 func (e *envReader) readCwd(opts *Options) {
 	dir := e.text("TERMINAL_CWD", "")
 	if opts.MountCwd {
@@ -342,10 +343,10 @@ func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// maxDotenv limits the size of a file of variables.
+// maxDotenv limits the size of a .env file.
 const maxDotenv = 1 << 20
 
-// Dotenv reads a profile's file of variables. A missing file has no variables.
+// Dotenv reads a profile's .env file. A missing file counts as empty.
 func Dotenv(path string) (map[string]string, error) {
 	out := make(map[string]string)
 	info, err := os.Stat(path)

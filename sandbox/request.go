@@ -9,33 +9,33 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Request describes a command. Either Command or Argv is set.
+// Request describes a command. Exactly one of Command and Argv is set.
 type Request struct {
-	Command string   // for the shell, which keeps the working directory and exported variables, see [Sandbox.Exec]
-	Argv    []string // without a shell, so that nothing is kept
+	Command string   // a line for the session's shell, which keeps the directory and exported variables, see [Sandbox.Exec]
+	Argv    []string // a program and its arguments, run without a shell
 
-	Dir string            // "" for the tracked directory (Command) or the container's own (Argv)
-	Env map[string]string // further variables; they appear on no command line and in no inspect
+	Dir string            // "" for the session's directory (Command) or the container's (Argv)
+	Env map[string]string // more variables; they are not visible in a command line or by docker inspect
 
 	Stdin  io.Reader // nil for /dev/null
 	Stdout io.Writer // nil drops the output
-	Stderr io.Writer // nil joins standard error with Stdout, in the order of the writes
+	Stderr io.Writer // nil merges standard error into Stdout, in the order of the writes
 
-	TTY     bool // all streams are one terminal, and Stderr is not used
+	TTY     bool // use a terminal for all streams; Stderr is not used
 	Size    Size
-	Resizes <-chan Size // further sizes; may be nil
+	Resizes <-chan Size // later sizes of the terminal; may be nil
 
 	Timeout    time.Duration // 0 for Options.Timeout, negative for no limit
 	Grace      time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
-	Repeatable bool          // running the command twice does no harm, so it is repeated if its connection is lost
+	Repeatable bool          // running the command twice is harmless, so it is repeated if the connection is lost
 }
 
-// Named returns the names in values of -e that take the caller's value.
+// Named returns those values of docker's option -e that are only a name, without a value.
 func Named(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
-// Environment returns the variables in values of -e: NAME=value, or NAME for the caller's value.
+// Environment returns the variables for values of docker's option -e: NAME=value, or NAME for the value in callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -50,34 +50,33 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
-// Streams are the streams of a command line.
+// Streams are the standard streams of a command line.
 type Streams struct {
 	In       io.Reader // nil for no input
 	Out, Err io.Writer
 	Resizes  <-chan Size
 }
 
-// Result says how a command ended. Its code is 128+n for a signal, 124 after the time limit, 130 after a cancellation, and 126 if
-// the directory could not be entered. At the time limit, or when its context is cancelled, the whole process tree of a command is
-// ended.
+// Result says how a command ended. Its exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and
+// 126 if the directory could not be entered. At the time limit and at a cancellation, the command's whole process tree is ended.
 type Result struct {
 	mux.End
-	Duration time.Duration // with all attempts
+	Duration time.Duration // of all attempts together
 }
 
 // Job is a background command.
 type Job = mux.Job
 
-// Description describes a sandbox.
+// Description describes a sandbox and its container.
 type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
-	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over one exec of the engine for each client)
+	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an engine exec for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // which user root inside is on the machine
+	Root     string `json:"root,omitempty"` // which user of the machine root inside is
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
-	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
+	Clients  int    `json:"clients"`  // processes connected to the helper, including this one
 	Commands int    `json:"commands"` // running commands of this process
 }

@@ -12,26 +12,26 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Sandbox is the handle of this process for one container.
+// Sandbox is this process's handle for one container.
 type Sandbox struct {
 	manager    *Manager
 	key        Key
 	labels     map[string]string
 	adopted    bool
-	repairTurn chan struct{} // held while the link is repaired
+	repairTurn chan struct{} // a semaphore, held while the link is re-established
 	noRootTold atomic.Bool   // Options.NoRoot was printed
 
 	mu             sync.Mutex
 	id, name       string // of the container
 	link           *link
-	dir            string    // directory in which the next command begins
-	forwardPending bool      // the values of forwarded variables were not sent since the container was attached
+	dir            string    // the directory in which the next command starts
+	forwardPending bool      // the values of forwarded variables were not sent since the container was found or made
 	running        int       // running commands
 	lastEnd        time.Time // when the last command ended
 	closed         bool
 }
 
-// ID returns the present id of the container.
+// ID returns the current id of the container.
 func (s *Sandbox) ID() string {
 	id, _ := s.idAndName()
 	return id
@@ -48,7 +48,7 @@ func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// beginCommand counts a running command until exit is called.
+// beginCommand counts a running command, until exit is called.
 func (s *Sandbox) beginCommand() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,8 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.lastEnd
 }
 
-// shutDown refuses new commands. The connection ends with the last command. With now it ends at once, with all commands.
+// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. With now it is closed at once,
+// which ends all commands.
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +85,14 @@ func (s *Sandbox) shutDown(now bool) {
 	}
 }
 
-// closedAndBusy reports whether the sandbox is closed for new commands, and whether a command runs.
+// closedAndBusy reports whether the sandbox is closed for new commands, and whether a command is running.
 func (s *Sandbox) closedAndBusy() (closed, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed, s.running > 0
 }
 
-// Describe returns the known facts. It asks the engine and the helper.
+// Describe returns what is known about the sandbox. It asks the engine and the helper.
 func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	c, err := s.manager.engine.Inspect(ctx, s.ID())
 	if err != nil {
@@ -112,7 +113,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// addOwnFacts adds this process's facts to the description of its container. It ignores descriptions of other containers.
+// addOwnFacts adds what this process knows to the description of its container. It ignores descriptions of other containers.
 func (s *Sandbox) addOwnFacts(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,12 +126,12 @@ func (s *Sandbox) addOwnFacts(d *Description) {
 	}
 }
 
-// describe returns the engine's facts about a container.
+// describe returns what the engine knows about a container.
 func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
-// lostError makes the error for a command whose end is unknown, and repairs the sandbox if it can.
+// lostError returns the error for a command whose end is unknown. It also tries to repair the connection.
 func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	s.dropLink(t.link)
 	if errors.Is(why, errFrozen) {
@@ -141,21 +142,21 @@ func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeftovers connects again, and ends the leftovers of a command whose helper has died, because no other process does that. It
-// ignores errors, because the next command meets the same error.
+// endLeftovers ends the processes that are left of a command whose helper has died, because no other process does that. It needs
+// a new connection for this. It ignores errors, because the next command will report the same error.
 func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)
-	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // after a restart of the container, the pids belong to other processes
+	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // a restart of the container reuses pids
 	if err == nil && same && t.began() && l.id == t.link.id {
 		_, _ = s.askHelper(ctx, l, mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()})
 	}
 }
 
-// removalTime is how long an ended container is checked again, because it may be in removal.
+// removalTime is how long an ended container is checked again, because it may be about to be removed.
 const removalTime = 400 * time.Millisecond
 
-// awaitSettled asks the engine for the state of a container whose helper has ended. The engine needs time to notice an end, so
-// "running" counts only if the helper can be started again.
+// awaitSettled returns the state of a container whose helper has ended. The engine needs some time to notice that the container
+// ended too, so the state Running counts only if the helper can be started again.
 func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
@@ -165,7 +166,7 @@ func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 			ended = time.Now()
 		}
 		switch {
-		case now.State == Exited && time.Since(ended) < removalTime: // a removal kills the container first
+		case now.State == Exited && time.Since(ended) < removalTime: // docker rm -f kills the container before it removes it
 		case now.State != Running && now.State != Removing, time.Now().After(limit):
 			return now
 		case now.State == Running:
@@ -190,7 +191,7 @@ func (s *Sandbox) dropLink(l *link) {
 	l.close()
 }
 
-// askHelper makes a request without streams, and returns how it ended.
+// askHelper sends a request without streams, and returns how it ended.
 func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
 	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// initPaths are the entry points of images with their own init. Another init as process 1 would compete with it.
+// initPaths are entry points of images that bring their own init. Another init as process 1 would conflict with it.
 var initPaths = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
-// LabelInit with the value "1" on an image says that its entry point is an init.
+// LabelInit with the value "1" on an image means that its entry point is an init.
 const LabelInit = "hinit-init"
 
-// hasOwnInit reports whether an image has its own init. It is false if the engine doesn't say.
+// hasOwnInit reports whether an image has its own init. It returns false if the engine doesn't know the image.
 func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	image, err := engine.Image(ctx, ref)
 	if err != nil {
@@ -28,8 +28,9 @@ func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0])
 }
 
-// buildSpec returns the container of a key. It makes the host's directories that the container mounts. ownInit says whether the
-// image has its own init. limitsDisk says whether the engine may be able to limit the size of a container's file system.
+// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. ownInit is
+// whether the image has its own init. limitsDisk is whether the engine may be able to limit the size of a container's file
+// system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
 		Name: randomName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
@@ -70,7 +71,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	return s, nil
 }
 
-// noDiskLimit is the warning for a container whose file system has no limit.
+// noDiskLimit is the warning if the file system of a container can't be limited.
 const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) addTmpfs(target, options string) {
@@ -81,7 +82,7 @@ func (s *Spec) addBind(source, target string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
 }
 
-// addWritable adds the volumes, and the directories to which commands may write.
+// addWritable adds the operator's volumes, and mounts for the directories to which commands may write.
 func (s *Spec) addWritable(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
@@ -104,7 +105,7 @@ func (s *Spec) addWritable(o Options, key Key) error {
 			s.addTmpfs(at.target, "rw,exec,size="+at.size)
 			continue
 		}
-		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a task's name may have a separator of -v
+		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a colon in the name would break -v
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
 		}
@@ -117,9 +118,9 @@ func (s *Spec) addWritable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts returns mounts for files of a profile that commands may read. files has their paths in the profile. A missing
-// file and a directory are left out with a warning. Such a mount would prevent the container's start, or put a directory in the
-// place of a file. A link that leads out of the profile is left out too.
+// credentialMounts returns mounts for the files of a profile that commands may read. files are paths relative to home. Missing
+// files and directories are left out with a warning. Such a mount could prevent the start of the container, or put a directory
+// where a file is expected. A link that leads out of the profile is left out, too.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -151,8 +152,8 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// containerName returns the name of the container of a key. The name is not used to find the container. It prevents the engine
-// from making a second one for the same key.
+// containerName returns the name for the container of a key. The container is found by its labels and not by this name. But
+// because names are unique, the engine can't make two containers for the same key.
 func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return "hermes-" + hex.EncodeToString(sum[:4])
@@ -161,11 +162,11 @@ func (m *Manager) containerName(labels map[string]string) string {
 // randomName returns a random name for a container.
 func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwardedVariables returns the values of the forwarded variables: this process's, or else the profile's. It leaves out
-// variables that are empty in both.
+// forwardedVariables returns the values of the forwarded variables, from this process, or else from the profile's .env. Variables
+// that are empty in both are left out.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
-		return nil // so that the service, as root, reads nothing of its callers
+		return nil // the service, which may run as root, must not read files of its callers
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {
@@ -186,26 +187,28 @@ func (o *Options) warn(text string) {
 	}
 }
 
-// The labels of a sandbox's container. The first three are the agent's own; only the exact values make a container a sandbox.
+// Labels of a sandbox's container. The first three are defined by the agent, and a container is a sandbox only with their exact
+// values.
 const (
 	LabelAgent   = "hermes-agent"   // "1"
-	LabelTask    = "hermes-task-id" // sanitised
-	LabelProfile = "hermes-profile" // sanitised
+	LabelTask    = "hermes-task-id" // the task, after Sanitise
+	LabelProfile = "hermes-profile" // the profile, after Sanitise
 
-	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; other volumes do not touch it
-	LabelSource = "hinit-source" // on a volume: the directory that the volume replaces
-	LabelClient = "hinit-client" // process that made the container by docker run for itself, without a docker ps before
+	LabelVolume = "hinit-volume" // id of the volume that the container belongs to; managers of other volumes leave it alone
+	LabelSource = "hinit-source" // on an engine volume: the directory that it replaces
+	LabelClient = "hinit-client" // the process that made the container with docker run for itself, without a docker ps before
 )
 
 // VolumePrefix begins the names of all private volumes of sandboxes.
 const VolumePrefix = "hinit-private-"
 
-// Labels returns the three labels of a key.
+// Labels returns the agent's three labels for a key.
 func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
-// Sanitise makes a label value from a name. Different names may have the same value, so never use the value as the name.
+// Sanitise converts a name to a label value. Different names may have the same value, so never use the value in place of the
+// name.
 func Sanitise(name string) string {
 	clean := strings.Map(func(r rune) rune {
 		switch {

@@ -22,23 +22,23 @@ import (
 	"hinit/internal/proc"
 )
 
-// store is the state on disk that all processes with the same sandboxes share: locks, sockets, the helper.
+// store is the on-disk state that all processes with the same sandboxes share: locks, sockets, and the helper.
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // identifies the volume in its containers' labels
+	id   string // the id of the volume, in the labels of its containers
 }
 
-// The directories of a volume.
+// Directories in the store.
 const (
-	locksDir   = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
-	runDir     = "run"    // one directory for each container, mounted into it, with the socket of the helper
-	recordsDir = "known"  // one file for each container: its record
+	locksDir   = "locks"  // locked while the container of a key is found, made or removed; some keys share one
+	runDir     = "run"    // one directory for each container, with the socket of its helper; it is mounted into the container
+	recordsDir = "known"  // one record for each container
 	toolsDir   = "tools"  // one directory for each version of the helper
 	memoryDir  = "memory" // one file for each value of [Manager.Remember]
 )
 
-// openStore opens the state below a directory, which it makes if it is missing.
+// openStore opens the store at path, and creates it if it is missing.
 func openStore(path string) (*store, error) {
 	dir, _, err := fsutil.MakeReal(path, 0o700, fsutil.Self())
 	if err != nil {
@@ -58,7 +58,7 @@ func openStore(path string) (*store, error) {
 	return v, nil
 }
 
-// identity returns the volume's identity. The first process creates it.
+// identity returns the id of the volume. The first process creates it.
 func (v *store) identity() (string, error) {
 	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -81,10 +81,10 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// lock waits for the lock of a key. If the file system has no locks, it warns and goes on.
+// lock waits for the lock of a key. If the file system does not support locks, it only warns.
 func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels, so the number of directories must be limited
+	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels, so limit the number of directories
 	dir, err := v.openSub(name)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ var (
 	errNotLocal = errors.New("not a local file system") // other machines may use the directory without seeing the lock
 )
 
-// tryLock takes the lock of a directory without waiting. The error may wrap errLocked or errNotLocal.
+// tryLock locks a directory without waiting. The error may wrap errLocked or errNotLocal.
 func tryLock(dir *fsutil.Dir) (held *os.File, err error) {
 	held, err = dir.Lock(func(at *os.File) error {
 		if !fsutil.LocalFile(at) {
@@ -132,7 +132,7 @@ func tryLock(dir *fsutil.Dir) (held *os.File, err error) {
 	return held, err
 }
 
-// openSub opens a directory of the store. It creates the directory if it is missing.
+// openSub opens a directory of the store, and creates it if it is missing.
 func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	if err := v.dir.Mkdir(name, 0o700); err != nil {
 		return nil, err
@@ -140,13 +140,13 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// record is the record of a container. With the record, a command can find the helper of a container without asking the engine.
+// record describes a container on disk, so that a command can find its helper without asking the engine.
 type record struct {
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
 }
 
-// prepareRun makes the directory and the record of a container before the container is made.
+// prepareRun creates the directory and the record of a container. It is called before the container itself is created.
 func (v *store) prepareRun(name string, labels map[string]string) (dir string, err error) {
 	data, err := json.Marshal(record{Labels: labels})
 	if err == nil {
@@ -159,14 +159,15 @@ func (v *store) prepareRun(name string, labels map[string]string) (dir string, e
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// The container's user makes the socket in it. No other user can open the directory, because its parent is private.
+	// The container's user creates the socket in this directory. No other user can reach it, because its parent directory is
+	// private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil
 }
 
-// recordID records the id of a container.
+// recordID adds the container's id to its record.
 func (v *store) recordID(name, id string) error {
 	k := v.readRecord(name)
 	k.ID = id
@@ -177,14 +178,14 @@ func (v *store) recordID(name, id string) error {
 	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readRecord returns the record of a container by its name.
+// readRecord returns the record of the container with this name. It is empty if there is none.
 func (v *store) readRecord(name string) (k record) {
 	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
 	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
 	return k
 }
 
-// findByID returns a container by its whole id.
+// findByID finds a container by its full id, in the records only.
 func (v *store) findByID(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
@@ -195,7 +196,7 @@ func (v *store) findByID(id string) (c Container, found bool) {
 	return Container{}, false
 }
 
-// removeRecord drops the record and the directory of a removed container.
+// removeRecord removes the record and the directory of a container that was removed.
 func (v *store) removeRecord(name string) {
 	if name != "" && !strings.Contains(name, "/") {
 		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
@@ -203,7 +204,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords drops the records of containers that do not exist any more. It keeps the names in keep.
+// sweepRecords removes the records and directories of containers that no longer exist: the names that are not in keep and are
+// older than before.
 func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -218,17 +220,17 @@ func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 	}
 }
 
-// helperName is the file name of the helper.
+// helperName is the file name of the helper program.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the helper with its hash. The helper has megabytes, so it is read when it is needed and not kept.
+// readHelper returns the helper program with a hash. It is several megabytes, so it is read again each time rather than kept.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, hex.EncodeToString(sum[:6]), err
 }
 
-// FindHelper returns the path of the helper: the named one, else the one beside this program or in PATH.
+// FindHelper returns the path of the helper program. If named is "", it looks beside this program and then in PATH.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
@@ -244,7 +246,7 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install copies the helper to the volume and returns its directory, which containers mount.
+// install copies the helper to the volume, if it is not there yet. It returns its directory, which containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.openSub(rel)

@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
-// Reap says which containers a sweep removes.
+// Reap selects the containers that a sweep removes.
 type Reap struct {
-	MaxAge  time.Duration // 0 is twice the idle window, which counts as at least a minute
-	AnyAge  bool          // all that do not run, of any age. A container that has never run is kept for a minute, because another process may be about to start it.
-	Profile string        // only of this profile; "" for all profiles of this volume
+	MaxAge time.Duration // 0 is [OrphanAge] of the lifetime in the options
+	// AnyAge selects every container that is not running, whatever its age. A container that was never started is kept for a minute,
+	// because another process may be about to start it.
+	AnyAge  bool
+	Profile string // only containers of this profile; "" for all profiles of this volume
 	DryRun  bool
 }
 
@@ -24,8 +26,8 @@ type Reaped struct {
 	Error   string        `json:"error,omitempty"` // error of the removal
 }
 
-// isOurs reports whether a container is a sandbox of this volume. The volume's label decides. If it is missing because the agent
-// itself made the container, the labels of this profile and a task decide.
+// isOurs reports whether a container is a sandbox of this volume. The volume's label decides. Containers that the agent itself
+// made don't have this label. For them, the labels of the task and of this profile decide.
 func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -33,7 +35,7 @@ func (m *Manager) isOurs(c Container, profile string) bool {
 	return c.Labels[LabelTask] != "" && c.Labels[LabelProfile] == Sanitise(profile)
 }
 
-// List describes the sandboxes of this volume, of all profiles, whether this process uses them or not.
+// List describes all sandboxes of this volume, including the ones of other profiles and processes.
 func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	list, err := m.engine.List(ctx, map[string]string{LabelAgent: "1"})
 	if err != nil {
@@ -55,23 +57,23 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// OrphanAge returns the least age of an orphan: twice the idle window, which counts as at least a minute.
+// OrphanAge returns the age from which an unused container is an orphan: twice the lifetime, which counts as at least a minute.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// sweepOnce sweeps before the first use of the manager, if the options say so. It ignores errors, because a failed sweep must not
-// prevent work.
+// sweepOnce removes orphans before the first use of the manager, if the options say so. It ignores errors, because a failed sweep
+// must not prevent work.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	if m.opts.SweepOrphans {
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, Reap{Profile: profile}) })
 	}
 }
 
-// recheckTime is how long a sweep waits before it checks a container again that it could not judge or remove.
+// recheckTime is how long a sweep waits before it checks a container again that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: ended, created or dead ones that are older than the age. It never touches a
-// container with another volume's label. Of containers without a label it removes only ended ones, because they may belong to
-// another user's agent. next is the time when the next container reaches the age. It is zero if no container will.
+// Sweep removes the unused containers of this volume: ended, created or dead ones that have reached the age. It never touches a
+// container with another volume's label. A container without such a label may belong to another user's agent, so Sweep removes it
+// only if it has ended. next is when the next container reaches the age, zero if none will.
 func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -102,7 +104,7 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	if what.Profile != "" || what.DryRun { // the list does not have all containers
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also containers of no agent
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also containers that are not an agent's
 	if err != nil {
 		return out, next, err
 	}
@@ -113,8 +115,9 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	return out, next, nil
 }
 
-// reapContainer removes one container if it is unused, and returns a report. It returns nil if the container stays, with the time
-// of its next check. It checks everything again under the lock of its key, so that no command begins in it meanwhile.
+// reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
+// time says when to check it next. The check is repeated under the lock of the container's key, so that no command can start in
+// it in the meantime.
 func (m *Manager) reapContainer(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {

@@ -1,5 +1,5 @@
-// Package archive copies files and trees as tar archives, into a sandbox and out of it. Neither side trusts the other, or the
-// owner of the files. Packing and unpacking follow no link out of a directory, even if a link appears during the work.
+// Package archive copies files and trees as tar archives into a sandbox and out of it. Neither side trusts the other, nor the
+// owner of the files. Packing and unpacking follow no link out of a directory, even if the link is created in the meantime.
 //
 // The package owns no goroutine.
 package archive
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// OneFile returns an archive with one file.
+// OneFile returns a tar archive with one file.
 func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -31,7 +31,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	return &out, errors.Join(err, w.Close())
 }
 
-// Pack writes a file or a tree as an archive, under the given name. It leaves out sockets, pipes and devices.
+// Pack writes a file or a tree as a tar archive, under the given name. It leaves out sockets, pipes and devices.
 func Pack(w io.Writer, source, name string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -53,14 +53,15 @@ func Pack(w io.Writer, source, name string) error {
 	return errors.Join(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
-// Tree is a directory with its content. Its paths lead through no link. If it has a method Readlink, archives keep its links.
+// Tree is a directory that [Add] can pack. Its methods follow no link. If it has a method Readlink, symbolic links are kept in
+// the archive.
 type Tree interface {
 	Lstat(path string) (fs.FileInfo, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
 	Open(path string) (*os.File, error)
 }
 
-// rootTree makes a Tree of an os.Root. It keeps links.
+// rootTree makes a Tree of an os.Root. It keeps symbolic links.
 type rootTree struct{ *os.Root }
 
 func (t rootTree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
@@ -70,11 +71,11 @@ func (t rootTree) Open(path string) (*os.File, error) {
 }
 
 // Add adds the file or tree at the path at of a Tree to an archive, under the given name. It leaves out sockets, pipes and
-// devices, and also links unless the tree keeps them. The archive has no owners, and no mode bits that give rights. A file that
-// is removed meanwhile is left out.
+// devices, and also links if the Tree has no Readlink. The archive contains no owners and only the permission bits of modes. A
+// file that is removed in the meantime is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// addEntry is Add for an entry of a directory listing. Without a listing, listed is nil.
+// addEntry is Add for one entry. listed is the entry in its directory's listing, nil for the first one.
 func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -119,7 +120,7 @@ func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) err
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(w, f, h.Size) // the file may grow meanwhile
+	_, err = io.CopyN(w, f, h.Size) // the file may have grown
 	return err
 }
 
@@ -129,7 +130,7 @@ func sameFile(a, b fs.FileInfo) bool {
 	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
-// Unpack unpacks an archive below a directory. It reads nothing behind the archive.
+// Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive.
 func Unpack(r io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -139,7 +140,7 @@ func Unpack(r io.Reader, dir string) error {
 	return eachEntry(r, func(h *tar.Header, data io.Reader) error { return unpackEntry(root, path.Clean(h.Name), h, data) })
 }
 
-// UnpackAs unpacks the first entry of an archive and all entries below it. The first entry becomes target.
+// UnpackAs unpacks the first entry of an archive as target, and all entries below it into target.
 func UnpackAs(r io.Reader, target string) error {
 	var root *os.Root
 	single := false
@@ -152,7 +153,7 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // its file would lie beside the target
+		case single && name != "": // its file would be placed beside the target
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
@@ -171,8 +172,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory target, and makes it if it is missing. With holds it opens the parent directory of target
-// instead. It refuses a link, which an earlier copy may have left.
+// openTarget opens the directory target, and creates it if it is missing. If holds is set, target is a file, and openTarget opens
+// its parent directory instead. It refuses a symbolic link, which an earlier copy may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))
@@ -210,7 +211,7 @@ func eachEntry(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	}
 }
 
-// unpackEntry makes one entry. It replaces an existing file or link of the same name, and follows no link.
+// unpackEntry creates one entry. It replaces an existing file or link of the same name, and follows no link.
 func unpackEntry(root *os.Root, name string, h *tar.Header, data io.Reader) error {
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {

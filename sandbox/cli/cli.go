@@ -18,13 +18,13 @@ import (
 	"hinit/sandbox"
 )
 
-// CodeLost is the exit code of a command whose end is unknown: the same as for a killed command.
+// CodeLost is the exit code of a command whose end is unknown. A killed command has the same code.
 const CodeLost = 137
 
-// Call is one command line with its streams.
+// Call is one invocation of hinit sandbox with its streams.
 type Call struct {
 	Args []string
-	Env  map[string]string // values of the variables that the command line names
+	Env  map[string]string // the values of the variables that the command line names
 	TTY  bool
 	Size sandbox.Size
 	sandbox.Streams
@@ -33,12 +33,12 @@ type Call struct {
 // verb is one command of hinit sandbox.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // only the verb "cp" calls it
-	options string // names of the flags in [options.defineAll]
+	hidden  bool   // not in the help; only the verb "cp" calls it
+	options string // which flags of [options.defineAll] it has
 	run     func(*invocation) (int, error)
 }
 
-// options has the flags of all verbs. Each verb defines only some of them.
+// options holds the values of the flags of all verbs. Each verb defines only some of the flags.
 type options struct {
 	task, profile, container, dir, job, retry string
 	env                                       []string
@@ -47,7 +47,7 @@ type options struct {
 	volumes                                   bool
 }
 
-// invocation is a verb with its arguments.
+// invocation is a running verb with its arguments.
 type invocation struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	manager *sandbox.Manager
@@ -56,8 +56,8 @@ type invocation struct {
 	words   []string
 }
 
-// defineAll defines the flags of all verbs. A name with a dot is another description of the same flag, for verbs that explain it
-// differently.
+// defineAll defines the flags of all verbs. A name with a dot defines the same flag with another description, for verbs that need
+// one.
 func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
@@ -81,7 +81,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed adds the named flags to the flags of a verb.
+// defineNamed defines the named flags for a verb.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)
@@ -91,7 +91,7 @@ func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	}
 }
 
-// verbs returns all verbs in the order of the help.
+// verbs returns all verbs, in the order of the help.
 func verbs() []verb {
 	return []verb{
 		{
@@ -124,7 +124,7 @@ func verbs() []verb {
 	}
 }
 
-// Main runs the verb that the arguments name and returns the exit code.
+// Main runs the verb that the arguments name, and returns the exit code.
 func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
 	if !ok {
@@ -144,13 +144,13 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	return code
 }
 
-// Needs lists what a command line needs from its caller.
+// Needs lists what a command line needs from the environment of its caller.
 type Needs struct {
-	Names           []string // names of variables whose values it needs
+	Names           []string // the names of the variables that it needs
 	Stdin, Terminal bool
 }
 
-// Check prints the mistakes of a command line, or its help, without running it. If ok is false, the caller exits with code.
+// Check parses a command line without running it, and prints the errors or the help. If ok is false, the caller exits with code.
 func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
@@ -173,7 +173,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 	return v, opt, nil, cmdline.WrongUsage, false
 }
 
-// Help prints the help of all verbs.
+// Help prints the list of all verbs.
 func Help(w io.Writer) {
 	fmt.Fprint(w, "hinit sandbox runs an agent's commands in containers that survive it.\n\n")
 	for _, v := range verbs() {
@@ -190,10 +190,10 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-// errUnknown is wrapped by errors about a sandbox that does not exist.
+// errUnknown is wrapped by errors about sandboxes that do not exist.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
-// codeOf returns the exit code for a kind of error.
+// codeOf returns the exit code for an error.
 func codeOf(err error) int {
 	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {
@@ -211,7 +211,7 @@ func codeOf(err error) int {
 	return cmdline.Failed
 }
 
-// print writes a value as JSON, or a table.
+// print prints a value: as JSON with --json, else as the table rows.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
 		return json.NewEncoder(i.call.Out).Encode(v)

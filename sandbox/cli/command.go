@@ -17,7 +17,7 @@ func (i *invocation) key() sandbox.Key {
 	return i.manager.Key(sandbox.Key{Task: i.options.task, Profile: i.options.profile})
 }
 
-// openSandbox returns the sandbox that the flags select, and makes it if it is missing. With --in the sandbox must exist.
+// openSandbox returns the sandbox that the flags select, and creates it if it does not exist. With --in, it must exist.
 func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
 	if i.options.container != "" {
 		return i.adopt(i.options.container)
@@ -43,7 +43,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the ids that a container had before it was made again
+		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the earlier ids of a replaced container
 			id = c.ID
 		}
 	}
@@ -221,7 +221,7 @@ func (i *invocation) logs() (int, error) {
 	return cmdline.Done, err
 }
 
-// stopGrace is how long the first process of a container may take to end.
+// stopGrace is how long the first process of a container may take to stop.
 const stopGrace = 10 * time.Second
 
 func (i *invocation) stop() (int, error) {
@@ -243,7 +243,7 @@ func (i *invocation) remove() (int, error) {
 	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach runs do for every named sandbox, also after a failure.
+// forEach calls do for every named sandbox. It continues after a failure.
 func (i *invocation) forEach(do func(id string) error) (int, error) {
 	code, errs := cmdline.Done, []error(nil)
 	for _, name := range i.words {
@@ -260,7 +260,7 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap prints the removed sandboxes, or the ones that would be removed.
+// reap removes unused sandboxes and prints them. With now, it removes all that are not running.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run runs a command line in the process that has the sandboxes: this process or the service.
+// Run runs a command line of hinit sandbox where the sandboxes are: in this process or in the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are. It never trusts
-// the data of a sandbox: no name leads out of the target, and no link is followed.
+// Copy is the verb cp. It reads and writes local files as the calling process, even if the sandboxes are handled by the service.
+// It never trusts data from a sandbox: no name leads out of the target, and links are not followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {
@@ -44,7 +44,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		packed := make(chan error, 1)
 		go func() {
 			err := archive.Pack(w, from, name)
-			_ = w.CloseWithError(err) // ends the sending
+			_ = w.CloseWithError(err) // ends the transfer
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
@@ -61,11 +61,11 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	unpacked := make(chan error, 1)
 	go func() {
 		err := archive.UnpackAs(r, to)
-		_ = r.CloseWithError(err) // ends the sending
+		_ = r.CloseWithError(err) // ends the transfer
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
-	_ = w.Close() // closing a pipe in this process never fails
+	_ = w.Close() // never fails for an io.Pipe
 	if err := <-unpacked; err != nil && code == cmdline.Done {
 		return fail(err)
 	}

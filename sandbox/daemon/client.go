@@ -22,18 +22,18 @@ var ErrNone = errors.New("there is no service of sandboxes")
 // ErrLost is wrapped by the error of [Conn.Run] if the service ended while the command ran.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long the service may be unreachable. hinit can restart it in this time, which is less than the agent's time
-// limit for docker version.
+// dialTime is how long Dial waits for a service that can't be reached. In this time hinit can restart the service. It is less
+// than the agent's time limit for docker version.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
 )
 
-// Conn is a connection to the service, for one request.
+// Conn is a connection to the service. It carries one request.
 type Conn struct{ conn net.Conn }
 
-// Dial connects to the service. It waits while the service restarts. It refuses a socket whose server is neither root nor this
-// user.
+// Dial connects to the service. It waits while the service is restarting. It refuses a socket whose server is neither root nor
+// this user.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)
@@ -62,8 +62,8 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Run sends a request and returns its exit code. The command ends with the context and with this process. A read of the standard
-// input may continue after Run has returned.
+// Run sends a request and returns its exit code. The command is ended when the context ends or this process dies. A read of
+// standard input may still be in progress after Run has returned.
 func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
 	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -83,7 +83,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.Relay(local.Resizes)
 	<-st.Done()
-	_ = written() // an error of a writer has already ended the command
+	_ = written() // a writer's error has already canceled the command
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

@@ -11,37 +11,37 @@ import (
 	"hinit/sandbox"
 )
 
-// Call is one command line that the personality handles. Fields that its command doesn't use are zero.
+// Call is one parsed command line of the docker command. Fields that its command doesn't use are zero.
 type Call struct {
 	command command
 	raw     rawFlags
 
-	Words []string // containers or an image, and the command to run there
-	Env   []string // NAME=value, or NAME for the caller's value
-	Stdin bool     // the command reads the caller's standard input
+	Words []string // containers or an image, and the command to run in it
+	Env   []string // NAME=value, or NAME for the value in the caller's environment
+	Stdin bool     // the command reads standard input
 
-	// These are for docker ps. State prints a second column, after a tab. Full prints whole ids. A label with the value "" may
-	// have any value.
+	// Options of docker ps. State adds a second column with the state, after a tab. Full prints full ids. A label with the value ""
+	// matches any value.
 	All, State, Full bool
 	Labels           map[string]string
 	Status           []sandbox.State
 
-	Spec  sandbox.Spec // for docker run and docker create, without variables
+	Spec  sandbox.Spec // for docker run and docker create, without the variables
 	Grace int          // for docker stop, in seconds
 	Force bool         // for docker rm
 }
 
-// rawFlags has flags that are only needed to parse a call.
+// rawFlags holds the flags that are needed only while a call is parsed.
 type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	escapes       map[string]string // flags that lead out of a sandbox and have no field in Spec, with the words that permit them
+	escapes       map[string]string // flags that would weaken the sandbox and have no field in Spec, with the words that permit them
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
 
-// requireFormat returns a check that accepts one output format.
+// requireFormat returns a check that accepts only one output format.
 func requireFormat(want string) func(*Call) error {
 	return func(c *Call) error {
 		if c.raw.format != want {
@@ -129,8 +129,8 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// addHiddenFlags defines flags of the docker command that the personality does not handle: bools have no value, and values have
-// one. Each word is SHORT/LONG, or LONG. A value flag without a short name need not be defined, because pflag can skip it.
+// addHiddenFlags defines flags of the docker command that this package does not handle. bools have no value, and values have one.
+// Each word is SHORT/LONG, or LONG. A flag with a value and without a short name need not be defined, because pflag can skip it.
 func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -146,7 +146,7 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that gives more than a sandbox, and the word that permits it; see
+// findEscape returns the part of a call that gives more rights than a sandbox may have, and the word that permits it. See
 // [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	for what, word := range c.raw.escapes {
@@ -174,7 +174,7 @@ func (c *Call) create() error {
 	return nil
 }
 
-// forEach makes a handler that calls do for each named container, even after a failure.
+// forEach returns a handler that calls do for each named container. It continues after a failure.
 func forEach(do func(*Personality, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Personality, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {

@@ -12,8 +12,9 @@ import (
 	"hinit/sandbox"
 )
 
-// run answers docker run -d and docker create. Another caller may have made a container after this caller's docker ps found none.
-// Then run returns the container of the other caller. A caller without a docker ps before always gets its own container.
+// run handles docker run -d and docker create. If the caller's earlier docker ps found no container, another caller may have
+// created one since then: run returns this one instead of a second one. A caller that did not call docker ps before always gets a
+// new container.
 func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	env := sandbox.Environment(c.Env, from.Env)
@@ -63,7 +64,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// agentLabels returns the labels by which the agent finds a container again, or nil if one is missing.
+// agentLabels returns the labels by which the agent finds a container again, nil if one of them is missing.
 func agentLabels(labels map[string]string) map[string]string {
 	key := lo.PickByKeys(labels, []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile})
 	if len(key) < 3 {

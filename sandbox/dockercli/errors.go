@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// UnhandledError means that the personality does not handle a command line. The real docker command may know it.
+// UnhandledError means that this package does not handle a command line. The real docker command may handle it.
 type UnhandledError struct{ Reason string }
 
 func (e *UnhandledError) Error() string {
 	return e.Reason + " is none of those that hinit answers in the place of docker"
 }
 
-// UsageError means that the docker command would refuse the line too.
+// UsageError means that the real docker command would reject the command line, too.
 type UsageError struct {
 	command command
 	reason  string
@@ -22,8 +22,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return e.reason }
 
-// RefusedError means that a command line asks for more than a sandbox, mostly for root on the host. Allow is the word that
-// permits it, or "".
+// RefusedError means that a command line asks for more rights than a sandbox may have, mostly for root on the host. Allow is the
+// word of HINIT_SANDBOX_ALLOW that permits it, or "".
 type RefusedError struct{ What, Allow string }
 
 func (e *RefusedError) Error() string {
@@ -33,8 +33,8 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If a service decides (served), the
-// message names no word for HINIT_SANDBOX_ALLOW, because the service ignores that variable.
+// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. If served is set, a service
+// decides about permissions. Then the message does not mention HINIT_SANDBOX_ALLOW, which the service ignores.
 func PrintError(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:

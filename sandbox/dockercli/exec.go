@@ -14,12 +14,12 @@ import (
 	"hinit/sandbox"
 )
 
-// goneTexts are the texts by which the agent recognises a lost container, anywhere in the output of a failed command (contract,
-// section 14).
+// goneTexts are texts that make the agent believe that a container is lost, if they occur anywhere in the output of a failed
+// command (contract, section 14).
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec runs a command. If the agent repeats a command because its output looked like a lost container, exec does not run it
-// again, but repeats the first answer.
+// exec handles docker exec. The agent repeats a failed command if its output contains one of goneTexts. In this case exec does
+// not run the command again, but repeats its first answer.
 func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
@@ -31,7 +31,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	var asked listing
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.forget(from, "ending", key)
-		_, _ = from.Out.Write(before.Output) // a caller that has gone needs no answer
+		_, _ = from.Out.Write(before.Output) // a caller that is gone needs no answer
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
@@ -41,7 +41,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 		req.Stdin = from.In
 	}
 	result, err := box.Exec(ctx, req)
-	if errors.Is(err, sandbox.ErrClosed) { // the container was just stopped or started
+	if errors.Is(err, sandbox.ErrClosed) { // the container was stopped or started just now
 		if box, err = p.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
@@ -61,7 +61,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	return result.Code
 }
 
-// stateError returns the docker command's error for a container in which nothing can run.
+// stateError returns the docker command's error for a container that can't run commands in its current state.
 func stateError(c sandbox.Container, ref string) error {
 	switch c.State {
 	case sandbox.Running:
@@ -79,7 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// failNotBegun prints why a command did not run. The engine's present state of the container replaces the first error.
+// failNotBegun prints why a command was not started. If the current state of the container explains it, that is printed instead
+// of why.
 func (p *Personality) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
@@ -96,23 +97,23 @@ func (p *Personality) failNotBegun(ctx context.Context, ref string, why error, f
 	return from.fail(code, why, ref)
 }
 
-// withoutGoneTexts removes the texts from a message that make the agent run a command again.
+// withoutGoneTexts replaces the texts in a message that would make the agent run the command again.
 func withoutGoneTexts(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
-// recorder keeps the end of a command's output on both streams, and whether one of goneTexts was in it.
+// recorder keeps the last part of a command's output. It also records whether one of goneTexts occurred anywhere in the output.
 type recorder struct {
 	mu        sync.Mutex
 	kept      []byte
-	written   int64 // number of all written bytes
+	written   int64 // total number of bytes written
 	foundGone bool
 }
 
-// maxRecorded limits how much of a command's output is kept. The agent itself keeps 50,000 characters.
+// maxRecorded limits how much output is kept, in bytes. The agent itself keeps 50,000 characters.
 const maxRecorded = 256 << 10
 
-// longestGoneText is the length of the longest of goneTexts.
+// longestGoneText is the length of the longest text in goneTexts.
 const longestGoneText = 17
 
 // Write never fails.
@@ -123,13 +124,13 @@ func (r *recorder) Write(data []byte) (int, error) {
 	searched := max(0, len(r.kept)-longestGoneText)
 	r.kept = append(r.kept, data...)
 	r.foundGone = r.foundGone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*maxRecorded { // not at each write, to save time
+	if len(r.kept) > 2*maxRecorded { // not at each write, because it copies
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-maxRecorded:]...)
 	}
 	return len(data), nil
 }
 
-// output returns the kept output, and whether one of goneTexts was in the whole output.
+// output returns the retained output, and whether one of goneTexts occurred in the whole output.
 func (r *recorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

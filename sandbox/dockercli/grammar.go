@@ -12,21 +12,21 @@ import (
 	"hinit/sandbox"
 )
 
-// handler handles a call, prints what the docker command would print, and returns its exit code.
+// handler handles a call. It prints what the docker command would print, and returns its exit code.
 type handler func(*Personality, context.Context, *Call, Caller) int
 
-// command is one command of docker that the personality handles.
+// command is a command of docker that this package handles.
 type command struct {
 	name         string // such as "image inspect"
-	args         string // arguments after the flags, for the usage line
-	minArgs      int    // least number of arguments
-	argEndsFlags bool   // the first argument ends the flags: the rest belongs to a command
+	args         string // the arguments after the flags, for the usage message
+	minArgs      int    // minimum number of arguments
+	argEndsFlags bool   // flags end at the first argument, because the rest belongs to another command
 	flags        func(*Call, *pflag.FlagSet)
-	complete     func(*Call) error // checks a call and completes it; nil if the flags are enough
+	complete     func(*Call) error // checks the call and completes it; may be nil
 	handle       handler
 }
 
-// commands returns all commands in the order of the reference.
+// commands returns all commands, in the order of the reference page.
 func commands() []command {
 	return []command{
 		{name: "version", handle: (*Personality).version},
@@ -43,8 +43,8 @@ func commands() []command {
 	}
 }
 
-// flagSet returns the flags of a call. Hidden flags are not handled. They are defined so that the parser can find the flags
-// behind them.
+// flagSet returns the flags of a call. Hidden flags are not supported. They are defined only so that the parser can find the
+// flags after them.
 func (c *Call) flagSet() *pflag.FlagSet {
 	f := sandbox.NewFlags()
 	f.SetInterspersed(!c.command.argEndsFlags)
@@ -54,8 +54,7 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// EachCommand calls f for each command that the personality handles, with its flags by their long names. The value is the short
-// name, or "".
+// EachCommand calls f for each command that is handled. flags maps the long names of its flags to their short names, or to "".
 func EachCommand(f func(line string, flags map[string]string)) {
 	for _, c := range commands() {
 		flags := map[string]string{}
@@ -68,7 +67,7 @@ func EachCommand(f func(line string, flags map[string]string)) {
 	}
 }
 
-// findCommand returns the command of a line, and the rest of the line.
+// findCommand returns the command of a command line, and the remaining arguments.
 func findCommand(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
 		return c, nil, &UnhandledError{Reason: "docker without a command"}
@@ -90,12 +89,12 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return all[at], rest, nil
 }
 
-// parse reads all flags of a call, even after a wrong one. It leaves out unknown flags and returns an error for them.
+// parse parses all flags of a call, even after an invalid one. It skips unknown flags and returns an error for them.
 func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
 		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
-			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command refuses it too
+			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command rejects it, too
 				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}
@@ -117,9 +116,9 @@ func (c *Call) parse(args []string) (err error) {
 	return err
 }
 
-// Parse reads the arguments of the docker command, without its own name. The error is an [UnhandledError] for a call that the
-// personality does not handle. It is a [RefusedError] for a flag that no sandbox gets unless allow has the word for it. It is a
-// [UsageError] for a call that the docker command refuses too.
+// Parse parses the arguments of the docker command, without its own name. The error is an [UnhandledError] for a call that this
+// package does not handle. It is a [RefusedError] for a flag that would weaken the sandbox, unless allow contains the word that
+// permits it. It is a [UsageError] for a call that the docker command rejects, too.
 func Parse(args, allow []string) (*Call, error) {
 	command, rest, err := findCommand(args)
 	if err != nil {

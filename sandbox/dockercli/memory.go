@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// listing is the result of a docker ps by one process.
+// listing is what one process saw with docker ps.
 type listing struct {
 	At      time.Time
 	IDs     []string
-	Running []string // ids of the running containers
+	Running []string // the ids of the running containers
 }
 
-// commandEnd is the end of a command that the agent may run again because of its output.
+// commandEnd is how a command ended whose output may make the agent run it again.
 type commandEnd struct {
 	At     time.Time
 	Code   int
 	Output []byte
 }
 
-// remember stores a value for a process.
+// remember stores a value for the caller's process, for a few minutes.
 func (p *Personality) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
 		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
 	}
 }
 
-// recall reads a stored value of a process, and reports whether there is one.
+// recall reads a value that was stored for the caller's process, and reports whether there is one.
 func (p *Personality) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false
@@ -39,7 +39,7 @@ func (p *Personality) forget(from Caller, kind, key string) {
 	p.Remember(kind+" "+from.Process+" "+key, nil)
 }
 
-// toJSON returns a value as JSON. Equal values have the same text, so the text can be a part of a key.
+// toJSON returns a value as JSON. Equal values have equal texts, so a text can be part of a key.
 func toJSON(v any) string {
 	text, _ := json.Marshal(v) // never fails for these types
 	return string(text)

@@ -11,15 +11,15 @@ import (
 	"hinit/sandbox"
 )
 
-// Personality handles calls with one engine. Any number of goroutines may use it.
+// Personality handles calls of the docker command with the sandboxes of a manager. It is safe for concurrent use.
 type Personality struct{ *sandbox.Manager }
 
-// Caller describes the process behind a command line.
+// Caller describes the process that has called the docker command.
 type Caller struct {
-	// Process identifies the process that runs docker commands, see [ProcessName]. If it is "", nothing is remembered for the
-	// caller.
+	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If it is "", nothing is remembered
+	// between its commands.
 	Process string
-	// Env has the values of the variables that the command line names without a value.
+	// Env holds the values of the variables that the command line names without a value.
 	Env map[string]string
 
 	sandbox.Streams
@@ -28,12 +28,12 @@ type Caller struct {
 // Exit codes of the docker command.
 const (
 	exitFailed = 1
-	exitDaemon = 125 // docker run, refused by the engine
+	exitDaemon = 125 // docker run failed or was refused
 	exitKilled = 137
 	exitCannot = 126 // the command could not be run
 )
 
-// Answer handles a call, prints what the docker command would print, and returns its exit code.
+// Answer handles a call. It prints what the docker command would print, and returns its exit code.
 func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
 	return c.command.handle(p, ctx, c, from)
 }
@@ -46,7 +46,7 @@ func (c Caller) fail(code int, err error, ref string) int {
 
 const fromDaemon = "Error response from daemon: "
 
-// daemonText returns the docker command's text for an error. The agent searches for some of these texts.
+// daemonText returns the docker command's message for an error. The agent searches for some of these texts.
 func daemonText(err error, ref string) string {
 	text := err.Error()
 	switch at := strings.Index(text, fromDaemon); {
@@ -94,7 +94,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) in
 	return 0
 }
 
-// list answers docker ps. The result is remembered for a docker run that may follow.
+// list handles docker ps. It remembers the result for a docker run that may follow.
 func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
@@ -127,7 +127,7 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// printDone prints the name of a container after a successful operation, or prints the error.
+// printDone prints the name of a container after a successful operation, or else the error.
 func (c Caller) printDone(ref string, err error) int {
 	if err != nil {
 		return c.fail(exitFailed, err, ref)
@@ -139,7 +139,7 @@ func (c Caller) printDone(ref string, err error) int {
 func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
-		// Another agent may have made this container and be about to start it.
+		// Another agent may have created this container and be about to start it.
 		var unlock func()
 		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()
@@ -148,7 +148,7 @@ func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Calle
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // also wakes a paused container: the docker command can't, and the agent would make a second one
+		err = p.Wake(ctx, container) // also unpauses: the docker command can't, and the agent would create a second container
 	}
 	code := from.printDone(ref, err)
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Call
 	return from.printDone(ref, err)
 }
 
-// withTag returns an image reference with the tag that docker adds.
+// withTag adds the tag that docker adds to an image reference without one.
 func withTag(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref

@@ -7,8 +7,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// ProcessName returns a name for a process that no later process has: its id and start time. It also returns the parent of the
-// process.
+// ProcessName returns a name for a process that is never reused: its pid and start time. It also returns the pid of its parent.
 func ProcessName(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
@@ -17,11 +16,11 @@ func ProcessName(pid int) (name string, parent int, err error) {
 	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
-// IsAlive reports whether the process with this name is alive. A zombie is not.
+// IsAlive reports whether the process with a name from ProcessName is alive. A zombie is not.
 func IsAlive(name string) bool {
 	var pid int
 	var start uint64
-	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // without a number there is no process
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // an invalid name leaves pid 0, which does not exist
 	now, lives := proc.StartTicks(pid)
 	return lives && now == start
 }

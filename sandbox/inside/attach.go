@@ -17,10 +17,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// startTime is how long a new program may take to listen.
+// startTime is how long a newly started server may take until it listens.
 const startTime = 10 * time.Second
 
-// Attach connects input and output with the socket of the serving program. If none serves, it starts self with the arguments
+// Attach connects in and out with the helper's server in this container. If no server runs, it starts self with the arguments
 // serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
@@ -40,7 +40,7 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	}
 	defer conn.Close()
 	if pipe, ok := out.(*os.File); ok {
-		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel refuses it to users with many pipes
+		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel may refuse it
 	}
 	ended := make(chan error, 2)
 	guard.Go("copying to the program that serves", func() {
@@ -48,14 +48,14 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		// io.Copy would use splice, which wakes all processes on the path every few kilobytes.
+		// io.Copy would use splice, which wakes up the processes at both ends every few kilobytes.
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})
 	return <-ended
 }
 
-// startServer starts the serving program, which outlives this one.
+// startServer starts the server process, which outlives this process.
 func startServer(self string, argv []string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

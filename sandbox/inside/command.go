@@ -15,14 +15,14 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// After the end of a command its output is still read while a leftover process holds it. Reading ends when the output is silent
-// for linger, and after maxLinger at the latest. Later output is dropped; the writer does not notice.
+// When a command has ended, a process that it left behind may still hold its output open. The output is then read until it has
+// been silent for linger, but at most for maxLinger. Later output is discarded without the writer noticing.
 const (
 	linger    = 100 * time.Millisecond
 	maxLinger = 2 * time.Second // contract sandbox.md §13.3
 )
 
-// runForeground runs a command with the client's streams.
+// runForeground runs a command whose streams are connected to the client.
 func (ch *channel) runForeground() mux.End {
 	spec, finish, fault := ch.server.prepare(ch)
 	if fault != nil {
@@ -40,7 +40,7 @@ func (ch *channel) runForeground() mux.End {
 		return notBegunEnd(err)
 	}
 	ch.began(r)
-	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // a client that has gone needs no message
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // a client that is gone needs no message
 	s.copy(ch)
 	<-ended
 	s.drain()
@@ -63,13 +63,13 @@ func runEnd(r *run) mux.End {
 	}
 }
 
-// streams has the descriptors of a command.
+// streams holds the descriptors for a command's standard streams.
 type streams struct {
-	child      []*os.File // for the command; closed here after its start
-	stdin      *os.File   // this process's end, nil without an input
+	child      []*os.File // the command's ends; closed here after its start
+	stdin      *os.File   // this process's end; nil without an input
 	outputs    []output
-	tty        *os.File       // this process's end of the command's terminal; nil without a terminal
-	unfinished sync.WaitGroup // outputs that have not ended
+	tty        *os.File       // this process's end of the terminal; nil without one
+	unfinished sync.WaitGroup // counts the outputs that have not ended
 	ended      chan struct{}  // closed when the command has ended
 }
 
@@ -78,7 +78,7 @@ type output struct {
 	to   *mux.Stream
 }
 
-// streams makes the pipes or the terminal of a command, and puts the command's ends into the spec.
+// streams creates the pipes or the terminal of a command, and stores the command's ends in spec.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{ended: make(chan struct{})}
 	if ch.request.TTY {
@@ -122,8 +122,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe makes a pipe. The end of this process does not block, and the command's end does. With writes, this process gets the
-// writing end.
+// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. With writes, this process gets
+// the writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -135,7 +135,7 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel refuses it to users with many pipes
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel may refuse it
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
@@ -154,7 +154,7 @@ func (s *streams) closeOwn() {
 	}
 }
 
-// copy starts to copy the streams. The goroutines end with the streams.
+// copy starts the goroutines that copy the streams. They end with the streams.
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -166,7 +166,7 @@ func (s *streams) copy(ch *channel) {
 			select {
 			case <-s.ended:
 			default:
-				_, _ = s.tty.Write([]byte{4}) // Ctrl-D, as a person would type it
+				_, _ = s.tty.Write([]byte{4}) // Ctrl-D, the end of input on a terminal
 			}
 		})
 	}
@@ -180,11 +180,12 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all its writers have ended. Leftover processes can delay the end until they are silent
-// or their time is over. Output that was in the pipe when the command ended is always sent.
+// forward sends the command's output until all writers have closed it. If a process that outlives the command keeps it open,
+// forward returns when that process is silent or its time is over. Output that was in the pipe when the command ended is always
+// sent. over is closed when the command has ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
-	var until time.Time // when the time of leftover processes is over
+	var until time.Time // when to stop waiting for processes that outlive the command
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
@@ -210,7 +211,7 @@ func (o output) forward(over <-chan struct{}) {
 	}
 }
 
-// bufferedBytes returns the number of bytes in a pipe or a terminal.
+// bufferedBytes returns the number of unread bytes in a pipe or a terminal.
 func bufferedBytes(f *os.File) (n int) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
@@ -218,7 +219,8 @@ func bufferedBytes(f *os.File) (n int) {
 	return n
 }
 
-// discard reads on while a process may write, so that a leftover process does not end by a broken pipe.
+// discard keeps reading as long as a process has the output open. Otherwise a process that outlives the command would be killed
+// by SIGPIPE.
 func (o output) discard() {
 	for {
 		_ = o.file.SetReadDeadline(time.Time{})
@@ -229,7 +231,7 @@ func (o output) discard() {
 	_ = o.file.Close()
 }
 
-// drain waits for the output of a command that has ended.
+// drain is called when the command has ended. It waits until its output was sent.
 func (s *streams) drain() {
 	close(s.ended)
 	for _, o := range s.outputs {

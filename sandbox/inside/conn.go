@@ -14,16 +14,17 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// channel is one request of a client. Its own goroutine serves it; the goroutine of the connection passes frames to it.
+// channel is one request of a client. A goroutine of its own serves it, and the goroutine of the connection calls resize and
+// cancel.
 type channel struct {
 	*mux.Channel
 	server  *server
 	request mux.Open
 
 	mu    sync.Mutex
-	run   *run            // nil while no command runs
-	tty   *os.File        // terminal of the run
-	grace time.Duration   // grace for ending the run
+	run   *run            // nil while no command is running
+	tty   *os.File        // the terminal of the run
+	grace time.Duration   // the grace period for ending the run
 	ctx   context.Context //nolint:containedctx // done when the channel has to end: a running run ends then, and no other one begins
 	end   context.CancelFunc
 }
@@ -35,7 +36,7 @@ func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.end()
-		_ = ch.Finish(end) // a client that has gone needs no answer
+		_ = ch.Finish(end) // a client that is gone needs no answer
 	})
 }
 
@@ -47,7 +48,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	}
 }
 
-// cancel ends the channel's run, and prevents another one.
+// cancel ends the channel's run, and prevents a later one.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
 		grace = milliseconds(ch.request.Grace)
@@ -65,7 +66,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// began stores the channel's run. If the channel was cancelled meanwhile, it ends the run.
+// began stores the channel's run. If the channel was canceled in the meantime, it ends the run.
 func (ch *channel) began(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -79,7 +80,7 @@ func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millis
 
 func badOpen(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
 
-// serve carries out the channel's request and returns how it ended.
+// serve performs the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
 	if ch.request.Timeout < 0 || ch.request.Grace < 0 {
@@ -101,7 +102,7 @@ func (ch *channel) serve() mux.End {
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path))
-	case mux.OpGetTree: // names in the archive begin with the last element of the path
+	case mux.OpGetTree: // the names in the archive begin with the last element of the path
 		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}

@@ -1,10 +1,11 @@
-// Package inside is the program that runs in a sandbox's container and starts its commands.
+// Package inside implements the helper: the program that runs in a sandbox's container and starts its commands.
 //
-// [Serve] listens on a unix socket and speaks the protocol of package mux with any number of clients. It is a subreaper: it finds
-// every process of a command when it has to end the command's tree, even if the process has left its session. When a connection
-// ends, its foreground commands end too. Background commands go on, and so do processes that a foreground command left when it
-// ended by itself. [Attach] connects standard input and output with that socket, for clients that can use only the engine.
+// [Serve] listens on a unix socket and serves any number of clients by the protocol of package mux. It is a child subreaper, so
+// that it can end the whole process tree of a command, including processes that have left their session. When a connection ends,
+// its foreground commands are ended. Background commands continue, and so do processes that a foreground command left behind when
+// it ended by itself. [Attach] connects standard input and output with that socket, for clients that can reach the container only
+// through the engine.
 //
 // One goroutine, the loop, starts, signals and reaps processes. Each connection owns one goroutine that reads. Each command owns
-// one that serves it and one for each of its streams.
+// one goroutine that serves it, and one for each of its streams.
 package inside

@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// maxJobOutput limits the kept output of a background command. maxJobs limits the number of commands. Ended commands are kept
-	// for jobKeepTime.
+	// maxJobOutput limits the retained output of a background command, in bytes. maxJobs limits the number of commands. Ended
+	// commands are kept for jobKeepTime.
 	maxJobOutput = 200_000
 	maxJobs      = 64
 	jobKeepTime  = 30 * time.Minute
 )
 
-// jobs has the background commands of all clients.
+// jobs holds the background commands of all clients.
 type jobs struct {
 	server  *server
 	mu      sync.Mutex
 	started int
-	jobs    []*job // in the order of their start
+	jobs    []*job // in the order in which they were started
 }
 
-// job is a background command. jobs.mu guards its fields, except for the ring.
+// job is a background command. The mutex of jobs guards its fields, except for the ring.
 type job struct {
 	mux.Job
 	run  *run
@@ -35,8 +35,8 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops commands that ended long ago. If there are too many, it also drops the oldest ended ones. The caller holds the
-// lock.
+// sweep drops commands that ended long ago. If there are still too many, it drops the ended ones that were started first. The
+// caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
 		j.server.loop.forget(j.jobs[at].run)
@@ -104,7 +104,7 @@ func commandText(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may still write
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may write
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.timedOut
@@ -114,7 +114,7 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// find returns a background command, or nil.
+// find returns a background command by its id, nil if there is none.
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -145,7 +145,7 @@ func noJobEnd(id string) mux.End {
 	return mux.End{Fault: mux.NoJob, Text: "no background command " + id}
 }
 
-// output sends the kept output of a background command; with Follow, also new output until the command ends.
+// output sends the retained output of a background command. With Follow it also sends new output, until the command ends.
 func (j *jobs) output(ch *channel) mux.End {
 	b := j.find(ch.request.Job)
 	if b == nil {
@@ -169,7 +169,7 @@ func (j *jobs) output(ch *channel) mux.End {
 			return mux.End{}
 		}
 	}
-	if ch.request.Follow { // the command may go on without output
+	if ch.request.Follow { // the command may continue without output
 		select {
 		case <-b.done:
 		case <-ch.ctx.Done():
@@ -180,7 +180,7 @@ func (j *jobs) output(ch *channel) mux.End {
 	return mux.End{Jobs: []mux.Job{b.snapshot()}}
 }
 
-// kill ends a background command's process tree, also the rest of the tree after the command has ended.
+// kill ends a background command's process tree. It works also after the command itself has ended.
 func (j *jobs) kill(ch *channel) mux.End {
 	b := j.find(ch.request.Job)
 	if b == nil {
@@ -189,7 +189,7 @@ func (j *jobs) kill(ch *channel) mux.End {
 	gone := make(chan int, 1)
 	j.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.survivors })
 	survivors := <-gone
-	select { // another goroutine records its end
+	select { // another goroutine records the end of the command
 	case <-b.done:
 	case <-ch.ctx.Done():
 	}
@@ -198,12 +198,12 @@ func (j *jobs) kill(ch *channel) mux.End {
 	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.snapshot()}}
 }
 
-// ring keeps the newest bytes that are written to it.
+// ring keeps the newest bytes that were written to it.
 type ring struct {
 	mu    sync.Mutex
 	data  []byte
-	start int64         // offset of data in the whole output
-	grown chan struct{} // closed at the next write; nil when no more output will come
+	start int64         // the offset of data in the whole output
+	grown chan struct{} // closed and replaced at the next write; nil when the output is complete
 }
 
 // Write never fails.
@@ -211,7 +211,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // not at each write, to save time
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // not at each write, because it copies
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -237,8 +237,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the kept bytes from an offset on, at most one frame, and the next offset. grown is closed when there are more
-// bytes, and nil when there will be none.
+// read returns retained bytes from offset at on, at most one frame, and the next offset. grown is closed when there are more
+// bytes. It is nil if no more will come.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,40 +12,40 @@ import (
 	"hinit/internal/proc"
 )
 
-// loop owns the table of processes. Only its goroutine touches a run.
+// loop owns the process table and all runs. Only its goroutine accesses them.
 type loop struct {
 	table    *proc.Table
 	calls    chan func()
 	runs     map[uint64]*run
 	next     uint64
-	oomKills func() uint64 // returns how often the kernel has killed for lack of memory in this container; 0 if unknown
+	oomKills func() uint64 // how often the kernel has killed a process in this container for lack of memory; 0 if unknown
 }
 
-// run is a started process with its process tree.
+// run is a started command with its process tree.
 type run struct {
 	id        uint64
-	mainAlive bool // the main process is not reaped yet
+	mainAlive bool // the main process was not reaped yet
 	exit      proc.Exit
-	deadline  time.Time // zero for none
+	deadline  time.Time // the time limit; zero for none
 	grace     time.Duration
 
-	killAt                time.Time // when KILL is due; zero unless the run has to end
-	giveUpAt              time.Time // when processes that survive KILL are given up
+	killAt                time.Time // when SIGKILL is due; zero unless the run is being ended
+	giveUpAt              time.Time // when to give up on processes that survive SIGKILL
 	timedOut, interrupted bool
 	survivors             int
 	killsBefore           uint64
 	oom                   bool
-	kept                  bool         // its tree can be ended after the main process has ended
-	onDone                func(*run)   // called when its main process has ended, or its whole tree if the tree had to end
-	onForget              []func(*run) // called when the run is forgotten
+	kept                  bool         // the run is kept after its main process has ended, so that its tree can still be ended
+	onDone                func(*run)   // called when the main process has ended, or the whole tree if the tree is being ended
+	onForget              []func(*run) // called when the run is dropped
 }
 
 const (
-	// survivorTime is how long to wait for processes that survive KILL: they hang in the kernel, or belong to another user.
+	// survivorTime is how long to wait for processes that survive SIGKILL. They hang in the kernel or belong to another user.
 	survivorTime = 3 * time.Second
-	// treeCheckInterval is how often a tree that has to end is checked, in addition to the checks after the end of each process.
+	// treeCheckInterval is how often a tree that is being ended is checked, in addition to a check after the end of each process.
 	treeCheckInterval = 10 * time.Millisecond
-	// oomBias makes the kernel kill commands before this program when memory runs out.
+	// oomBias makes the kernel kill commands rather than the helper when memory runs out.
 	oomBias = 200
 )
 
@@ -62,9 +62,9 @@ func newLoop() (*loop, error) {
 	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), oomKills: kills}, nil
 }
 
-// serve runs the loop for the life of the process.
+// serve runs the loop. It never returns.
 func (l *loop) serve() {
-	runtime.LockOSThread() // a process that is bound to this program ends with the thread that started it
+	runtime.LockOSThread() // children with Spec.Bound are killed when the thread that started them ends
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	timer := time.NewTimer(time.Hour)
@@ -83,8 +83,8 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. The loop calls done once, when the run has ended: its main process, or its whole tree if the tree had
-// to end. done must not block.
+// spawn starts a process. The loop calls done once, when the main process has ended, or the whole tree if the tree is being
+// ended. done must not block. With keep, the run is kept until forget is called.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
@@ -101,15 +101,15 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// call runs f in the loop and waits until f has returned.
+// call runs f in the loop's goroutine and waits for it.
 func (l *loop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
 }
 
-// endTree begins to end a run's process tree, and does not wait. If gone is not nil, the loop calls it when the tree has ended or
-// is given up.
+// endTree starts to end a run's process tree, and does not wait. If gone is not nil, the loop calls it when the tree has ended or
+// was given up.
 func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
@@ -133,7 +133,7 @@ func (l *loop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	if r.killAt.IsZero() {
 		r.killAt = due
 		l.table.SignalTree(r.id, int(unix.SIGTERM))
-		l.table.SignalTree(r.id, int(unix.SIGCONT)) // a stopped process can't end
+		l.table.SignalTree(r.id, int(unix.SIGCONT)) // a stopped process handles SIGTERM only after SIGCONT
 	} else if due.Before(r.killAt) {
 		r.killAt = due
 	}
@@ -157,7 +157,7 @@ func (l *loop) reap() {
 	})
 }
 
-// tick does what is due. It returns the time until it must be called again.
+// tick does what is due now. It returns how long to wait until the next call.
 func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	var gone map[uint64]bool
@@ -195,7 +195,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 	return next
 }
 
-// emptyRuns returns the runs that have to end and have no process left.
+// emptyRuns returns the ids of the runs that are being ended and have no process left.
 func (l *loop) emptyRuns() map[uint64]bool {
 	var ids []uint64
 	for _, r := range l.runs {
@@ -227,7 +227,7 @@ func (l *loop) finish(r *run) {
 	}
 }
 
-// forget drops a kept run.
+// forget drops a run that was kept.
 func (l *loop) forget(r *run) {
 	l.calls <- func() {
 		r.kept = false

@@ -16,24 +16,24 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// scratchDirs are directories that may hold the state of sessions, and the socket if none is mounted.
+// scratchDirs are directories that may hold the state of sessions, and also the socket if no directory is mounted for it.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// ErrServed is returned by Serve if another process already serves.
+// ErrServed is returned by Serve if another process already serves in this container.
 var ErrServed = errors.New("the container has this program already")
 
-// server is the state of the program.
+// server is the state of the serving helper.
 type server struct {
 	id       string
 	loop     *loop
 	jobs     *jobs
 	sessions *sessions
-	env      []string // environment of commands
-	began    uint64   // start time of this process, as the kernel counts it
+	env      []string // the environment of commands
+	began    uint64   // the start time of this process, in the kernel's unit
 	clients  atomic.Int32
 }
 
-// Serve serves clients until the process is killed. It reports id to each client as its identity.
+// Serve serves clients until the process is killed. It reports id to each client in its Hello.
 func Serve(id string) error {
 	listener, err := listen()
 	if err != nil {
@@ -49,8 +49,8 @@ func Serve(id string) error {
 	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// socketDirs returns the directories that may hold the socket, the best first. The first one is a mount; the others are made if
-// they are missing.
+// socketDirs returns the directories that may hold the socket, in order of preference. The first one is a mount. The others are
+// created when they are needed.
 func socketDirs() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratchDirs {
@@ -59,7 +59,8 @@ func socketDirs() []string {
 	return dirs
 }
 
-// listen makes the socket in the first directory that allows it. It holds the lock beside the socket for the life of the process.
+// listen creates the socket in the first directory where that works. It holds a lock file beside the socket for the life of the
+// process.
 func listen() (listener *net.UnixListener, err error) {
 	err = tryDirs(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
@@ -68,7 +69,7 @@ func listen() (listener *net.UnixListener, err error) {
 	return listener, err
 }
 
-// tryDirs calls do for one directory after the other, until do succeeds.
+// tryDirs calls do for one directory after another, until do succeeds.
 func tryDirs(dirs []string, do func(dir string) error) error {
 	var reasons []error
 	for _, dir := range dirs {
@@ -115,14 +116,14 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	return l, err
 }
 
-// allowed reports whether a client may run commands as this user. The kernel reports no pid for a process outside of the
-// container's PID namespace. Such a client has used a directory that only its user on the host can open.
+// allowed reports whether a client may run commands as this user. The pid is 0 if the client is outside of the container's PID
+// namespace. Such a client has reached the socket through a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
-// helloTime is how long a client may take to send its hello.
+// helloTime is how long a client may take to send its Hello.
 const helloTime = 10 * time.Second
 
 func (s *server) serve(nc net.Conn) {

@@ -19,13 +19,13 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// sessions keeps variables and the working directory of each shell session for later commands. This state is in files, so it
-// outlives this process. It ends with the container's /tmp.
+// sessions keeps the variables and the working directory of each shell session for later commands. The state is in files, so it
+// outlives this process. It is lost with the container's /tmp.
 type sessions struct {
 	server    *server
-	stateDir  func() (dir string, err error) // makes the directory of all sessions once
+	stateDir  func() (dir string, err error) // returns the directory of all sessions; the first call creates it
 	commands  atomic.Uint64
-	beginning sync.Mutex // held while a session begins
+	beginning sync.Mutex // held while a session is being started
 }
 
 func newSessions(s *server) *sessions {
@@ -38,15 +38,15 @@ func newSessions(s *server) *sessions {
 	})}
 }
 
-// snapshotTime limits the time of login scripts.
+// snapshotTime limits how long login scripts may run.
 const snapshotTime = 30 * time.Second
 
-// validSession reports whether a session's name is valid, so that it can't be a path.
+// validSession reports whether the name of a session is valid. It is used as a file name.
 func validSession(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
-// prepare returns the process to start for a request, and a function to call when the process has ended.
+// prepare returns the process to start for a request. Call finish when this process has ended.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
 	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -76,7 +76,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	shell := ss.shell(open.Shell)
 	dir, err := ss.beginSession(ch, shell)
 	spec.Dir = ""
-	if err != nil { // without a session, each command gets a login shell
+	if err != nil { // if there can be no session, each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -94,12 +94,12 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 			_ = os.Rename(c.Where, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // the command ended before it wrote its state
+		_ = os.Remove(c.Exports) // the command ended before it had written its state
 		_ = os.Remove(c.Where)
 	}, nil
 }
 
-// shell returns the shell of a request.
+// shell returns the shell to use: the requested one, else bash if it exists, else sh.
 func (ss *sessions) shell(name string) string {
 	if _, err := proc.LookPath("bash", ss.server.env); name == "" && err == nil {
 		return "bash"
@@ -107,7 +107,7 @@ func (ss *sessions) shell(name string) string {
 	return cmp.Or(name, "sh")
 }
 
-// readPath returns the path that a shell has written to a file, or "".
+// readPath returns the path that a shell has written to a file, "" if there is none.
 func readPath(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {
@@ -116,7 +116,8 @@ func readPath(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// beginSession returns the directory of a session. If the session is new, a login shell first writes its state there.
+// beginSession returns the directory of a session. If the session is new, it first runs a login shell that writes its state
+// there.
 func (ss *sessions) beginSession(ch *channel, shell string) (string, error) {
 	open := ch.request
 	top, err := ss.stateDir()

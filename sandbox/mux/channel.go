@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// conn has the common fields of both sides of a connection.
+// conn holds what the client and the serving side of a connection have in common.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader
 	w         *Writer
-	lastFrame atomic.Int64 // time of the last frame, in nanoseconds
+	lastFrame atomic.Int64 // when the last frame arrived, in nanoseconds since 1970
 
 	mu       sync.Mutex
 	channels map[uint32]*Channel
@@ -24,9 +24,9 @@ func newConn(rw io.ReadWriteCloser) conn {
 	return conn{rw: rw, r: NewReader(rw), w: NewWriter(rw), channels: make(map[uint32]*Channel)}
 }
 
-// exchangeHellos sends a hello with the identity of this side, and returns the hello of the other side.
+// exchangeHellos sends a Hello with this side's id, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // the answer of the other side explains a fault better than this error
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // the other side's answer explains a failure better than this error
 	f, err := c.r.Next()
 	switch {
 	case err != nil:
@@ -39,8 +39,8 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 	return h, nil
 }
 
-// readFrames handles frames until the connection ends or a frame breaks the protocol. It handles the frames of streams, which are
-// the same on both sides, and passes the rest to other. The channel of a frame is nil if it is not open.
+// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
+// the same on both sides, and calls other for the rest. The channel passed to other is nil if it is not open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -52,9 +52,9 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		ch := c.channels[f.Channel]
 		c.mu.Unlock()
 		switch {
-		case err != nil: // keep has refused the request
+		case err != nil: // r.keep has refused the request
 			newChannel(c, f.Channel, true).Refuse(err)
-		case f.Kind == KindConfirm && ch == nil: // the channel has just ended
+		case f.Kind == KindConfirm && ch == nil: // the channel has just been closed
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
 			err = ch.streams[Kind(f.Data[0])].addCredit()
 		case ch != nil && ch.streams[f.Kind] != nil:
@@ -68,7 +68,7 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	}
 }
 
-// addChannel adds a channel, and reports whether its number is free and there is room for it.
+// addChannel registers a channel. It returns false if the number is in use or there are too many channels.
 func (c *conn) addChannel(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,8 @@ func (c *conn) addChannel(ch *Channel) bool {
 	return true
 }
 
-// removeChannel removes a channel, and reports whether it was there. Only the caller that has removed a channel may finish it.
+// removeChannel unregisters a channel, and reports whether it was registered. Only the caller that gets true may finish the
+// channel.
 func (c *conn) removeChannel(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,23 +89,24 @@ func (c *conn) removeChannel(ch *Channel) bool {
 	return was
 }
 
-// Channel is one request, on either side.
+// Channel is one request and its streams, on either side of the connection.
 type Channel struct {
 	conn    *conn
 	id      uint32
 	streams map[Kind]*Stream
 
-	Input, Output, Errors *Stream // the client writes the input, and reads the others
+	Input, Output, Errors *Stream // the client writes Input, and reads Output and Errors
 
-	// The client's side.
+	// Used by the client's side only.
 	begun chan struct{}
 	done  chan struct{}
 	pid   int
 	end   End
 	err   error
 
-	// Resize and Kill carry out requests of the client, and must not block. The serving side sets them. Kill ends the request
-	// with its processes after the grace. A negative grace means that the client has gone; then the request's own grace counts.
+	// Resize and Kill perform requests of the client. The serving side sets them, and they must not block. Kill ends the processes
+	// of the request after the grace period. A negative grace means that the client is gone, and selects the grace period of the
+	// request itself.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }
@@ -119,7 +121,7 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.w.Write(kind, ch.id, data) }
 
-// endStreams ends all streams. Readers of the received ones get the error.
+// endStreams ends all streams. Readers get err after the last byte.
 func (ch *Channel) endStreams(err error) {
 	for _, s := range ch.streams {
 		s.End(err)

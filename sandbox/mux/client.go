@@ -16,13 +16,13 @@ type Client struct {
 	peerHello Hello
 	done      chan struct{}
 
-	// The mutex of conn guards these.
+	// Guarded by the mutex of conn.
 	next uint32
 	err  error
-	pong chan struct{} // closed when the other side has answered a ping
+	pong chan struct{} // closed and replaced when a Pong arrives
 }
 
-// NewClient sends a hello and waits for the hello of the other side. The wait ends when the connection is closed.
+// NewClient exchanges Hellos with the other side. It blocks until the other side answers or the connection is closed.
 func NewClient(rw io.ReadWriteCloser) (*Client, error) {
 	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
 	var err error
@@ -37,22 +37,22 @@ func NewClient(rw io.ReadWriteCloser) (*Client, error) {
 // Hello returns the hello of the other side.
 func (c *Client) Hello() Hello { return c.peerHello }
 
-// Err returns why the connection has ended, or nil while it works.
+// Err returns why the connection has ended, nil if it has not.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Heard returns the time since the last frame.
+// Heard returns how long ago the last frame arrived.
 func (c *Client) Heard() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 
-// Ping makes the other side send a frame. It blocks as Write does.
+// Ping asks the other side to send a frame. It blocks as [Writer.Write] does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
-// Answers makes the other side send a frame, and reports whether it does within the limit.
+// Answers asks the other side to send a frame, and reports whether one arrives within the limit.
 func (c *Client) Answers(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
@@ -67,7 +67,7 @@ func (c *Client) Answers(limit time.Duration) bool {
 	return false
 }
 
-// Close ends the connection, and with it all foreground commands.
+// Close closes the connection. All its foreground commands end.
 func (c *Client) Close() error {
 	c.fail(io.ErrClosedPipe)
 	return nil
@@ -88,7 +88,7 @@ func (c *Client) fail(err error) {
 	_ = c.rw.Close()
 }
 
-// handleFrame handles the frames of the other side that belong to no stream.
+// handleFrame handles the frames that do not belong to a stream.
 func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	switch {
 	case f.Kind == KindPong:
@@ -109,7 +109,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.removeChannel(ch) { // otherwise fail has finished it
+		if c.removeChannel(ch) { // otherwise fail has already finished it
 			ch.finish(end, nil)
 		}
 		return nil
@@ -117,10 +117,10 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
-// openTime is how long the other side may take to read a request.
+// openTime is how long the other side may take to receive a request.
 const openTime = 30 * time.Second
 
-// Open begins a channel with a request. On an error the other side has not received the request.
+// Open opens a channel with a request. After an error, the other side has not received the request.
 func (c *Client) Open(open any) (*Channel, error) {
 	c.mu.Lock()
 	c.next++
@@ -145,13 +145,14 @@ func (c *Client) Open(open any) (*Channel, error) {
 	return ch, nil
 }
 
-// Begun returns a channel that is closed when the command has begun.
+// Begun returns a channel that is closed when the command has been started.
 func (ch *Channel) Begun() <-chan struct{} { return ch.begun }
 
-// Done returns a channel that is closed when the end is known or the connection is lost. The streams keep their content.
+// Done returns a channel that is closed when the end of the command is known or the connection is lost. Unread data stays in the
+// streams.
 func (ch *Channel) Done() <-chan struct{} { return ch.done }
 
-// PID returns the process id inside the container, or 0 before Begun.
+// PID returns the process id inside the container, or 0 before the command has been started.
 func (ch *Channel) PID() int {
 	if isClosed(ch.begun) {
 		return ch.pid
@@ -168,28 +169,29 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// End returns how the command ended. Call it after Done. The error means that the connection was lost.
+// End returns how the command ended. Call it only after Done is closed. The error means that the connection was lost.
 func (ch *Channel) End() (End, error) { return ch.end, ch.err }
 
-// finish records the end, or the reason why it will never be known.
+// finish records how the command ended, or why that will never be known.
 func (ch *Channel) finish(end End, err error) {
 	ch.end, ch.err = end, err
 	close(ch.done)
 	ch.endStreams(io.EOF)
 }
 
-// Feed copies r to the standard input until the channel ends, and ends the input at the end of r. It calls failed if r fails. If
-// failed returns true, the input ends.
+// Feed copies r to the standard input until the channel ends, and closes the input at the end of r. If reading r fails, it calls
+// failed. The input is then closed only if failed returns true.
 func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
-			_ = ch.Send(KindInputEnd, nil) // the reader of the connection reports errors
+			_ = ch.Send(KindInputEnd, nil) // the reading goroutine reports errors
 		}
 	})
 }
 
-// Relay sends sizes of the terminal, until sizes is closed or the command's end is known. sizes may be nil.
+// Relay sends the sizes that it receives to the command's terminal. It stops when sizes is closed or the command has ended. sizes
+// may be nil.
 func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -201,7 +203,7 @@ func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 				if !more {
 					return
 				}
-				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader of the connection reports errors
+				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reading goroutine reports errors
 			case <-ch.done:
 				return
 			}
@@ -209,8 +211,8 @@ func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs writes both outputs until the channel ends. wait waits for that and returns the error of a writer, for which failed was
-// called at once. A writer may be nil.
+// Outputs copies the command's outputs to two writers until the channel ends. wait blocks until then and returns the writers'
+// errors. As soon as a writer fails, failed is called with the error. A nil writer discards its output.
 func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
 	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })

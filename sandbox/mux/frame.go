@@ -10,20 +10,20 @@ import (
 	"sync"
 )
 
-// Version is the version of the protocol. Both sides must have the same.
+// Version is the version of the protocol. Both sides must have the same version.
 const Version = 4
 
 const (
-	// MaxData limits the data in one frame of a stream. maxOpen limits a request: the kernel accepts no longer command line.
-	// maxEnd limits the end of a channel.
+	// Limits for the data of a frame. MaxData applies to streams, maxOpen to a request (the kernel accepts no longer command line),
+	// and maxEnd to the message that ends a channel.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// unconfirmed limits the frames of one stream that the receiver has not consumed yet.
+	// unconfirmed limits how many frames of a stream may be sent before the receiver has consumed them.
 	unconfirmed = 4
-	// Window is the largest number of bytes in these frames.
+	// Window is the maximum number of bytes in these frames.
 	Window = unconfirmed * MaxData
-	// MaxChannels limits the commands of a connection at the same time.
+	// MaxChannels limits the number of concurrent commands on a connection.
 	MaxChannels = 4096
 
 	headerSize = 9
@@ -32,25 +32,25 @@ const (
 // Kind is the kind of a frame.
 type Kind uint8
 
-// The kinds. Clients send the kinds with "c", and the serving side sends the kinds with "i".
+// The kinds of frames. "c" marks the kinds that clients send, and "i" the kinds that the serving side (inside) sends.
 const (
 	KindHello    Kind = iota + 1 // c and i, as the first frame: Hello
-	KindOpen                     // c: Open; the channel begins
-	KindBegun                    // i: the process exists; its id, 4 bytes
+	KindOpen                     // c: Open; opens the channel
+	KindBegun                    // i: the process was started; its id, 4 bytes
 	KindInput                    // c: standard input
 	KindInputEnd                 // c: the end of standard input
 	KindOutput                   // i: standard output
 	KindErrors                   // i: standard error
-	KindConfirm                  // c and i: the reader has consumed a frame of a stream; the stream's kind, 1 byte
+	KindConfirm                  // c and i: a frame of a stream was consumed; the kind of the stream, 1 byte
 	KindResize                   // c: columns and rows, 2 bytes each
-	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
-	KindEnd                      // i: End; the channel ends
+	KindKill                     // c: end the whole process tree; milliseconds between TERM and KILL, 4 bytes
+	KindEnd                      // i: End; closes the channel
 	KindPing                     // c: answered by a Pong
 	KindPong                     // i: the answer to a Ping
 	kindsEnd
 )
 
-// ErrProtocol is wrapped by errors that mean that the other side breaks the protocol.
+// ErrProtocol is wrapped by errors that mean that the other side violates the protocol.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
 // Frame is one frame of a connection.
@@ -60,7 +60,7 @@ type Frame struct {
 	Data    []byte
 }
 
-// maxSize returns the largest size of a frame's data.
+// maxSize returns the maximum size of a frame's data.
 func maxSize(kind Kind) int {
 	switch kind {
 	case KindOpen:
@@ -75,14 +75,14 @@ func maxSize(kind Kind) int {
 // Reader reads frames.
 type Reader struct {
 	r    *bufio.Reader
-	keep func(size int) error // may refuse a request before it is read; nil accepts all
+	keep func(size int) error // called before a request is read, and may refuse it; nil accepts all
 }
 
-// NewReader returns a reader. Its buffer is for headers only; longer data bypasses it.
+// NewReader returns a reader. Its buffer is meant for headers; longer data bypasses it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. At the end of the connection, between two frames, it returns io.EOF. For a request that keep refuses it
-// returns the frame without its data and the error.
+// Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
+// frame without its data, and the error of keep.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {
@@ -106,7 +106,7 @@ func (r *Reader) Next() (Frame, error) {
 // buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
-// buffer returns a buffer. [release] makes it available again.
+// buffer returns a buffer of a given size. [release] makes it available again.
 func buffer(size int) []byte {
 	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)
@@ -120,7 +120,7 @@ func release(data []byte) {
 	}
 }
 
-// Writer writes frames, each with one Write. Any number of goroutines may use it.
+// Writer writes frames, each with a single Write. It is safe for concurrent use.
 type Writer struct {
 	mu  sync.Mutex
 	w   io.Writer
@@ -131,8 +131,8 @@ type Writer struct {
 // NewWriter returns a writer.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the whole
-// frame, and all later writes fail too.
+// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the complete
+// frame, and all later writes fail as well.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	if len(data) > maxSize(kind) {
 		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), maxSize(kind))
@@ -153,7 +153,7 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	return w.err
 }
 
-// WriteJSON writes a frame with a message as JSON.
+// WriteJSON writes a frame whose data is a message in JSON.
 func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	data, err := json.Marshal(message)
 	if err != nil {
@@ -162,10 +162,10 @@ func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	return w.Write(kind, channel, data)
 }
 
-// EncodeNumber encodes the data of a frame that has one number.
+// EncodeNumber encodes the data of a frame that consists of one number.
 func EncodeNumber(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// ParseNumber decodes the data of a frame that has one number.
+// ParseNumber decodes the data of a frame that consists of one number.
 func ParseNumber(data []byte) (uint32, error) {
 	if len(data) != 4 {
 		return 0, fmt.Errorf("%w: %d bytes where a number belongs", ErrProtocol, len(data))

@@ -2,49 +2,49 @@ package mux
 
 import "time"
 
-// The paths that both sides use.
+// Paths inside the container that both sides use.
 const (
-	RunDir   = "/run/hinit"       // directory of the host in the container, for the socket
-	ToolsDir = "/run/hinit-tools" // directory of the host in the container, read-only, with the helper
-	Socket   = "sock-v4"          // name of the socket; other versions of the protocol have other names
+	RunDir   = "/run/hinit"       // a mounted directory of the host, for the socket
+	ToolsDir = "/run/hinit-tools" // a mounted directory of the host, read-only, with the helper
+	Socket   = "sock-v4"          // the name of the socket; it contains the protocol version
 )
 
 // Hello is the first message of each side.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"` // identity with which the helper was started
+	ID      string `json:"id,omitempty"` // the id with which the helper was started
 }
 
-// Op is the operation of a channel.
+// Op is what the client asks for when it opens a channel.
 type Op string
 
 // The operations.
 const (
-	OpRun           Op = "run"     // a command in the foreground; it ends with the connection
-	OpStart         Op = "start"   // a command in the background; the channel ends when it has begun, with Jobs
-	OpJobs          Op = "jobs"    // lists the background commands
-	OpOutput        Op = "output"  // output of a background command, as KindOutput
-	OpKill          Op = "kill"    // ends a background command; the channel ends when no process of it is left
-	OpKillLeftovers Op = "bury"    // kills leftover processes of the command of a helper that has died
-	OpPutTree       Op = "puttree" // makes files from KindInput, a tar archive
-	OpGetTree       Op = "gettree" // sends files as KindOutput, a tar archive
+	OpRun           Op = "run"     // run a foreground command; it is ended with the connection
+	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started
+	OpJobs          Op = "jobs"    // list the background commands
+	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
+	OpKill          Op = "kill"    // end a background command; the channel ends when none of its processes is left
+	OpKillLeftovers Op = "bury"    // kill the remaining processes of a command whose helper has died
+	OpPutTree       Op = "puttree" // create files from KindInput, a tar archive
+	OpGetTree       Op = "gettree" // send files as KindOutput, a tar archive
 )
 
-// Open is the request that begins a channel.
+// Open is the request that opens a channel.
 type Open struct {
 	Op      Op       `json:"op"`
 	Argv    []string `json:"argv,omitempty"`
-	Command string   `json:"command,omitempty"` // command for the shell, with the state of the session
+	Command string   `json:"command,omitempty"` // a command for the shell, run with the state of the session
 	Session string   `json:"session,omitempty"`
-	Shell   string   `json:"shell,omitempty"` // "" for bash, or sh without bash
-	Begin   string   `json:"begin,omitempty"` // first directory of a session
+	Shell   string   `json:"shell,omitempty"` // "" for bash, or sh if there is no bash
+	Begin   string   `json:"begin,omitempty"` // the directory in which a new session starts
 
 	Env     map[string]string `json:"env,omitempty"`
-	Forward map[string]string `json:"forward,omitempty"` // further variables at the beginning of a session
+	Forward map[string]string `json:"forward,omitempty"` // additional variables at the start of a session
 	Dir     string            `json:"dir,omitempty"`
 
-	Input       bool   `json:"input,omitempty"` // standard input follows
-	SplitErrors bool   `json:"apart,omitempty"` // standard error is a separate stream
+	Input       bool   `json:"input,omitempty"` // standard input will be sent
+	SplitErrors bool   `json:"apart,omitempty"` // send standard error as a separate stream
 	TTY         bool   `json:"tty,omitempty"`
 	Columns     uint16 `json:"columns,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
@@ -53,7 +53,7 @@ type Open struct {
 	Job         string `json:"job,omitempty"`
 	Follow      bool   `json:"follow,omitempty"`
 	Path        string `json:"path,omitempty"`
-	PID         int    `json:"pid,omitempty"` // process id of the command whose leftovers OpKillLeftovers kills
+	PID         int    `json:"pid,omitempty"` // the command whose remaining processes OpKillLeftovers kills
 }
 
 // TerminalSize is the size of a terminal.
@@ -65,7 +65,7 @@ type Fault string
 // The faults.
 const (
 	NoFault   Fault = ""
-	NotBegun  Fault = "not begun" // the command was not started; Code is a shell's code for that
+	NotBegun  Fault = "not begun" // the command was not started; Code is the exit code of a shell in this case
 	NoJob     Fault = "no job"
 	FileFault Fault = "file"
 	BadOpen   Fault = "bad" // the request is invalid
@@ -73,17 +73,17 @@ const (
 
 // End is the message that ends a channel.
 type End struct {
-	Code        int    `json:"code"` // -1 for a signal
+	Code        int    `json:"code"` // the exit code, -1 after a signal
 	Signal      int    `json:"signal,omitempty"`
 	TimedOut    bool   `json:"timedOut,omitempty"`
 	Interrupted bool   `json:"interrupted,omitempty"`
 	OOM         bool   `json:"oom,omitempty"`
 	Survivors   int    `json:"survivors,omitempty"`
-	Dir         string `json:"dir,omitempty"` // directory of the session afterwards, "" if the command ended before it was written
+	Dir         string `json:"dir,omitempty"` // the session's directory after the command, "" if it is not known
 	Fault       Fault  `json:"fault,omitempty"`
-	Text        string `json:"text,omitempty"` // text of the fault
+	Text        string `json:"text,omitempty"` // describes the Fault
 	Jobs        []Job  `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // for OpJobs: number of connections to the helper
+	Clients     int    `json:"clients,omitempty"` // for OpJobs: the number of connections to the helper
 }
 
 // Job is a background command.
@@ -93,10 +93,10 @@ type Job struct {
 	PID      int       `json:"pid"` // process id inside the container
 	Started  time.Time `json:"started"`
 	Running  bool      `json:"running"`
-	Code     int       `json:"code"`   // exit code after the end; for a signal, 128+n in package sandbox and -1 in messages
-	Signal   int       `json:"signal"` // signal that ended it, 0 for none
+	Code     int       `json:"code"`   // the exit code; after a signal, 128+n in package sandbox and -1 in messages
+	Signal   int       `json:"signal"` // the signal that ended it, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
 	Output   int64     `json:"output"`  // bytes written so far
-	Dropped  int64     `json:"dropped"` // bytes at the beginning that are not kept any more
+	Dropped  int64     `json:"dropped"` // how many bytes from the beginning are no longer kept
 }

@@ -6,42 +6,43 @@ import (
 	"slices"
 )
 
-// Snapshot is the script with which a login shell begins a session. Its arguments are the first directory, the base file to
-// write, and the file for the first directory. Login scripts may have changed the directory.
+// Snapshot is the script with which a login shell starts a session. Its arguments are the first directory, the base file to
+// write, and the file for the first directory. The directory is an argument because login scripts may change it.
 //
 //go:embed snapshot.sh
 var Snapshot string
 
-// command.sh runs a command in a session. Its exit code is the command's, or 126 if the directory could not be entered.
+// commandScript runs a command in a session. Its exit code is the exit code of the command, or 126 if the directory could not be
+// entered.
 //
 //go:embed command.sh
 var commandScript string
 
-// Script describes a command that a shell runs in a session.
+// Script describes a command that a shell runs with the state of a session.
 type Script struct {
-	State   string // directory of the session, "" for none
+	State   string // the directory with the session's files, "" for none
 	Command string
-	Dir     string            // "" for the shell's present directory
-	Exports string            // file to which the variables are written afterwards, "" for none
-	Where   string            // file to which the working directory is written afterwards
-	Env     map[string]string // the command's own variables
+	Dir     string            // "" for the current directory of the shell
+	Exports string            // the file to which the exported variables are written afterwards, "" for none
+	Where   string            // the file to which the working directory is written afterwards
+	Env     map[string]string // variables for this command only
 }
 
-// The files of a session in its directory.
+// Names of a session's files in its directory.
 const (
-	BaseFile    = "base.sh" // state after the login shell: variables, functions, aliases
-	ExportsFile = "env.sh"  // variables after the last command
+	BaseFile    = "base.sh" // the state after the login shell: variables, functions, aliases
+	ExportsFile = "env.sh"  // the exported variables after the last command
 	WhereFile   = "cwd"
 )
 
-// Argv returns the command line of the shell.
+// Argv returns the command line of the shell that runs the command.
 func (s Script) Argv(shell string) []string {
 	argv := []string{shell, "-c", commandScript, shell, s.State, s.Command, s.Dir, s.Exports, s.Where}
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables with the names that the script expects. The script renames them after it has
-// restored the session's variables, which would replace them otherwise. A value never appears on a command line.
+// Environ returns the command's own variables, with the prefix that the script expects. The script removes the prefix after it
+// has restored the session's variables, which would otherwise replace them. Values never appear on a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

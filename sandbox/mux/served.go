@@ -11,20 +11,20 @@ import (
 // Conn is the serving side of a connection.
 type Conn struct{ conn }
 
-// Accept exchanges hellos with a client, until the deadline of the connection. id is the identity of this side.
+// Accept exchanges Hellos with a client. It is limited by the deadline of the connection. id is the id of this side.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc)}
 	_, err := c.exchangeHellos(id)
 	return c, err
 }
 
-// Serve handles frames of the client until the client sends no more, or sends an invalid frame. Then it kills the remaining
-// requests. It calls accept for each request. accept sets the functions of the Channel, starts the work, and does not wait for
-// it. keep gets the size of a request before the request is read. If keep returns an error, the client gets the error and the
-// connection ends. nil accepts all.
+// Serve handles the frames of a client until the client closes the connection or sends an invalid frame. Then it kills the
+// requests that are still running. It calls accept for each request. accept sets the functions of the Channel and starts the
+// work, but does not wait for it. keep is called with the size of a request before the request is read. If keep returns an error,
+// the client gets the error and the connection ends. A nil keep accepts all requests.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.r.keep = keep
-	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that breaks the protocol gets no answer
+	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that violates the protocol gets no answer
 		switch {
 		case f.Kind == KindPing:
 			return c.w.Write(KindPong, 0, nil)
@@ -41,7 +41,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			}
 			accept(ch, open)
 			return nil
-		case ch == nil: // the channel may just have ended, and the client does not know it yet
+		case ch == nil: // the channel may have ended before the client noticed
 			return nil
 		case f.Kind == KindInputEnd:
 			ch.Input.End(io.EOF)
@@ -61,13 +61,13 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // the client has left these requests
+	for _, ch := range c.channels { // requests that the client has abandoned
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}
 }
 
-// Finish ends the channel.
+// Finish ends the channel and reports the end to the client.
 func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
 	ch.conn.removeChannel(ch)
@@ -78,5 +78,5 @@ func (ch *Channel) Finish(end End) error {
 	return ch.Send(KindEnd, data)
 }
 
-// Refuse ends a channel whose request is refused. It ignores errors, because a client that has gone needs no answer.
+// Refuse ends a channel whose request is refused. It ignores errors, because a client that is gone needs no answer.
 func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }

@@ -8,21 +8,21 @@ import (
 )
 
 // Stream is one direction of a channel: one side writes frames, and the other side reads them. The reader confirms each frame
-// when it has consumed it. At most [unconfirmed] frames are under way.
+// when it has consumed it. At most [unconfirmed] frames may be unconfirmed.
 type Stream struct {
 	ch    *Channel
 	kind  Kind
-	reads bool // this side reads
+	reads bool // this side is the reader
 
-	credits chan struct{} // one element for each frame that may be written
-	closed  chan struct{} // closed when nothing reads any more
+	credits chan struct{} // one element for each frame that may be sent now
+	closed  chan struct{} // closed when the stream has ended
 
 	mu        sync.Mutex
-	frames    chan []byte // received frames that were not consumed yet; closed at the end
-	frame     []byte      // frame that is read at present
-	frameRead int         // number of its bytes that were read
+	frames    chan []byte // received frames that are not consumed yet; closed at the end
+	frame     []byte      // the frame that is being read
+	frameRead int         // how many of its bytes were read
 	ended     bool
-	err       error // result of Read after the last byte
+	err       error // returned by Read after the last byte
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
@@ -33,10 +33,10 @@ func newStream(ch *Channel, kind Kind, reads bool) *Stream {
 	return s
 }
 
-// errNoReader means that the other side reads no more of a stream.
+// errNoReader means that the stream has ended, so nothing reads the data.
 var errNoReader = errors.New("nothing reads it any more")
 
-// Write sends data as fast as the other side consumes it.
+// Write sends data. It blocks until the other side has room for it.
 func (s *Stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		select {
@@ -53,7 +53,7 @@ func (s *Stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// addCredit allows another frame. It fails if none is under way.
+// addCredit allows one more frame to be sent. It fails if no frame was unconfirmed.
 func (s *Stream) addCredit() error {
 	select {
 	case s.credits <- struct{}{}:
@@ -63,7 +63,7 @@ func (s *Stream) addCredit() error {
 	}
 }
 
-// receive adds a received frame. It fails if the sender did not wait for room.
+// receive queues a received frame. It fails if the sender has exceeded the limit of unconfirmed frames.
 func (s *Stream) receive(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +81,8 @@ func (s *Stream) receive(data []byte) error {
 	}
 }
 
-// End ends the stream on this side: nothing more is written or received. err is the result of [Stream.Read] after the last byte.
-// The first call counts.
+// End ends the stream on this side: nothing more is written or received. [Stream.Read] returns err after the last byte. Only the
+// first call has an effect.
 func (s *Stream) End(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,10 +93,10 @@ func (s *Stream) End(err error) {
 	}
 }
 
-// confirm lets the other side send another frame.
+// confirm tells the other side that a frame was consumed.
 func (s *Stream) confirm(frame []byte) {
 	release(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that has gone needs no confirmation
+	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // a writer that is gone needs no confirmation
 }
 
 // Read implements io.Reader.
@@ -116,8 +116,8 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Deliver writes the received frames to w until the stream ends. After an error it calls failed and drops the rest, so that no
-// command waits for a reader that has gone. A nil w drops everything.
+// Deliver writes the received frames to w until the stream ends. After a write error it calls failed and discards the rest, so
+// that the command does not wait for a reader that is gone. A nil w discards everything.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {

@@ -15,10 +15,10 @@ import (
 	"hinit/internal/pause"
 )
 
-// ServeEach serves every connection of a listener in its own goroutine, until the context ends. If the process has too many
-// descriptors, it waits.
+// ServeEach serves each connection of a listener in its own goroutine, until the context ends. It returns when all of them have
+// ended. If the process or the machine is out of descriptors or memory, it waits and tries again.
 func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends Accept
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // makes Accept return
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -27,7 +27,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // until a connection has ended
+			pause.For(ctx, 50*time.Millisecond) // wait until some connection has ended
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:
@@ -39,7 +39,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 	}
 }
 
-// PrivateDir makes a directory that only this user can use, or accepts an existing one.
+// PrivateDir creates a directory that only this user can use, or accepts an existing one.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {

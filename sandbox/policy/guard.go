@@ -16,32 +16,32 @@ import (
 	"hinit/sandbox"
 )
 
-// Owner is the user and profile that a guard serves.
+// Owner is the user and profile on whose behalf a guard acts.
 type Owner struct {
 	UID     uint32 // user id; for an operator, the agent's user id
-	Profile string // value of the profile's label
-	Volume  string // value of the volume's label, because two installations may have the same users and profiles
-	// Operator is set for root, who owns every container that the service made.
+	Profile string // the value of the label sandbox.LabelProfile on the owner's containers
+	Volume  string // the value of the label sandbox.LabelVolume; it differs between installations with the same users and profiles
+	// Operator is set for root, to whom every container that the service made belongs.
 	Operator bool
-	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below
-	// State becomes a mount of the same name below Dir.
+	// State is the service's state directory for the owner, and Dir the owner's own directory for sandboxes. A mount of a path below
+	// State is replaced by a mount of the same path below Dir.
 	State, Dir string
-	// Actor makes changes to files with the owner's rights, such as a directory to mount. If containers can't have their own
-	// root, their commands run as this user. It may be nil.
+	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If containers can't have
+	// their own root, their commands run as this user. Actor may be nil.
 	Actor *fsutil.Actor
 }
 
-// Guarded is an engine for one owner. See [Guard].
+// Guarded is an engine that acts for one owner. See [Guard].
 type Guarded struct {
-	Engine sandbox.FullEngine // not embedded, so that the guard must define every method
+	Engine sandbox.FullEngine // not embedded, so that each new method of the engine must be guarded explicitly
 	policy Policy
 	owner  Owner
 	places Places
 	gate   *Gate
 }
 
-// Guard returns an engine that allows the owner only what the policy permits. A container of another owner does not exist for it.
-// Closing it does not close the engine.
+// Guard returns an engine that allows the owner only what the policy permits. The containers of other owners don't exist for it.
+// Closing it does not close the underlying engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
@@ -52,7 +52,7 @@ func (g *Guarded) Close() error { return nil }
 // Info implements sandbox.Engine.
 func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Engine.Info(ctx) }
 
-// Volumes implements sandbox.Engine. It lists the private volumes of the owner's sandboxes.
+// Volumes implements sandbox.Engine. It lists only the private volumes of the owner's sandboxes.
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
 	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
@@ -77,7 +77,7 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	return g.Engine.Pull(ctx, ref)
 }
 
-// labels returns the labels of the owner's containers.
+// labels returns the labels by which the owner's containers are found.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.Operator {
 		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
@@ -85,7 +85,7 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns reports whether a container is the owner's. A container that was made with another mode of root belongs to no owner, and
+// owns reports whether a container belongs to the owner. A container that was made under another [Root] belongs to no owner, and
 // the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
@@ -99,7 +99,8 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 	return c.ID != g.places.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
-// hasProfile reports whether a profile is the owner's. Versions of the agent use two names for the volume's own profile.
+// hasProfile reports whether a profile is the owner's. Different versions of the agent call the volume's own profile "default" or
+// "custom".
 func (o Owner) hasProfile(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
@@ -109,7 +110,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // the labels are of another owner
+			return nil, nil // the labels select another owner's containers
 		} else if !has {
 			want[name] = value
 		}
@@ -135,7 +136,7 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// withOwned calls do for a container of the owner, with its full id.
+// withOwned calls do with the full id of a container, if it belongs to the owner.
 func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -152,11 +153,11 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	return g.createContainer(ctx, spec, nil)
 }
 
-// maxSpecBytes limits the size of a container's description. The description is a label, and every list of containers has all
-// labels.
+// maxSpecBytes limits the size of a container's Spec. The guard stores the Spec in a label, and every list of containers contains
+// all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer makes a container with further labels.
+// createContainer checks a Spec, adapts it to the owner and creates the container. more are additional labels.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -216,8 +217,9 @@ func (g *Guarded) checkCount(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. If a container mounts directories of the owner, the guard compares the mounts with the files
-// at the same paths, and follows no link. A container with a difference is killed before it passes its gate.
+// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks that each mount shows the
+// file at the path that was asked for, without following links. A container with a difference is killed before it passes its
+// gate.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -233,7 +235,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has already made it again
+			return err // another caller has already replaced or started it
 		}
 		_, err = g.remake(ctx, c)
 		return err
@@ -241,7 +243,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	return g.startNow(ctx, c.ID)
 }
 
-// startNow starts a container, and lets it pass its gate.
+// startNow starts a container and opens its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
 	release, err := g.gate.lockContainer(ctx, id)
 	if err != nil {
@@ -265,7 +267,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	return g.stopOnError(ctx, id, err)
 }
 
-// stopOnError kills a container whose gate can't be opened.
+// stopOnError kills the container if err is not nil. It is used when the gate can't be opened.
 func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
@@ -273,8 +275,8 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed lets a running container pass its gate, if this service does not know yet that it has passed. Until then its
-// mounts may be wrong. The caller holds the container's lock.
+// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed. Until
+// then, the mounts may be wrong. The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
@@ -312,7 +314,7 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	release, err := g.gate.lockContainer(ctx, c.ID) // held to the end, so that no start comes between
+	release, err := g.gate.lockContainer(ctx, c.ID) // held until the exec has begun, so that no restart comes in between
 	if err != nil {
 		return nil, err
 	}
@@ -323,8 +325,8 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of its mounts again, by
-// name. Then the owner of a mount could lead another mount anywhere on the host.
+// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of the container's mounts
+// again, by name. The owner of one mount could use this to redirect another mount to anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
 // Logs implements sandbox.Engine.

@@ -30,8 +30,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// resolveMounts checks the source of every bind, makes missing sources with the owner's rights, and replaces each source by the
-// engine's path. It reports whether there is a bind.
+// resolveMounts checks the source of every bind mount and creates missing sources with the owner's rights. It replaces each
+// source by the path on the engine's machine. It reports whether there is a bind mount.
 func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -50,7 +50,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // otherwise the engine would make it as root, even behind a link
+			m.CreateHostParent = false // otherwise the engine would create it as root, even behind a link
 		}
 		mounts[i] = m
 	}
@@ -62,7 +62,8 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// resolveSource checks the source of a bind, and returns it as a path of this process. It follows no link below an allowed root.
+// resolveSource checks the source of a bind mount, and returns it as a path of this process. It follows no link below an allowed
+// root.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
@@ -75,7 +76,7 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	info, err := dir.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
 		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.Root() == RootIsolated {
-			_, err = dir.Chmod(rel, 0o777) // root inside is neither the owner nor in its group
+			_, err = dir.Chmod(rel, 0o777) // root inside maps to a user that is neither the owner nor in the owner's group
 		}
 		if err == nil {
 			info, err = dir.Lstat(rel)
@@ -90,7 +91,7 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// fileIdentity returns the device and inode number of the file at a path of the engine. It follows no link.
+// fileIdentity returns the device and inode number of the file at a path of the engine's machine. It follows no link.
 func (g *Guarded) fileIdentity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
 	if !ok {
@@ -107,21 +108,22 @@ func (g *Guarded) fileIdentity(outside string) (string, error) {
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 
-// gateTime limits how long a container may wait at its gate, without the time for copies.
+// gateTime limits how long a container may wait at its gate. The time to copy files into it is not included.
 const gateTime = 20 * time.Second
 
-// gateConn is a connection to the program at a container's gate.
+// gateConn is a connection to the gate program in a container.
 type gateConn struct {
 	sandbox.Attachment
 	lines *bufio.Reader
 	close func()
 }
 
-// askGate connects to the program at a container's gate. The connection ends when the container ends, or at the time limit.
+// askGate connects to the gate program in a container. words are the program's arguments. The connection is closed when the
+// container ends or the time limit is over.
 func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
 	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
-		limit, user = limit+copyTime, "0:0" // the program at the gate unpacks the files as root
+		limit, user = limit+copyTime, "0:0" // the gate program unpacks the files as root
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Stdin: true})
@@ -131,9 +133,9 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 	}
 	q := &gateConn{Attachment: exec, close: cancel}
 	q.lines = bufio.NewReader(q)
-	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reading and writing
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes
 	guard.Go("watching a container at its gate", func() {
-		for pause.For(ctx, time.Second) { // an exec in a killed container may hang in the engine
+		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine
 			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
 				cancel()
 			}
@@ -142,10 +144,10 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 	return q, nil
 }
 
-// readLine reads a line. If it is not the line want, readLine returns an error with the program's own text. An empty want accepts
-// any line.
+// readLine reads one line. If the line differs from want, the error contains the program's own text. An empty want accepts any
+// line.
 func (q *gateConn) readLine(want string) (string, error) {
-	text, err := q.lines.ReadSlice('\n') // an endless line is an error
+	text, err := q.lines.ReadSlice('\n') // too long a line is an error
 	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
@@ -156,9 +158,10 @@ func (q *gateConn) readLine(want string) (string, error) {
 	return line, err
 }
 
-// passGate lets a container pass its gate, and reports whether the container waited there. The program at the gate reports the
-// identity of the file at each target, and this process compares it with the source. Then it sends the copied files and opens the
-// gate. It follows no link. Any other answer is an error, because an engine writes its own errors to the same output.
+// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports the device
+// and inode at each mount target, and this process compares them with the mount's source, without following links. Then passGate
+// sends the files to copy and opens the gate. Any unexpected answer is an error, because an engine may write its own messages to
+// the same output.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
 		g.gate.recordPassed(c.ID, c.Started)
@@ -189,7 +192,8 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	return waits, err
 }
 
-// checkMounts compares each target of a container at its gate with its source, and opens the gate.
+// checkMounts compares each mount target of a container that waits at its gate with its source. If all agree, it copies files in
+// and opens the gate.
 func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
 	for i, source := range sources {
 		want, err := g.fileIdentity(source)
@@ -201,7 +205,7 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 			return err
 		}
 		got := strings.TrimSpace(line)
-		if _, is := g.Engine.(sandbox.Cluster); is { // the device has other numbers on other machines
+		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between machines
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
 		if got != want {
@@ -221,30 +225,31 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 	return err
 }
 
-// Gate is the program with which containers begin if they mount directories of their owner. It is on a volume of the engine. Gate
-// also records which containers have passed. All guards of one engine share it.
+// Gate manages the gate program: the first program of each container that mounts directories of its owner. The program waits
+// until its mounts have been checked. It is on a volume of the engine. Gate also records which containers have passed. All guards
+// of an engine share one Gate.
 type Gate struct {
-	Program string // path of a static hinit-sandbox-helper
+	Program string // the path of a statically linked hinit-sandbox-helper
 
 	fillLock sync.Mutex
 	listLock sync.Mutex
 
 	mu         sync.Mutex
-	volume     string // name of the volume, once it has the program
+	volume     string // the name of the volume, once the program is on it
 	root       Root
-	containers map[string]*gateRecord // by their ids
+	containers map[string]*gateRecord // by container id
 }
 
-// gateRecord is the record of a container.
+// gateRecord is what the Gate knows about one container.
 type gateRecord struct {
-	turn        chan struct{} // holds one element while the container is locked
-	users       int           // number of holders of the lock and of waiters
-	passedStart time.Time     // time of its last start, if it has passed its gate since
+	turn        chan struct{} // a lock: holds one element while the container is locked
+	users       int           // how many hold the lock or wait for it
+	passedStart time.Time     // the start time of the container when it last passed its gate
 }
 
-// record returns the record of a container. The caller holds the lock.
+// record returns the record of a container, and creates it if necessary. The caller holds the lock.
 func (g *Gate) record(id string) *gateRecord {
-	if len(g.containers) > 4096 { // after many containers, drop unused records; such a container is asked again
+	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users == 0 })
 	}
 	if g.containers == nil {
@@ -256,7 +261,7 @@ func (g *Gate) record(id string) *gateRecord {
 	return g.containers[id]
 }
 
-// AskRoot asks the engine which user root inside its containers is.
+// AskRoot asks the engine which user root inside its containers is outside, and remembers the answer.
 func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
@@ -268,7 +273,7 @@ func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Ro
 	return g.root, nil
 }
 
-// list lists containers for one caller at a time, because an answer has all labels of each container.
+// list lists containers for one caller at a time. An answer contains all labels of each container and is large.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listLock.Lock()
 	defer g.listLock.Unlock()
@@ -278,15 +283,15 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 	return engine.List(ctx, labels)
 }
 
-// Root returns the engine's last answer to AskRoot.
+// Root returns the last result of AskRoot.
 func (g *Gate) Root() Root {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.root
 }
 
-// lockContainer locks a container, so that no command runs in it while it passes its gate. The wait is short even if the engine
-// hangs.
+// lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, even if the
+// engine hangs.
 func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
 	c := g.record(id)
@@ -308,7 +313,7 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	}
 }
 
-// recordPassed records that a container has passed its gate.
+// recordPassed records that a container has passed its gate since the start at this time.
 func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -323,7 +328,8 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// addGate gives a container the program. If the container has directories or files of its owner, it must wait at its gate.
+// addGate mounts the volume with the gate program in a container. If bound, the container gets files of its owner, so it must
+// wait at its gate: the program becomes its entry point.
 func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
@@ -346,14 +352,16 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	}
 	verb := "gate"
 	if spec.Init {
-		// The engine's init would be the first process, at a path over which a link in a mount can lead another mount.
+		// The engine's own init would be the first process. Its path can be covered: a link in one mount can redirect another mount
+		// over it.
 		verb, spec.Init = "gate-init", false
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
 	return nil
 }
 
-// gateProgram returns the program at whose gate a container waits at each start, or "".
+// gateProgram returns the path of the gate program at which a container waits at each start. It is "" if the container does not
+// wait.
 func gateProgram(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
 	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
@@ -362,26 +370,26 @@ func gateProgram(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// forgetVolume makes the next container fill the volume again. A user may have removed the volume, and the engine may have made
-// an empty one.
+// forgetVolume makes the next container fill the volume again. A user may have removed the volume. In this case the engine has
+// created an empty one.
 func (g *Gate) forgetVolume() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.volume = ""
 }
 
-// GatePrefix begins the names of all volumes with a gate.
+// GatePrefix begins the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
-// Volume returns the name of the volume for new containers, or "" before there is one.
+// Volume returns the name of the volume for new containers, or "" if it was not filled yet.
 func (g *Gate) Volume() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.volume
 }
 
-// fillVolume copies the program to the volume, through a container that is never started. It does so once for each version of the
-// program.
+// fillVolume copies the gate program to a volume and returns the volume's name. It copies through a container that is never
+// started. It does so once for each version of the program.
 func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
 		return cluster.Gate(), nil
@@ -418,12 +426,12 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	g.mu.Lock()
 	g.volume = volume
 	g.mu.Unlock()
-	debug.FreeOSMemory() // the copies of the program were large, and are needed only once
+	debug.FreeOSMemory() // the copies of the program are large and no longer needed
 	return volume, nil
 }
 
-// hasProgram reports whether the volume already has the program. Another service of this engine may have copied it. The engine
-// replaces a file by removing it first, and a container that starts at that moment would not find its program.
+// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. It must
+// not be copied again: the engine would remove the file first, and a container that starts at that moment would not find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"hinit/sandbox"
 )
 
-// Places translates between the paths of this process and the engine's paths. They differ if this process is itself in a
-// container with the engine's socket mounted. The engine takes the source of a mount for a path of its own machine.
+// Places translates between paths of this process and paths on the engine's machine. They differ if this process itself runs in a
+// container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
 type Places struct {
-	self   string // id of this process's container, "" without one
+	self   string // the id of this process's container, "" if it is in none
 	mounts []sandbox.Mount
 }
 
-// FindPlaces asks the engine about the container of this process.
+// FindPlaces finds out whether this process runs in a container, and asks the engine for that container's mounts.
 func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	var c sandbox.Container
 	var err error
@@ -37,8 +37,8 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	return p, nil
 }
 
-// ownContainer finds the id of this container in the sources of files that the engine mounts in each container, such as
-// /etc/hostname.
+// ownContainer returns the id of the container of this process. It is part of the source path of files that the engine mounts
+// into each container, such as /etc/hostname. It returns "" outside of a container.
 func ownContainer(mountinfo string) string {
 	f, err := os.Open(mountinfo)
 	if err != nil {
@@ -59,12 +59,13 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// Outside translates a path of this process to the engine's path. ok is false if the engine does not have the file.
+// Outside translates a path of this process to a path on the engine's machine. ok is false if the engine's machine does not have
+// the file.
 func (p Places) Outside(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
 
-// Inside translates a path of the engine to a path of this process.
+// Inside translates a path on the engine's machine to a path of this process.
 func (p Places) Inside(outside string) (inside string, ok bool) {
 	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
 }
@@ -82,8 +83,8 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 	return "", false
 }
 
-// Within reports whether this process may only read the path, and whether another mount is below the path. A mount of the path
-// would lack the other mount and show the files under it.
+// Within reports whether the path is read-only for this process (readOnly), and whether something else is mounted below it
+// (covered). If the path were mounted elsewhere, that other mount would be missing, and the files under it would be visible.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -96,7 +97,7 @@ func (p Places) Within(inside string) (readOnly, covered bool) {
 	return readOnly, covered
 }
 
-// cutDir returns the rest of a path below a directory, "" for the directory itself.
+// cutDir returns the part of path that follows dir, "" for dir itself. ok is false if path is not in dir.
 func cutDir(path, dir string) (rest string, ok bool) {
 	if path == dir {
 		return "", true
@@ -104,8 +105,8 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Translated is an engine for a process that may itself be in a container. It replaces the source of each bind by the engine's
-// path. A path that the engine does not have stays as it is.
+// Translated is an engine for a process that may itself run in a container. It replaces the source of each bind mount by the path
+// on the engine's machine. A source that can't be translated is left unchanged.
 type Translated struct{ sandbox.Engine }
 
 // Create implements sandbox.Engine.

@@ -1,8 +1,8 @@
-// Package policy limits the sandboxes of a caller, checks their mounts and keeps callers apart.
+// Package policy limits what a caller's sandboxes may have, checks their mounts, and isolates callers from each other.
 //
-// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and
-// knows only containers with the caller's labels. All code above uses it like the engine itself, so no check can be forgotten
-// there.
+// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots,
+// and sees only containers with the caller's labels. All code above uses it instead of the engine itself, so no check can be
+// forgotten there.
 //
 // The package owns no goroutine.
 package policy
@@ -20,22 +20,22 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner has the user id for which a container was made. Only the guard sets it.
+// LabelOwner is the label with the user id for which a container was made. Only the guard sets it.
 const LabelOwner = "hinit-owner"
 
-// Policy has the limits of sandboxes. The zero value allows no image and no mount.
+// Policy limits what sandboxes may have. The zero value allows no image and no mount.
 type Policy struct {
-	Images        []string // patterns of path.Match; one without a tag allows each tag
+	Images        []string // patterns for path.Match; a pattern without a tag allows every tag
 	Roots         []string // directories that may contain the source of a mount
-	Networks      []string // allowed networks, besides none and the engine's default
-	Runtimes      []string // allowed runtimes, besides the engine's default
-	Memory        int64    // most bytes of one container, 0 for no limit
-	CPUs          float64  // most processors of one container, 0 for no limit
-	MaxContainers int      // most containers of one caller, 0 for no limit
-	Private       bool     // sandboxes may have root inside, and share no file with their caller
+	Networks      []string // allowed networks, in addition to none and the engine's default
+	Runtimes      []string // allowed runtimes, in addition to the engine's default
+	Memory        int64    // maximum for one container in bytes, 0 for no limit
+	CPUs          float64  // maximum for one container, 0 for no limit
+	MaxContainers int      // maximum for one caller, 0 for no limit
+	Private       bool     // sandboxes may have root inside, but share no file with their caller
 }
 
-// RefusedError means that the policy does not allow something.
+// RefusedError means that the policy does not allow What. Advice says what to do instead, and may be empty.
 type RefusedError struct{ What, Advice string }
 
 // Error implements error.
@@ -50,10 +50,11 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
-// maxPids is the largest limit of processes, and the default.
+// maxPids is the maximum and the default for the limit on processes.
 const maxPids = 256
 
-// Check checks a Spec, except for its binds, which need the file system. It hardens the Spec as section 5.1 of the contract says.
+// Check checks a Spec and adds missing protections, as section 5.1 of the contract says. It does not check bind mounts, because
+// they depend on the file system.
 func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.FindEscape(); what != "" {
 		return &RefusedError{what, ""}
@@ -110,7 +111,8 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	return nil
 }
 
-// harden sets missing protections, and lowers limits that are too high, because the agent's own defaults must not be an error.
+// harden adds missing protections to a Spec, and lowers limits that are too high. Too high a limit is not an error, because the
+// agent's own defaults may be too high.
 func (p Policy) harden(s *sandbox.Spec) {
 	if !slices.Contains(s.CapDrop, "ALL") {
 		s.CapDrop = append(s.CapDrop, "ALL")
@@ -127,10 +129,10 @@ func (p Policy) harden(s *sandbox.Spec) {
 	}
 }
 
-// minCPUs is the smallest limit that an engine can set. It ignores a smaller one.
+// minCPUs is the smallest limit that an engine can set. An engine ignores smaller limits.
 const minCPUs = 0.01
 
-// ulimits are the limits that a caller may set. Others would raise a process above the host's limits.
+// ulimits are the resource limits that a caller may set. Other limits would raise a process above the limits of the host.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // isID reports whether an engine would take a name for the beginning of a container's id.
@@ -138,13 +140,13 @@ func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// isKernelPath reports whether a path is in a file system of the kernel.
+// isKernelPath reports whether a path is in /proc, /sys or /dev.
 func isKernelPath(p string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
 	return first == "proc" || first == "sys" || first == "dev"
 }
 
-// checkTarget refuses a target that would hide the gate, or a mount of the engine itself.
+// checkTarget refuses a mount target that would hide the gate program or a mount of the engine itself.
 func checkTarget(target string) error {
 	t := path.Clean(target)
 	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
@@ -162,7 +164,8 @@ func (p Policy) checkImage(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage reports whether a pattern allows an image reference. A digest or an id needs a pattern that names it.
+// AllowsImage reports whether a pattern allows an image reference. A reference with a digest, or an image id, is allowed only by
+// a pattern that spells it out.
 func (p Policy) AllowsImage(ref string) bool {
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -182,7 +185,7 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// openRoot opens the allowed directory above a path, with the rights of as, and returns the rest of the path.
+// openRoot opens the allowed root that contains source, with the rights of as. rel is the path of source relative to it.
 func (p Policy) openRoot(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")

@@ -23,28 +23,28 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root says which user the processes of a sandbox are outside of it.
+// Root says which user of the machine the processes in a sandbox are.
 type Root string
 
-// The kinds of Root.
+// The values of Root.
 const (
-	// RootIsolated: processes may be root inside, because the engine maps root to another user outside.
+	// RootIsolated means that processes may be root inside, because the engine maps root to another user outside.
 	RootIsolated Root = "isolated"
-	// RootCaller: processes have the user and group of the caller, no capability, and no way to gain one.
+	// RootCaller means that processes have the user and group of the caller, no capabilities, and no way to gain any.
 	RootCaller Root = "caller"
-	// RootPrivate: processes may be root inside, and share no file with any user.
+	// RootPrivate means that processes may be root inside, but share no file with any user.
 	RootPrivate Root = "private"
 )
 
-// Only the guard sets these labels.
+// Labels that only the guard sets.
 const (
-	LabelRoot   = "hinit-root"   // Root of a container
-	labelCopies = "hinit-copies" // files that are copied into a container at each start
-	labelSpec   = "hinit-spec"   // description from which a start makes a container again, if necessary
-	labelOldID  = "hinit-was-"   // begins a label that ends with the first digits of an earlier id of the container
+	LabelRoot   = "hinit-root"   // the Root of a container
+	labelCopies = "hinit-copies" // the files that are copied into a container at each start
+	labelSpec   = "hinit-spec"   // the Spec that the caller asked for, to make the container again if necessary
+	labelOldID  = "hinit-was-"   // the prefix of labels that end with the first digits of an earlier id of the container
 )
 
-// String describes the meaning of a Root.
+// String describes what a Root means for commands.
 func (r Root) String() string {
 	switch r {
 	case RootIsolated:
@@ -56,11 +56,11 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays describes the ways to have root inside.
+// RootWays tells the operator how sandboxes can have root inside.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the Root that this engine allows. Even if an engine maps users, root inside and root of another container of
-// this engine are the same user. So RootOf also checks that the users of this process are not mapped.
+// RootOf returns the Root for an engine. If an engine maps users, it maps root of all its containers to the same user. So this
+// process must not itself run in such a container: RootOf also checks that its users are not mapped.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -71,19 +71,19 @@ func (p Policy) RootOf(info sandbox.Info) Root {
 	return RootCaller
 }
 
-// hasAllUsers reports whether a process has all users of the machine, unmapped.
+// hasAllUsers reports whether a uid_map file maps all users of the machine to themselves.
 func hasAllUsers(uidMap string) bool {
 	text, err := os.ReadFile(uidMap)
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// runAsCaller changes a spec so that all commands of the container run as its owner.
+// runAsCaller changes a Spec so that all commands of the container run as its owner.
 func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	id := g.owner.identity()
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
 	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
-		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // in the image, the directory belongs to root
+		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // in the image, /root belongs to root
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "tmpfs", Target: home, Options: options})
 	}
 	if !slices.ContainsFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
@@ -91,7 +91,7 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	}
 }
 
-// identity returns the user and group of the owner's containers.
+// identity returns the user and group that the owner's containers run as.
 func (o Owner) identity() fsutil.Identity {
 	if o.Actor != nil {
 		return o.Actor.Identity()
@@ -99,8 +99,8 @@ func (o Owner) identity() fsutil.Identity {
 	return fsutil.Identity{UID: 65534, GID: 65534}
 }
 
-// makePrivate removes all directories of the owner from a container. Volumes replace the writable ones, and the others are copied
-// into the container at each start.
+// makePrivate removes all directories of the owner from a Spec. Writable mounts are replaced by private volumes. Read-only ones
+// are replaced by copies that are made at each start of the container.
 func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
@@ -123,9 +123,9 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.Outside(source) // every container of the image has the same paths inside, so the name is made of the path outside
+		place, ok := g.places.Outside(source) // inside, every container of the image has the same paths
 		if !ok {
-			place = g.places.self + source // such a path ends with this container
+			place = g.places.self + source // such a path lasts only as long as this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
@@ -146,7 +146,8 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// SourceGone reports whether the directory that a private volume replaces was removed. Then the volume is removed too.
+// SourceGone reports whether the directory that a private volume replaces was removed. In this case the volume is no longer
+// needed.
 func (p Policy) SourceGone(v sandbox.Volume) bool {
 	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
@@ -155,24 +156,24 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // the volume with the directories seems not to be mounted
+		return false // the volume with the directories may not be mounted now
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// maxVolumes limits the private volumes of one user.
+// maxVolumes limits the number of private volumes of one user.
 const maxVolumes = 512
 
-// maxCopyBytes limits the bytes of the owner's files that are copied into a container at a start.
+// maxCopyBytes limits how many bytes of the owner's files are copied into a container at a start.
 const maxCopyBytes = 1 << 30
 
-// copyTime limits the time for copying into a container.
+// copyTime limits how long that copy may take.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only mounts to the program at a container's gate, which unpacks them. The engine can't copy them:
-// it would mount the container's volumes again, by names that another container of the owner can change. It would also write
-// below a tmpfs.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsuitable.
+// It would mount the container's volumes again by name, and another container of the owner can change what these names lead to.
+// It would also write below a tmpfs instead of into it.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -199,7 +200,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	return nil
 }
 
-// packSource packs the files at a path of this process, with the owner's rights and without links.
+// packSource adds the files at a path of this process to a tar archive, with the owner's rights and without links.
 func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {
@@ -209,7 +210,7 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limitedWriter is a writer that refuses more than a number of bytes.
+// limitedWriter is a writer that fails after left bytes.
 type limitedWriter struct {
 	io.Writer
 	left int64
@@ -222,9 +223,9 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// mustRemake reports whether a container must be made again instead of started again. The owner of a container that has run knows
-// the name of its gate, and could use a link to lead a mount over the gate. A mount directly below the root can't be led
-// elsewhere.
+// mustRemake reports whether a stopped container must be made again instead of started again. After its first run, the owner
+// knows the random path of its gate program. With a link in a mount, the owner could redirect another mount over that path.
+// Mounts directly below the root directory can't be redirected.
 func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
@@ -232,10 +233,11 @@ func mustRemake(c sandbox.Container) bool {
 	})
 }
 
-// maxOldIDs limits the earlier ids that a container keeps.
+// maxOldIDs limits how many earlier ids a container remembers.
 const maxOldIDs = 16
 
-// remake makes a container again, with another name of its gate, and removes the old one. The old id leads to the new container.
+// remake replaces a container by a new one with the same Spec and another path of the gate program. The old id then also finds
+// the new container.
 func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
@@ -262,22 +264,22 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // if this fails, the service removes it later: see [Gate.RemoveReplaced]
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // if this fails, [Gate.RemoveReplaced] removes it later
 	return id, nil
 }
 
-// replacedMark is in the name of a container that was made again, until the container is removed. No caller can choose such a
+// replacedMark is part of the name of a container that was replaced, until the container is removed. Callers can't choose such a
 // name.
 const replacedMark = "-replaced-"
 
 func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
 
-// RemoveReplaced removes a container that was made again and could not be removed then. It does nothing to other containers.
+// RemoveReplaced removes a container that was replaced but could not be removed at that time. It ignores other containers.
 func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sandbox.Container) error {
 	if !isReplaced(c) {
 		return nil
 	}
-	release, err := g.lockContainer(ctx, c.ID) // another caller may be making it again, and give its name back after a failure
+	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing it, and would restore the name after a failure
 	if err != nil {
 		return err
 	}

@@ -17,10 +17,10 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, the profile is
-// the gateway's. Else the caller states its home, and with it its profile. All profiles have one user, so this prevents mistakes,
-// not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the default profile. A profile
-// without a directory is an error.
+// profileOf returns the home directory and the profile of a caller. If hinit knows that the caller pid descends from a gateway,
+// the profile is the gateway's. Otherwise it follows from claimed, the home that the caller states. All profiles run as one user,
+// so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the
+// default profile. A profile without a directory is an error.
 func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
@@ -55,10 +55,11 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 	return home, filepath.Base(home), nil
 }
 
-// gatewaysKeepTime is how long the service reuses hinit's list of gateways. An agent sends many commands in a row.
+// gatewaysKeepTime is how long the service caches hinit's list of gateways. An agent sends many commands in a row.
 const gatewaysKeepTime = 2 * time.Second
 
-// newGatewayLookup returns a function that asks hinit, if it runs here, for the profile of each gateway process.
+// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. The function returns nil if hinit
+// does not run here.
 func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	cl := cmdline.Here(lookup)
 	var mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// asDocker handles a command line of docker and returns the exit code.
+// asDocker runs a command line of the docker command and returns the exit code.
 func (p Program) asDocker(args []string) int {
 	call, err := dockercli.Parse(args, permittedWords())
 	if other := (*dockercli.UnhandledError)(nil); errors.As(err, &other) {
@@ -26,7 +26,7 @@ func (p Program) asDocker(args []string) int {
 		_, none := os.Stat(dial.SandboxSocket(os.LookupEnv))
 		return dockercli.PrintError(os.Stderr, err, none == nil)
 	}
-	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes
+	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fails unless stdout is a pipe; a larger pipe needs fewer writes
 	req := daemon.Request{Docker: true, Args: args, Env: environmentOf(sandbox.Named(call.Env)), Stdin: call.Stdin}
 	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
@@ -36,7 +36,7 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// realDocker replaces this process by the real docker command, if PATH has one.
+// realDocker replaces this process by the real docker command if PATH has one. Otherwise it prints why.
 func realDocker(args []string, why error) int {
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {

@@ -23,10 +23,11 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// service keeps a tenant for each user and profile. It handles each request with the tenant of the caller.
+// service is the service of sandboxes. It keeps a tenant for each user and profile, and handles each request with the caller's
+// tenant.
 type service struct {
 	engine       sandbox.FullEngine
-	opts         sandbox.Options // options of the operator
+	opts         sandbox.Options // the operator's options
 	settings     settings
 	places       policy.Places
 	gate         *policy.Gate
@@ -34,11 +35,11 @@ type service struct {
 	log          func(string, ...any)
 	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process
 	began        time.Time
-	changed      chan struct{} // signals that a container may have become unused
-	releaseTimer *time.Timer   // calls rest after the last request
+	changed      chan struct{} // receives a value when a container may have become unused
+	releaseTimer *time.Timer   // calls releaseMemory some time after the last request
 	release      tuning.Releaser
 
-	sweeper *sandbox.Manager // manages the sandboxes of all tenants
+	sweeper *sandbox.Manager // removes unused sandboxes of all tenants
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -47,17 +48,17 @@ type service struct {
 type tenantKey struct {
 	uid      uint32
 	profile  string
-	operator bool // root, who sees the containers of all profiles
+	operator bool // for root, who sees the containers of all profiles
 }
 
-// tenant is the service's record of one user and profile.
+// tenant is what the service keeps for one user and profile.
 type tenant struct {
 	requests    int // requests in progress
 	lastRequest time.Time
 	manager     *sandbox.Manager
 }
 
-// handle handles one request and returns its exit code.
+// handle handles a request and returns its exit code.
 func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer h.releaseTimer.Reset(releaseAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
@@ -66,20 +67,20 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // PID 0: the caller is in another container of this pod, and names its parent itself
+	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // PID 0: a caller in another container states req.Parent itself
 		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if the caller or its parent has ended
 	}
 	return runRequest(ctx, t.manager, req, nil, s)
 }
 
-// maxTenants is the largest number of tenants. If another one is needed, the service drops all tenants without a request in
-// progress. No state is lost: it is in the containers and their labels.
+// maxTenants limits the number of tenants. When another one is needed, the service drops all tenants that have no request in
+// progress. No state is lost by this, because the state is in the containers and their labels.
 const maxTenants = 512
 
-// tenantKept is how long a tenant without requests is kept. As long as it is kept, its sandboxes count as used.
+// tenantKept returns how long a tenant without requests is kept. During this time its sandboxes count as used.
 func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the tenant of the caller; the first request creates it. The caller calls done when the request has been
+// tenant returns the tenant of the caller, and creates it for the first request. done must be called when the request has been
 // answered.
 func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
@@ -87,7 +88,7 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the files of an operator's sandboxes belong to the agent too
+	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the files of an operator's sandboxes belong to the agent, too
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
@@ -114,8 +115,8 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	}, nil
 }
 
-// These are the largest numbers of commands at the same time: of all users, of one user, and of one profile. If a caller does not
-// read its output, the service holds two windows of package mux for the command, and as much again for each of them. That is at
+// Limits for the number of concurrent commands: of all users, of one user, and of one profile. If a caller does not read its
+// output, the service buffers two windows of package mux for the command, and as much again for each of these windows. This is at
 // most 400 MB for one user.
 const (
 	maxCommands        = 512
@@ -123,8 +124,8 @@ const (
 	maxProfileCommands = 128
 )
 
-// checkLimits returns an error if another command would exceed a limit. An operator's command is always allowed. The caller holds
-// the lock.
+// checkLimits returns an error if another command would exceed a limit. Commands of an operator are always allowed. The caller
+// holds the lock.
 func (h *service) checkLimits(key tenantKey) error {
 	all, user, profile := 0, 0, 0
 	for k, t := range h.tenants {
@@ -146,22 +147,22 @@ func (h *service) checkLimits(key tenantKey) error {
 	return nil
 }
 
-// dropIdle drops tenants without a request in progress whose last request is at least the time after ago. It reports whether any
-// tenant is left. The caller holds the lock.
+// dropIdle drops the tenants that have had no request for the time after and have none in progress. It reports whether tenants
+// are left. The caller holds the lock.
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
 			delete(h.tenants, k)                                                  // its containers keep running
-			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // closing a manager does not close the engine, so it can't fail
+			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // it does not close the engine, so it can't fail
 		}
 	}
 	return len(h.tenants) > 0
 }
 
-// releaseAfter is the time between the last request and the release of unused memory.
+// releaseAfter is how long after the last request unused memory is released.
 const releaseAfter = time.Minute
 
-// releaseMemory returns memory that commands and the engine's answers have used to the kernel.
+// releaseMemory returns the memory that requests have used to the kernel, and drops idle tenants.
 func (h *service) releaseMemory() {
 	h.release.Release()
 	h.mu.Lock()
@@ -171,7 +172,7 @@ func (h *service) releaseMemory() {
 	}
 }
 
-// newTenant makes the record that the service keeps for one user and profile.
+// newTenant creates the tenant for a user and profile.
 func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile string) (*tenant, error) {
 	name := strconv.FormatUint(uint64(from.UID), 10) + "-" + key.profile
 	opts := h.opts
@@ -182,8 +183,8 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
 	opts.SweepOrphans = false // the service sweeps for all tenants
-	// With these options a caller could make root read any file that a link in its home names. A caller passes variables by exec
-	// -e.
+	// With these options a caller could make root read any file that a link in its home names. Callers can pass variables by exec -e
+	// instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), Operator: key.operator}
 	if from.UID != 0 {
@@ -193,9 +194,9 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	return &tenant{manager: manager}, err
 }
 
-// prepareState makes the directories of all tenants, readable for this user alone, and the manager that sweeps for all tenants.
-// The identity of the volume is the path that the engine has for it. So a container still belongs to the volume after hinit's own
-// container was replaced.
+// prepareState creates the directories of all tenants, which only this user can read, and the manager that removes unused
+// sandboxes. It writes the id of the volume, which is derived from the volume's path on the engine's machine. So the containers
+// still belong to the volume after hinit's own container was replaced.
 func (h *service) prepareState() error {
 	state := filepath.Join(h.settings.state, "state")
 	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700), os.RemoveAll(filepath.Join(h.settings.state, "dirs")),
@@ -209,7 +210,7 @@ func (h *service) prepareState() error {
 	return err
 }
 
-// volume returns the identity of the volume.
+// volume returns the id of the volume, see prepareState.
 func (h *service) volume() string {
 	place, ok := h.places.Outside(h.opts.Home)
 	if !ok {

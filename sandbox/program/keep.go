@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// scanInterval is the least time between two scans for unused sandboxes, however many events arrive.
+	// scanInterval is the minimum time between two scans for unused sandboxes, however many events arrive.
 	scanInterval = 5 * time.Second
-	// rescanTime is the time before the next scan if a sandbox could not be removed, or if the engine reports no changes.
+	// rescanTime is how long to wait for the next scan if a sandbox could not be removed or the engine reports no changes.
 	rescanTime = time.Minute
 )
 
-// keeper looks for unused sandboxes. It scans when the engine reports a change, and when a sandbox reaches its age limit. It also
-// scans within a minute after the process that owns a sandbox has ended. Between these events it sleeps.
+// keeper removes unused sandboxes. It scans for them when the engine reports a change, and when a sandbox reaches its age limit.
+// It also scans within a minute after the end of a process that owns a sandbox. Between these events it sleeps.
 type keeper struct {
 	*service
-	owners []string // live processes that own sandboxes
+	owners []string // names of the live processes that own sandboxes
 }
 
-// keepSandboxes looks for unused sandboxes until the context ends.
+// keepSandboxes runs a keeper until the context ends.
 func (h *service) keepSandboxes(ctx context.Context) {
 	k := &keeper{service: h}
 	done := make(chan struct{})
@@ -38,7 +38,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 	defer func() { <-done }()
 	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()
-	due := last.Add(apart) // time of the next scan, zero for none
+	due := last.Add(apart) // when the next scan is due, zero for never
 	var settled time.Time
 	for {
 		wake := due
@@ -51,7 +51,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 		}
 		select {
 		case <-h.changed:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then the leftovers of a removed container are old enough to remove
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then a removed container's leftovers are old enough
 			due = earlierTime(due, laterTime(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
@@ -67,12 +67,12 @@ func (h *service) keepSandboxes(ctx context.Context) {
 	}
 }
 
-// laterTime returns the later time. A zero time is earlier than any other.
+// laterTime returns the later of two times. A zero time counts as the earliest.
 func laterTime(a, b time.Time) time.Time {
 	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
 }
 
-// earlierTime returns the earlier time. A zero time means never.
+// earlierTime returns the earlier of two times. A zero time means never.
 func earlierTime(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -80,13 +80,13 @@ func earlierTime(a, b time.Time) time.Time {
 	return a
 }
 
-// watch follows the engine's events until the context ends. If the engine does not answer or has no events, each attempt to
-// follow it again also starts a scan.
+// watch follows the engine's events until the context ends. If the engine does not answer or has no events, watch retries, and
+// each retry also starts a scan.
 func (k *keeper) watch(ctx context.Context) {
 	changed := func() {
 		select {
 		case k.changed <- struct{}{}:
-		default: // the keeper has not taken the last signal yet, and will see both changes
+		default: // the keeper has not seen the last signal yet, so it will see both changes
 		}
 	}
 	wait, said := engineRetryTime, false
@@ -104,9 +104,9 @@ func (k *keeper) watch(ctx context.Context) {
 	}
 }
 
-// scan looks for unused sandboxes and removes them. It removes the container of a dead process once the idle window has passed.
-// It also removes every tenant's containers that ended more than two windows ago. A running container that must outlive its agent
-// is kept. scan returns the time of the next scan if no event arrives, or zero for no next scan.
+// scan removes unused sandboxes. It removes the container of a dead process once the idle window (the lifetime in the options)
+// has passed. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is
+// meant to outlive its agent is kept. scan returns when the next scan is due if no event arrives before, zero for never.
 func (k *keeper) scan(ctx context.Context) (next time.Time) {
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
@@ -123,7 +123,7 @@ func (k *keeper) scan(ctx context.Context) (next time.Time) {
 			k.owners = append(k.owners, owner)
 			continue
 		}
-		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a running command counts as use
+		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a running command counts as a use
 			next = earlierTime(next, end)
 			continue
 		}
@@ -154,14 +154,15 @@ func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (r
 	return true
 }
 
-// gateKeepTime is how long the volume of a gate without a container is kept, because a service may be about to use it.
+// gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to use
+// it.
 const gateKeepTime = 24 * time.Hour
 
-// removeOld removes objects that no later request can use. These are containers of this volume that were made with another mode
-// of root, private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a
-// container uses.
+// removeOld removes objects that later requests can't use: containers of this volume that were made under another root mode, and
+// private volumes whose directory is gone. It also removes volumes with other versions of the gate program. The engine itself
+// refuses to remove a volume that a container uses.
 func (k *keeper) removeOld(ctx context.Context) {
-	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports a fault
+	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports it
 	for _, c := range made {
 		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {
 			k.log("cannot remove %s, which was made again: %v", c.Name, err)
@@ -185,7 +186,8 @@ func (k *keeper) removeOld(ctx context.Context) {
 	}
 }
 
-// lastUse returns when a container was last used, as far as this service knows. It is never before the start of the service.
+// lastUse returns when a container was last used, as far as this service knows. The result is never earlier than the start of the
+// service.
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// runHere handles a request in this process, which asks the engine itself.
+// runHere handles a request in this process, which uses the engine directly.
 func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
@@ -49,11 +49,11 @@ func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.S
 	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayUseEngine returns an error if this process may not ask the engine itself. If the operator wants a service, it must be the
-// only way: an agent could stop the service to get around its rules. And root may not use a home that the agent owns. The agent
-// controls its files, and so would get sandboxes that root's rules allow.
+// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, the service
+// must be the only way: otherwise an agent could stop the service to evade its rules. And root must not use the home directory of
+// an agent. The agent controls the files in it, and could get sandboxes that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
-	_, left := os.Stat(socket + ".root") // the service leaves this file in a directory that only root can change
+	_, left := os.Stat(socket + ".root") // written by the service into a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
 		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")
@@ -72,7 +72,8 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// runRequest handles a request with the sandboxes of the caller.
+// runRequest handles a request with the caller's manager. allow holds the words of HINIT_SANDBOX_ALLOW, and is nil in the
+// service.
 func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})

@@ -21,14 +21,14 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// Program is hinit-sandbox with a certain engine.
+// Program is hinit-sandbox for a certain container engine.
 type Program struct {
-	// Engine returns the engine at an address of Options.Docker. It is called at most once, and not if the service handles the
-	// request.
+	// Engine returns the engine at an address, see sandbox.Options.Docker. It is called at most once, and not at all if the service
+	// handles the request.
 	Engine func(address string) (sandbox.FullEngine, error)
 }
 
-// Run runs a command line, which it selects by argv[0], and returns the exit code.
+// Run runs a command line and returns the exit code. argv[0] selects what the program does, see the package documentation.
 func (p Program) Run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-sandbox"}
@@ -68,13 +68,13 @@ func (p Program) Run(argv []string) int {
 	return p.run(req, local)
 }
 
-// run sends a request, until a signal ends it.
+// run sends a request, and cancels it when a signal arrives.
 func (p Program) run(req daemon.Request, local daemon.Streams) int {
 	ctx, caught := interruptible()
 	return caught(p.dispatch(ctx, req, local))
 }
 
-// isDocker reports whether a program that is called by this name replaces the docker command.
+// isDocker reports whether the program was called by a name under which it stands in for the docker command.
 func isDocker(name, configured string) bool {
 	switch filepath.Base(name) {
 	case "docker", "podman":
@@ -83,8 +83,8 @@ func isDocker(name, configured string) bool {
 	return strings.Contains(name, "/") && name == configured
 }
 
-// interruptible returns a context that ends on Ctrl-C, SIGTERM or a closed terminal. The returned function turns such an
-// end into the exit code.
+// interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a
+// signal arrived.
 func interruptible() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var caught atomic.Int32
@@ -103,7 +103,7 @@ func interruptible() (context.Context, func(code int) int) {
 	}
 }
 
-// environmentOf returns the values of the named variables in this process.
+// environmentOf returns the values of the named environment variables that are set.
 func environmentOf(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {
@@ -114,7 +114,7 @@ func environmentOf(names []string) map[string]string {
 	return out
 }
 
-// dispatch sends a request to the service if it runs, else handles it in this process.
+// dispatch sends a request to the service if there is one, and handles it in this process otherwise.
 func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
 	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // "" if the parent has ended
@@ -137,7 +137,8 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 	return code
 }
 
-// unreachableCode returns the exit code if no service answers. docker has one code for all of its own failures.
+// unreachableCode returns the exit code for the case that the service does not answer. The docker command has a single code for
+// all its own failures.
 func unreachableCode(req daemon.Request) int {
 	if req.Docker {
 		return 1
@@ -145,7 +146,7 @@ func unreachableCode(req daemon.Request) int {
 	return cmdline.Unreachable
 }
 
-// runOnTerminal runs a request. If standard input is a terminal, the command gets this terminal.
+// runOnTerminal runs a request. If standard input is a terminal, the command gets a terminal that is connected to it.
 func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
@@ -158,7 +159,7 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	local.Resizes = resizes
 	defer pty.OnResize(os.Stdin, func(columns, rows uint16) {
 		select {
-		case <-resizes: // drop an older size that nothing has read yet
+		case <-resizes: // drop an older size that was not read yet
 		default:
 		}
 		resizes <- size(columns, rows)

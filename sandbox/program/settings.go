@@ -15,14 +15,14 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// settings are the operator's settings of the service.
+// settings are the operator's settings for the service.
 type settings struct {
 	socket, state, user, root string
 	memory                    int64 // MB
 	policy                    policy.Policy
 }
 
-// wordList is a flag with a list of words. If it is given twice, the last one counts.
+// wordList is a flag with a list of words. A later flag replaces the whole list.
 type wordList []string
 
 func (w *wordList) String() string { return (*cmdline.List)(w).String() }
@@ -31,7 +31,7 @@ func (w *wordList) Set(text string) error {
 	return (*cmdline.List)(w).Set(text)
 }
 
-// define adds the flags of serve.
+// define defines the flags of hinit sandbox serve.
 func (s *settings) define(f *flag.FlagSet) {
 	p := &s.policy
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
@@ -47,7 +47,7 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
-// variables are environment variables that set the flags of the same names.
+// variables are the environment variables for these flags. HINIT_SANDBOX_SOCKET sets --socket, and so on.
 var variables = []string{
 	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
 	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",
@@ -58,13 +58,13 @@ func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":
 		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
-	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // NaN too
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // true for NaN
 		return errors.New("a limit must be a number, 0 or more")
 	}
 	return nil
 }
 
-// readSettings reads the options of serve: a flag wins over its variable.
+// readSettings reads the settings from the flags and the environment. A flag takes precedence over its variable.
 func readSettings(args []string, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
 	verb := cmdline.Verb{
 		Program: "hinit sandbox", Name: "serve", Args: "[OPTIONS]", Doing: "serve sandboxes",

@@ -17,11 +17,11 @@ const Version = "v1alpha1"
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
 const (
-	// Finalizer keeps an AgentProfile until its host has stopped the gateway.
+	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway.
 	Finalizer = Group + "/gateway"
-	// PoolLabel has the name of the pool, on everything that belongs to it.
+	// PoolLabel is the label with the name of the pool, on every object that belongs to the pool.
 	PoolLabel = Group + "/pool"
-	// ProfileLabel has the name of the profile, on what belongs to a pod of its own.
+	// ProfileLabel is the label with the name of the profile, on the objects of a pod that runs only this profile.
 	ProfileLabel = Group + "/profile"
 	// ReachableCondition is False while the host of a profile is lost.
 	ReachableCondition = "HostReachable"
@@ -31,7 +31,7 @@ const (
 	ConfiguredCondition = "Configured"
 )
 
-// AddToScheme registers the kinds.
+// AddToScheme registers the kinds of the fleet in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
@@ -42,7 +42,7 @@ func AddToScheme(s *runtime.Scheme) error {
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(s); err != nil {
-		panic(err) // a fault of the program
+		panic(err) // a bug in this program
 	}
 	if err := AddToScheme(s); err != nil {
 		panic(err)

@@ -179,7 +179,7 @@ type Recovery struct {
 	Empty bool `json:"empty,omitempty"`
 }
 
-// PlacementPod is the placement of a profile with a pod of its own.
+// PlacementPod is the value of spec.placement for a profile that has a pod of its own.
 const PlacementPod = "pod"
 
 // Phase is how a profile is, in one word.
@@ -187,16 +187,16 @@ type Phase string
 
 // The phases.
 const (
-	PhasePending  Phase = "Pending"  // no host has room
-	PhaseStarting Phase = "Starting" // a host makes it, or its gateway is not ready yet
-	PhaseRunning  Phase = "Running"  // its gateway is up
-	PhaseStopping Phase = "Stopping" // its gateway is asked to end
+	PhasePending  Phase = "Pending"  // it has no host yet
+	PhaseStarting Phase = "Starting" // its host is creating it, or its gateway is not ready yet
+	PhaseRunning  Phase = "Running"  // its gateway is up and ready
+	PhaseStopping Phase = "Stopping" // its gateway is being stopped
 	PhaseStopped  Phase = "Stopped"  // its gateway is down, as wanted
-	PhaseBackoff  Phase = "Backoff"  // its gateway has crashed and waits for the next start
+	PhaseBackoff  Phase = "Backoff"  // its gateway has crashed and waits for its restart delay
 	PhaseParked   Phase = "Parked"   // starting its gateway again is pointless until something changes
 	PhaseFailed   Phase = "Failed"   // its gateway can't be started as defined
-	PhaseMoving   Phase = "Moving"   // its data goes to another host
-	PhaseWaiting  Phase = "Waiting"  // its host restarts
+	PhaseMoving   Phase = "Moving"   // its data is moving to another host
+	PhaseWaiting  Phase = "Waiting"  // its host is restarting
 	PhaseLost     Phase = "Lost"     // its host is lost, or the data is not on it
 )
 
@@ -318,8 +318,8 @@ type AgentProfileList struct {
 	Items []AgentProfile `json:"items"`
 }
 
-// Alone reports whether the profile shall have a pod of its own.
+// Alone reports whether the spec asks for a pod of its own.
 func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 
-// Wanted reports whether the gateway is wanted up.
+// Wanted reports whether the spec asks for a running gateway. This is the default.
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }

@@ -1,5 +1,6 @@
-// Command hinit-fleet is the fleet: agents of many pods by the means of Kubernetes. Its verb controller decides which pod has which agent. Its
-// verb host works in each pod, as a service of hinit. The other verbs are for people. It owns no goroutine of its own.
+// Command hinit-fleet manages a fleet: agents in many pods of a Kubernetes cluster. Its command controller decides which pod runs
+// which agent. Its command host runs in each pod and carries the decisions out. The other commands are for users. Package
+// fleetcli owns its goroutines.
 package main
 
 import (

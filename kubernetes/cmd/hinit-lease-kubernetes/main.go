@@ -1,6 +1,7 @@
-// Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it (HINIT_LEASE=kubernetes) and serves
-// the volume while this program says so. SIGTERM ends it at once, and it keeps the Lease until that expires. SIGPWR says that nothing else of
-// the container is alive: it gives the Lease away and ends. It owns one goroutine, which waits for signals.
+// Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it
+// (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease. On SIGTERM it ends at
+// once, and the Lease stays taken until it expires. On SIGPWR it releases the Lease and ends: hinit sends this signal when
+// nothing else in the container is alive. It owns one goroutine, which runs the election.
 package main
 
 import (
@@ -19,15 +20,15 @@ import (
 
 const (
 	exitFailed = 1
-	exitConfig = 78 // of sysexits.h: a new start does not help
+	exitConfig = 78 // from sysexits.h: starting it again does not help
 )
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	// An agent with the same user must not speak for this program, nor read its token from its memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
-	klog.SetLogger(logr.Discard())                   // package lease says what matters
+	// An agent with the same user must not send messages in this program's name, nor read the token from its memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it can't fail for the calling process
+	klog.SetLogger(logr.Discard())                   // package lease reports what matters
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	end, last := make(chan os.Signal, 1), make(chan os.Signal, 1)

@@ -1,8 +1,8 @@
-// Command hinit-sandbox-kubernetes is hinit-sandbox on a Kubernetes cluster: the same command lines, service and docker personality.
-// hinit-sandbox runs it where HINIT_SANDBOX_ENGINE is kubernetes. Two more verbs are for the pods of sandboxes:
+// Command hinit-sandbox-kubernetes is hinit-sandbox for a Kubernetes cluster: it has the same command lines, service and docker
+// emulation. hinit-sandbox executes it if HINIT_SANDBOX_ENGINE is kubernetes. Two more commands run in the pods of sandboxes:
 //
-//	hinit-sandbox-kubernetes install DIR  put the program inside into a directory
-//	hinit-sandbox-kubernetes users        exit with 0 in a pod that has users of its own
+//	hinit-sandbox-kubernetes install DIR  copy the helper, which starts the commands in a sandbox, into a directory
+//	hinit-sandbox-kubernetes users        exit with 0 in a pod that has a user namespace of its own
 //
 // Packages program and engine own its goroutines.
 package main
@@ -25,7 +25,7 @@ import (
 func main() { os.Exit(run(os.Args)) }
 
 func run(argv []string) int {
-	klog.SetLogger(logr.Discard()) // errors say what matters
+	klog.SetLogger(logr.Discard()) // the returned errors say what matters
 	switch {
 	case len(argv) == 3 && argv[1] == "install":
 		if err := install(argv[2]); err != nil {
@@ -40,7 +40,7 @@ func run(argv []string) int {
 		return 0
 	}
 	// An agent with the same user must not read the token from this program's memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it can't fail for the calling process
 	return program.Program{Engine: open}.Run(argv)
 }
 
@@ -52,7 +52,7 @@ func open(string) (sandbox.FullEngine, error) {
 	return engine.New(s, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit-sandbox] "+format+"\n", args...) })
 }
 
-// install copies the program inside.
+// install copies the helper program into dir.
 func install(dir string) error {
 	path, err := sandbox.FindHelper("")
 	if err != nil {

@@ -23,22 +23,22 @@ const (
 func nodeName(n int) string    { return fmt.Sprintf("node%d", n) }
 func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
 
-// Cluster is a running cluster. Its methods may be called from one goroutine at a time.
+// Cluster is a running cluster. Its methods must not be called concurrently.
 type Cluster struct {
-	Bin     string // the directory of the programs, kubectl among them
-	Config  string // the kubeconfig of the administrator
-	LeftOut string // why there are no nodes; empty where they run
+	Bin     string // the directory of the programs, including kubectl
+	Config  string // the path of the administrator's kubeconfig
+	LeftOut string // why the cluster has no nodes, "" if it has
 
-	dir, logs string // state, and what the programs write
-	port      string // of the API server, see Port
+	dir, logs string // the state of the programs, and their logs
+	port      string // the port of the API server
 	admin     func() (*http.Client, error)
 
 	store, server *process // etcd and the API server
 	serverRun     []string // the command line of the API server
 }
 
-// Start starts etcd, the API server, the controllers and the scheduler. left is why there is no cluster at all, empty for one. Nothing
-// stops a cluster but the end of the process that [Main] runs the tests in.
+// Start starts etcd, the API server, the controllers and the scheduler. If there can be no cluster, left says why, and c is nil.
+// A cluster stops only when the process ends in which [Main] runs the tests.
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	c, left, err = StartServer(ctx)
 	if c == nil || err != nil {
@@ -60,7 +60,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 			return nil, "", err
 		}
 	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil { // the root of a pod with users of its own is another user
+	if err := os.MkdirAll(c.dir, 0o755); err != nil { // the root user of a pod with a user namespace needs to read it
 		return nil, "", err
 	}
 	pki := filepath.Join(c.dir, "pki")
@@ -71,7 +71,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	return c, "", c.startStore(ctx, pki)
 }
 
-// startStore starts etcd and the API server in front of it.
+// startStore starts etcd and then the API server.
 func (c *Cluster) startStore(ctx context.Context, pki string) error {
 	store, peers := "http://127.0.0.1:16379", "http://127.0.0.1:16380"
 	var err error
@@ -101,10 +101,10 @@ func (c *Cluster) Serve(ctx context.Context) error {
 	return c.await(ctx, "the API server is ready", c.server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
 }
 
-// KillServer ends the API server with SIGKILL. The other programs go on.
+// KillServer kills the API server with SIGKILL. The other programs keep running.
 func (c *Cluster) KillServer() { c.server.kill() }
 
-// PauseStore stops etcd for a time, so that the API server gets no answers.
+// PauseStore stops etcd for a time, so that the API server gets no answers. It blocks for that time.
 func (c *Cluster) PauseStore(d time.Duration) error {
 	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			"--secure-port=16257", "--node-monitor-grace-period=25s", // half of the default, so that a lost node is noticed sooner
+			"--secure-port=16257", "--node-monitor-grace-period=25s", // half the default: notice a lost node sooner
 		},
 		"scheduler": {"--secure-port=16259"},
 	} {
@@ -125,7 +125,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		config := filepath.Join(pki, name+".kubeconfig")
 		words := append([]string{
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
-			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // by default the deletion of a namespace waits for seconds
+			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // with the defaults deleting a namespace takes seconds
 			"--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
 		p, err := c.spawn(program, program, words...)
@@ -134,13 +134,14 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		}
 		go c.keep(p, words)
 	}
-	// The controllers make the account that every pod of a namespace has.
+	// The controllers create the ServiceAccount that every pod of a namespace uses.
 	return c.await(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
 }
 
-// keep starts a program again whenever it ends, as its node would: the scheduler ends itself when the API server comes back with another past.
+// keep restarts a program whenever it ends, as a node would restart its pod. The scheduler ends when the API server comes back
+// with an older state.
 func (c *Cluster) keep(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
@@ -152,10 +153,10 @@ func (c *Cluster) keep(p *process, words []string) {
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the program has ended
 }
 
-// spawn starts a program whose output goes to a log of that name.
+// spawn starts a program and writes its output to the log file named log.
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {
@@ -174,13 +175,13 @@ func (c *Cluster) spawn(log, program string, words ...string) (*process, error) 
 	return p, nil
 }
 
-// kill ends a program with SIGKILL.
+// kill kills a program with SIGKILL, and waits until it has ended.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done
 }
 
-// await waits for a condition while a program runs.
+// await waits until cond returns true. It fails if the program p ends before, or after three minutes. p may be nil.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -200,10 +201,10 @@ func (c *Cluster) await(ctx context.Context, what string, p *process, cond func(
 	return nil
 }
 
-// errStatus is an answer of the API server that is no success.
+// errStatus is the HTTP status of an unsuccessful request to the API server.
 type errStatus int
 
 func (e errStatus) Error() string { return "the API server answers " + http.StatusText(int(e)) }
 
-// NotFound reports whether the API server has no such object.
+// NotFound reports whether err means that the API server has no such object.
 func NotFound(err error) bool { return errors.Is(err, errStatus(http.StatusNotFound)) }

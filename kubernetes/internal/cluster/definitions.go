@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// definitions are the CustomResourceDefinitions of other projects that pages of docs/ have objects of, each in a module of the project.
+// definitions lists the CustomResourceDefinitions of other projects that the examples in docs/ use. Each is a file of a Go module
+// of that project.
 var definitions = []struct{ module, file string }{
 	{"github.com/argoproj/argo-cd/v2@v2.14.21", "manifests/crds/application-crd.yaml"},
 	{"github.com/backube/volsync@v0.7.1", "config/crd/bases/volsync.backube_replicationsources.yaml"},
@@ -19,10 +20,10 @@ var definitions = []struct{ module, file string }{
 	{"github.com/vmware-tanzu/velero@v1.18.3", "config/crd/v1/bases/velero.io_schedules.yaml"},
 }
 
-// definitionsDir is the directory of the fetched definitions.
+// definitionsDir returns the directory in the cache for the fetched definitions.
 func definitionsDir(cache string) string { return filepath.Join(cache, "definitions") }
 
-// fetchDefinitions copies the definitions that are not there yet into the cache, and removes all others.
+// fetchDefinitions downloads the missing definitions into the cache, and removes all other files from there.
 func fetchDefinitions(cache string) error {
 	dir := definitionsDir(cache)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -53,13 +54,13 @@ func fetchDefinitions(cache string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // it only defines too much
+			_ = os.Remove(filepath.Join(dir, e.Name())) // if this fails, only a surplus definition is left
 		}
 	}
 	return err
 }
 
-// Definitions is the directory with the CustomResourceDefinitions of the pages. It may be missing.
+// Definitions returns the directory of the fetched CustomResourceDefinitions. The directory may not exist.
 func Definitions() (string, error) {
 	cache, err := CacheDir()
 	return definitionsDir(cache), err

@@ -1,5 +1,8 @@
-// Package cluster runs a real Kubernetes for tests: etcd, API server, controllers, scheduler, and nodes with containerd and kubelet.
+// Package cluster runs a real Kubernetes cluster for tests: etcd, API server, controllers, scheduler, and nodes with containerd
+// and kubelet.
 //
-// [Build] builds the programs once into a cache. [Main] runs the tests of a package in a PID, mount and network namespace of their own. The kernel ends all processes of the cluster with the process that began it, also after SIGKILL, and no mount, link or address
-// is left. Only empty control groups remain then; the next run removes them. The package owns no goroutine that outlives the tests.
+// [Build] builds the programs once into a cache. [Main] runs the tests of a package in new PID, mount and network namespaces.
+// When the process that started the cluster ends, even by SIGKILL, the kernel ends all processes of the cluster, and no mount,
+// network link or address is left. Only empty control groups may remain, and the next run removes them. The package owns no
+// goroutine that outlives the tests.
 package cluster

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// enforcer is a program that enforces NetworkPolicies on one node, by rules of iptables and sets of ipset.
+// enforcer is the program that enforces NetworkPolicies on one node, with rules for iptables and ipset.
 const enforcer = "kube-router"
 
-// noRange is a range of addresses without services. The enforcer allows all traffic to its range of services, because a proxy
-// would rewrite these addresses. Here the addresses of services are the server's own.
+// noRange is an address range that contains no services. The enforcer allows all traffic to its service range, because normally a
+// proxy rewrites these addresses. In this cluster there is no proxy, and the API server itself has the service address.
 const noRange = "10.96.255.0/24"
 
-// Enforces returns the reason why Enforce can't work here, "" if it can.
+// Enforces returns why Enforce can't work on this machine, "" if it can.
 func (c *Cluster) Enforces() string {
 	for _, tool := range []string{"iptables", "ipset"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -29,10 +29,10 @@ func (c *Cluster) Enforces() string {
 	return ""
 }
 
-// Enforce enforces the NetworkPolicies for the pods of a node, until stop. All nodes share one network namespace, so only one
-// node can have an enforcer.
+// Enforce enforces the NetworkPolicies for the pods of a node, until stop is called. All nodes share one network namespace, so
+// only one node can have an enforcer.
 func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, err error) {
-	// The pods of a node share one bridge, and iptables must see its frames.
+	// The pods of a node share one bridge. Make iptables see the traffic between them.
 	if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil {
 		return nil, fmt.Errorf("cannot have iptables see bridges: %w", err)
 	}

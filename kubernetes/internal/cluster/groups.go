@@ -15,10 +15,11 @@ import (
 
 const groupsRoot = "/sys/fs/cgroup"
 
-// group holds the control groups of both nodes. Runs with caches of their own have groups of their own: a kubelet ends what it does not know.
+// group is the parent control group of both nodes. It differs between caches, because a kubelet kills the processes that it does
+// not know in its group.
 var group = "hinit-kubernetes" + ownName()
 
-// ownName is "" for the default cache, else a suffix that no other cache has.
+// ownName returns "" for the default cache, else a suffix that is unique for the cache.
 func ownName() string {
 	dir := os.Getenv(CacheVar)
 	if dir == "" {
@@ -28,13 +29,13 @@ func ownName() string {
 	return "-" + hex.EncodeToString(sum[:4])
 }
 
-// unified reports whether this machine has control groups of version 2 only.
+// unified reports whether this machine uses only cgroup v2.
 func unified() bool {
 	var st unix.Statfs_t
 	return unix.Statfs(groupsRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// hierarchies are the directories that have control groups: one in version 2, one for each controller in version 1.
+// hierarchies returns the root directories of the control groups: one with cgroup v2, one for each controller with cgroup v1.
 func hierarchies() []string {
 	if unified() {
 		return []string{groupsRoot}
@@ -52,7 +53,7 @@ func hierarchies() []string {
 	return out
 }
 
-// makeGroups makes the control groups of the nodes.
+// makeGroups creates the control groups of the nodes.
 func makeGroups() error {
 	for _, h := range hierarchies() {
 		for _, dir := range []string{group, group + "/" + nodeName(1), group + "/" + nodeName(2)} {
@@ -68,7 +69,7 @@ func makeGroups() error {
 			if filepath.Base(h) != "cpuset" {
 				continue
 			}
-			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // a new group of version 1 has none, and takes no process
+			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cgroup v1 cpuset is empty and accepts no process
 				text, err := os.ReadFile(filepath.Join(parent, name))
 				if err == nil {
 					err = os.WriteFile(filepath.Join(path, name), text, 0)
@@ -82,11 +83,12 @@ func makeGroups() error {
 	return nil
 }
 
-// removeGroups removes the groups of this run, or of an earlier one that was killed. Their processes are gone or about to go.
+// removeGroups removes the control groups of this run, or of an earlier one that was killed. Their processes are gone or about to
+// end.
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc makes groups there too
+		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc creates groups there too
 			var dirs []string
 			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// NextImage is another name of the demo image, as a next version has.
+// NextImage is another name for the demo image. Tests use it as the next version.
 const NextImage = "hinit-demo:next"
 
-// podImages are the names of the demo image on each node: in the manifests, of a next version, and in the tutorial with its sandbox.
+// podImages are the names that the demo image gets on each node: its names in the manifests and the tutorial, and the name of a
+// sandbox image.
 var podImages = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
 	"docker.io/nikolaik/python-nodejs:python3.11-nodejs20",
@@ -24,7 +25,8 @@ var (
 	pauseImage = "docker.io/library/" + pauseName
 )
 
-// images writes the demo image and the one of pause into a file, from the binaries of the repository. left is why it can't.
+// images builds the demo image from the binaries of the repository, and saves it together with the pause image into a file. If
+// that is not possible on this machine, left says why.
 func images(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
 	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-fleet", "hinit-sandbox-kubernetes"} {

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	stageVar = "HINIT_CLUSTER_STAGE" // init or tests; empty in the process that go test has started
+	stageVar = "HINIT_CLUSTER_STAGE" // "init" or "tests"; empty in the process that go test has started
 	binVar   = "HINIT_CLUSTER_BIN"
 	logVar   = "HINIT_CLUSTER_LOG"
 	leftVar  = "HINIT_CLUSTER_LEFT_OUT"
 	imageVar = "HINIT_CLUSTER_IMAGE"
 )
 
-// Main runs the tests of a package beside a cluster and returns the exit code. Call it from TestMain.
+// Main runs the tests of a package in the namespaces of a cluster, and returns the exit code. Call it from TestMain.
 //
-// It runs three processes. The first one makes the image of the pods and waits. The second is process 1 of new namespaces, and reaps. The
-// third runs the tests. Without root there are no namespaces and no nodes: then the third is the second.
+// There are three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces, and
+// reaps. The third runs the tests. Without root there are no namespaces and no nodes: then the second process runs the tests.
 func Main(m *testing.M) int { return run(m, true) }
 
-// MainServer is Main for tests that need an API server only, see [StartServer].
+// MainServer is like Main, for tests that need only an API server, see [StartServer].
 func MainServer(m *testing.M) int { return run(m, false) }
 
-// InFull skips a test in a short run (go test -short), which tries each requirement once.
+// InFull skips the calling test in a short run (go test -short). A short run tests each requirement only once.
 func InFull(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -57,7 +57,7 @@ func run(m *testing.M, nodes bool) int {
 	return code
 }
 
-// runHere tells Main to run the tests without a cluster: each says why it is skipped.
+// runHere makes Main run the tests in this process, without a cluster. Each test is then skipped and says why.
 const runHere = -1
 
 func outside(nodes bool) (int, error) {
@@ -102,8 +102,8 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock waits for the lock of a file. Two builds have one for their programs. Two runs have one for the control groups of their nodes, or for
-// their ports if there are no namespaces.
+// lock waits for an exclusive lock on a file. One lock protects the build of the programs. The other one is for runs: it protects
+// the control groups of the nodes, or the ports if there are no namespaces.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -115,7 +115,7 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// inside runs the tests in namespaces of their own, and returns their exit code.
+// inside runs the tests in new namespaces, and returns their exit code.
 func inside() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -128,12 +128,12 @@ func inside() (int, error) {
 	if os.Geteuid() == 0 {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-		if os.Getenv(leftVar) == "" { // else there may be another run with nodes
-			removeGroups() // of a run that was killed
+		if os.Getenv(leftVar) == "" { // otherwise another run may have nodes
+			removeGroups() // left by a killed run
 			defer removeGroups()
 		}
 	}
-	runtime.LockOSThread() // the signal comes at the end of the thread
+	runtime.LockOSThread() // Pdeathsig is sent when the starting thread ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -142,7 +142,8 @@ func inside() (int, error) {
 	return 0, err
 }
 
-// reap is process 1 of the namespaces: it prepares them, runs the tests and reaps until they have ended.
+// reap is the main function of process 1 of the namespaces. It prepares them, starts the tests, and reaps children until the
+// tests have ended.
 func reap() int {
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: cannot prepare the namespaces:", err)
@@ -173,7 +174,7 @@ func reap() int {
 	}
 }
 
-// prepare gives the namespaces their own /proc, /run, /var and network. Nothing of it is seen from outside.
+// prepare gives the namespaces their own /proc, /run, /var and network. None of this is visible outside.
 func prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -194,10 +195,10 @@ func prepare() error {
 	}
 	for _, line := range []string{
 		"link set lo up",
-		"link add " + bridge + " type bridge", // a node may not have a loopback address, and kernels without dummy links have bridges
+		"link add " + bridge + " type bridge", // a node can't have a loopback address; unlike dummy links, every kernel has bridges
 		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
 		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
-		"addr add " + serviceAddress + "/32 dev " + bridge, // pods find the API server there; there is no kube-proxy
+		"addr add " + serviceAddress + "/32 dev " + bridge, // for the pods; there is no kube-proxy that forwards to the API server
 		"link set " + bridge + " up",
 	} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {

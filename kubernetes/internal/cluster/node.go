@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Node is a kubelet with a containerd of its own.
+// Node is a kubelet with its own containerd.
 type Node struct {
 	Name string
 
@@ -27,7 +27,7 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-// noNodes says why this machine can't run a node, empty where it can.
+// noNodes returns why this machine can't run a node, "" if it can.
 func noNodes() string {
 	switch {
 	case os.Geteuid() != 0:
@@ -45,7 +45,7 @@ func has(path string) bool {
 	return err == nil
 }
 
-// containerdConfig has the directory of the node in the place of DIR.
+// containerdConfig is a template: DIR stands for the directory of the node, PAUSE for the pause image, and BIN for the programs.
 const containerdConfig = `version = 3
 root = 'DIR/root'
 state = 'DIR/state'
@@ -84,14 +84,14 @@ imports = []
       SystemdCgroup = false
 `
 
-// MappedRuntime is the handler of a RuntimeClass that gives pods users of their own. It needs another runc than Debian 12 has:
-// version 1.1 lacks the mounts with mapped ids that the kubelet requests.
+// MappedRuntime is the handler of a RuntimeClass whose pods have a user namespace. It needs a newer runc than Debian 12 has:
+// version 1.1 lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
 
-// Maps reports whether nodes have MappedRuntime.
+// Maps reports whether the nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
-// kubeletConfig has in addition NODE, ADDRESS, PKI and GROUP.
+// kubeletConfig is a template as containerdConfig is, with NODE, ADDRESS, PKI and GROUP in addition.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ADDRESS
@@ -126,7 +126,7 @@ const networkConfig = `{"cniVersion": "1.0.0", "name": "NODE", "plugins": [
  {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
-// StartNode starts node number n, from 1, and waits until it is Ready. It has the images of the tests.
+// StartNode starts node number n, counted from 1, loads the test images and waits until the node is Ready.
 func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 	node, err := c.startRuntime(ctx, n)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 	return node, node.StartKubelet(ctx)
 }
 
-// startRuntime writes the configuration of a node and starts its containerd with the images.
+// startRuntime writes the configuration of a node, starts its containerd and loads the images.
 func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
 	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
@@ -192,13 +192,13 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 	})
 }
 
-// KillKubelet ends the kubelet. The containers of the node go on.
+// KillKubelet kills the kubelet. The node's containers keep running.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// Plugins is the directory in which the kubelet looks for plugins.
+// Plugins returns the directory in which the kubelet looks for plugins.
 func (n *Node) Plugins() string { return filepath.Join(n.dir, "kubelet/plugins_registry") }
 
-// ctr runs a command of containerd's client.
+// ctr runs ctr, the command-line client of containerd.
 func (n *Node) ctr(ctx context.Context, words ...string) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(n.c.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// authority signs the certificates of a cluster.
+// authority is the certificate authority of a cluster.
 type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// identity is a certificate: who it is for, and where it is reached.
+// identity describes a certificate: its file name, its subject (name and group), and the hosts that it is valid for.
 type identity struct {
 	file, name, group string
 	hosts             []string
 }
 
-// certificates writes the certificates of a cluster into a directory, and a kubeconfig for each client of the API server.
+// certificates creates the certificates of a cluster in a directory, and a kubeconfig for each client of the API server.
 func certificates(dir, server string, nodes int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template is a certificate that was valid an hour ago: a test may set its clock back.
+// template returns a certificate that is already valid an hour ago, because a test may set its clock back.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},

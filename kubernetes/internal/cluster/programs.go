@@ -14,19 +14,20 @@ import (
 	"time"
 )
 
-// CacheVar names the variable with the directory of the built programs. Its default is hinit-kubernetes in the cache of the user.
+// CacheVar is the environment variable with the directory of the built programs. The default is hinit-kubernetes in the user's
+// cache directory.
 const CacheVar = "HINIT_KUBERNETES_CACHE"
 
-// version is the Kubernetes that the cluster runs, as in programs/kube/go.mod.
+// version is the Kubernetes version of the cluster. It must match programs/kube/go.mod.
 const version = "v1.37.2"
 
-// module is a Go module in programs/ and what is built of it.
+// module is a Go module in programs/ and the programs that are built from it.
 type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // the C library that the module needs, "" for none; without the library the module is left out
-	optional bool   // a short build leaves it out; the tests that need it are skipped then
+	c        string // a C library that the module needs, "" for none; without it the module is not built
+	optional bool   // not built in a short build; the tests that need it are then skipped
 }
 
 var allModules = []module{
@@ -44,7 +45,7 @@ var allModules = []module{
 			"k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kubectl",
 		},
 		flags: []string{
-			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // it compiles in two thirds of the time
+			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // reduces the compile time by a third
 			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
 				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
 		},
@@ -53,7 +54,7 @@ var allModules = []module{
 	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 }
 
-// programs returns the names of the module's programs.
+// programs returns the names of the programs that are built from the module.
 func (m module) programs() (names []string) {
 	for _, p := range m.packages {
 		names = append(names, path.Base(path.Join(m.dir, p)))
@@ -61,17 +62,17 @@ func (m module) programs() (names []string) {
 	return names
 }
 
-// builtIn reports whether a directory has the module's programs.
+// builtIn reports whether the directory bin contains all programs of the module.
 func (m module) builtIn(bin string) bool {
 	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
 }
 
-// compiles reports whether this machine can compile the module.
+// compiles reports whether this machine has what the module needs to be compiled.
 func (m module) compiles() bool {
 	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
 
-// CacheDir returns the directory of the built programs.
+// CacheDir returns the cache directory, see [CacheVar].
 func CacheDir() (string, error) {
 	if dir := os.Getenv(CacheVar); dir != "" {
 		return filepath.Abs(dir)
@@ -80,7 +81,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory of the built programs. It is named after the sources.
+// programs returns the directory of the built programs in cache. Its name has a hash of the sources in the module root.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), allModules)
@@ -98,7 +99,7 @@ func programs(cache, root string) (string, error) {
 	return filepath.Join(cache, "bin-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// place is where the programs are, and the module whose tests run with them.
+// place holds the directories that a build and a run need: the cache, the root of the module under test, and the programs.
 type place struct {
 	cache, root, bin string
 }
@@ -116,13 +117,13 @@ func findPlace() (place, error) {
 	return place{cache, root, bin}, err
 }
 
-// built reports whether the programs are in the cache. Optional ones may be missing.
+// built reports whether all programs are in the cache, except optional ones.
 func (p place) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
 
-// Build builds the programs that are missing into the cache and returns their directory. short leaves out what few tests need: some programs,
-// and the definitions of other projects. Without the build cache of Go a build takes minutes.
+// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out what few tests
+// need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes minutes.
 func Build(out io.Writer, short bool) (bin string, err error) {
 	p, err := findPlace()
 	if err != nil {
@@ -152,7 +153,8 @@ func Build(out io.Writer, short bool) (bin string, err error) {
 	return p.bin, p.forgetOthers()
 }
 
-// build builds the programs of a module beside the others, so that none of them is there in part.
+// build builds the programs of a module in another directory and then moves them, so that an interrupted build leaves no partial
+// program.
 func (p place) build(m module, out io.Writer) error {
 	fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
 	unfinished := p.bin + ".part"
@@ -175,7 +177,7 @@ func (p place) build(m module, out io.Writer) error {
 	return os.Remove(unfinished)
 }
 
-// forgetOthers removes the programs of other sources that no build has used for a day.
+// forgetOthers removes the programs of other versions of the sources that no build has used for a day.
 func (p place) forgetOthers() error {
 	now := time.Now()
 	if err := os.Chtimes(p.bin, now, now); err != nil {
@@ -184,13 +186,13 @@ func (p place) forgetOthers() error {
 	others, err := filepath.Glob(filepath.Join(p.cache, "bin-*"))
 	for _, other := range others {
 		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > 24*time.Hour {
-			_ = os.RemoveAll(other) // it only takes room
+			_ = os.RemoveAll(other) // if this fails, it only wastes space
 		}
 	}
 	return err
 }
 
-// moduleRoot finds the directory of the module from the one of the test.
+// moduleRoot returns the root directory of the module that contains the working directory.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

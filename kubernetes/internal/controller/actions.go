@@ -19,7 +19,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// carryOut does what was decided.
+// carryOut performs the planned actions, several at a time.
 func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Action) error {
 	var work []func() error
 	for _, a := range actions {
@@ -79,7 +79,7 @@ func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string)
 	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
 }
 
-// change changes the status of a profile by compare-and-swap.
+// change applies a function to the status of a profile and writes it by compare-and-swap.
 func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
@@ -91,8 +91,8 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	return nil
 }
 
-// replace gives a host a new image. If only the image has changed, replace exchanges it in the pod. Otherwise it deletes the pod,
-// but no later pod of that name.
+// replace gives a host the new image. If only the image differs, replace exchanges it in the running pod. Otherwise it deletes
+// the pod, but never a newer pod of the same name.
 func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -111,10 +111,10 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 
-// sumAnnotation has the sum of what was applied last, so that an unchanged object is not written.
+// sumAnnotation records what was applied last, so that unchanged objects are not written again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// keep makes the objects of a pool as they shall be.
+// keep applies the objects of a pool, with the given number of hosts, if they have changed.
 func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
@@ -124,7 +124,7 @@ func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range objects { // the StatefulSet comes last, so its annotation is about all
+	for _, o := range objects { // the StatefulSet comes last, so its annotation covers all objects
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
 		}
@@ -143,14 +143,14 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// The roles of hosts, which the manifests have.
+// ClusterRoles from the manifests that are bound to the hosts.
 const (
 	hostRole  = "hinit-fleet-host"
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// allow gives the hosts of a pool their ServiceAccount and its rights. They may read only the ConfigMaps and Secrets that a
-// profile of the pool names. allow writes only changes.
+// allow gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets that a
+// profile of the pool refers to. allow writes nothing if the rights have not changed.
 func (f *fleet) allow(ctx context.Context, v *view) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
@@ -180,7 +180,7 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 		maps.Copy(u.Object, more)
 		u.SetName(name)
 		u.SetLabels(map[string]string{"app.kubernetes.io/part-of": "hinit"})
-		if kind != "ClusterRoleBinding" { // it has no namespace, so no pool can own it
+		if kind != "ClusterRoleBinding" { // a cluster-scoped object can't be owned by the pool
 			u.SetNamespace(p.Namespace)
 			u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
 		}
@@ -210,7 +210,8 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 }
 
-// orphans tells the profiles of a pool that does not exist that they have none, and lets go of deleted ones without a host.
+// orphans handles the profiles of a pool that does not exist. It reports this in their status. It releases the deleted ones that
+// have no host.
 func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -233,7 +234,7 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
 }
 
-// abandon lets go of deleted profiles whose pool and pods are gone. Their data stays on the volumes.
+// abandon releases deleted profiles whose pool and pods are gone. Their data stays on the volumes.
 func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {

@@ -14,13 +14,15 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// leaveTime is how long a pod stays after its profile has moved to a host. Meanwhile the pod deletes its copy of the data.
+// leaveTime is how long a pod of one profile is kept after the profile has moved to another host. In this time the pod deletes
+// its copy of the data.
 const leaveTime = time.Minute
 
-// mostReason is the length of a reason in bytes. The status of a profile has room for it.
+// mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
 const mostReason = 800
 
-// keepAlone makes the pods of some profiles, by name, as they shall be, and ends the pods of others.
+// keepAlone applies the objects of the single-profile pods for the named profiles, and removes the pods that are no longer
+// needed. A maker is the object that creates such a pod: a StatefulSet or a Sandbox.
 func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time.Time) error {
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error
@@ -31,7 +33,7 @@ func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time
 	for _, m := range v.makers { // StatefulSets come first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
-		if wanted && makers[name] != nil { // made by two controllers, of which one knew of agent-sandbox
+		if wanted && makers[name] != nil { // two controllers made one each, because only one of them knew of agent-sandbox
 			remove(makers[name])
 		}
 		if wanted {
@@ -47,13 +49,14 @@ func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
-			remove(pod) // agent-sandbox makes no other one before
+			remove(pod) // agent-sandbox creates no new pod while this one exists
 		}
 	}
 	return together(work)
 }
 
-// left reports whether what makes a pod is to go. there is whether its profile exists.
+// left reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed, and
+// there whether its profile exists.
 func (f *fleet) left(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +73,8 @@ func (f *fleet) left(m *metav1.PartialObjectMetadata, wanted, there bool, now ti
 	return false
 }
 
-// refuse notes why the pod of a profile can't be made; nil for nothing. The profile says so, and others don't wait for it.
+// refuse records why the pod of a profile can't be created, or that it can if err is nil. The reason is shown in the profile's
+// status and does not hold up other profiles.
 func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,7 +90,8 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// keepOne makes the pod of one profile as it shall be. maker is what makes it, nil for nothing yet. Its kind stays.
+// keepOne applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is none. Its
+// kind is kept.
 func (f *fleet) keepOne(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes
@@ -100,7 +105,7 @@ func (f *fleet) keepOne(ctx context.Context, v *view, profile *v1alpha1.AgentPro
 	if err != nil {
 		return err
 	}
-	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last one's annotation is about all
+	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last annotation covers all objects
 	for _, o := range objects {
 		if err := f.apply(ctx, o); err != nil {
 			return err

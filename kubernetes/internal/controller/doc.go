@@ -1,6 +1,9 @@
-// Package controller decides for the pools of a cluster which host has which profile, and keeps their StatefulSets.
+// Package controller decides which host runs which profile in the pools of a cluster, and manages the StatefulSets of these
+// pools.
 //
-// Package placement has the decisions. This package reads the cluster for them and carries them out. Each write is a compare-and-swap of the
-// version that was read. The controller never starts or stops a gateway. [Run] owns the goroutines of controller-runtime, one that asks the nodes
-// and one for each of its connections, and returns when all have ended.
+// Package placement makes the decisions. This package reads the objects for them from the cluster and carries the decisions out.
+// Each write is a compare-and-swap on the version that was read. The controller never starts or stops a gateway itself.
+//
+// [Run] owns all goroutines and returns when they have ended: the goroutines of controller-runtime, one that checks whether the
+// nodes answer, and one for each of its connections.
 package controller

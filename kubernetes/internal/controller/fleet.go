@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// roundTime is the least time between two rounds of a pool. Changes in between are seen together.
+	// roundTime is the minimum time between two rounds of a pool. All changes in between are handled together.
 	roundTime = 500 * time.Millisecond
-	// lookTime is how often a pool is looked at when nothing is seen to happen: some faults show by the clock alone.
+	// lookTime is how often a round is made even if no change was reported, because some faults show only as time passes.
 	lookTime = 5 * time.Second
-	// writers is how many writes are made at one time.
+	// writers limits how many writes run at the same time.
 	writers = 16
 )
 
-// fleet decides for pools.
+// fleet reconciles the pools of a cluster.
 type fleet struct {
-	api     client.Client // its reads are from a cache
+	api     client.Client // reads from a cache
 	fresh   client.Reader
 	events  events.EventRecorder
 	log     *slog.Logger
@@ -42,11 +42,11 @@ type fleet struct {
 	nodes   *nodes
 
 	mu      sync.Mutex
-	rounds  map[client.ObjectKey]time.Time            // when the last round of a pool began
-	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of profiles, for events
-	allowed map[client.ObjectKey]string               // the last rights that the hosts of a pool got
-	leaving map[types.UID]time.Time                   // what makes a pod whose profile has moved away, and since when
-	refused map[types.UID]string                      // why the pods of single profiles can't be made
+	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
+	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
+	allowed map[client.ObjectKey]string               // the rights last given to the hosts of each pool
+	leaving map[types.UID]time.Time                   // the makers of pods whose profile has moved away, and since when
+	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
@@ -57,7 +57,7 @@ func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecor
 	}
 }
 
-// reconcile makes one round of a pool.
+// reconcile makes one round for a pool: it reads the state, decides, and carries the decision out.
 func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	now := time.Now()
 	if wait := f.early(r.NamespacedName, now); wait > 0 {
@@ -92,7 +92,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: lookTime}, ignoreConflicts(err)
 }
 
-// early reports how long the next round of a pool has to wait. A round that may begin counts as begun.
+// early returns how long the next round of a pool must still wait. If it returns 0, it records that a round begins now.
 func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +103,7 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// ignoreConflicts drops errors of writes that came after another one: the next round sees that.
+// ignoreConflicts drops the errors of writes to an object that has changed or is gone. The next round sees the new state.
 func ignoreConflicts(err error) error {
 	if joined, is := err.(interface{ Unwrap() []error }); is {
 		var rest []error
@@ -118,7 +118,7 @@ func ignoreConflicts(err error) error {
 	return err
 }
 
-// prepare gives new profiles the finalizer, and lets go of deleted ones that no host has.
+// prepare adds the finalizer to new profiles, and removes it from deleted profiles that have no host.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
 	return f.each(v, func(p *v1alpha1.AgentProfile) error {
 		has := false
@@ -147,7 +147,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 	})
 }
 
-// each calls do for all profiles, some at a time.
+// each calls do for all profiles, several at a time.
 func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -156,7 +156,7 @@ func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	return together(work)
 }
 
-// together does work, some at a time, and returns all errors.
+// together runs the functions, several at a time, and returns all errors.
 func together(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
@@ -181,7 +181,7 @@ func together(work []func() error) error {
 	return errors.Join(errs...)
 }
 
-// report writes the status of a pool where it has changed.
+// report writes the status of a pool if it has changed.
 func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error {
 	next := v.pool.DeepCopy()
 	s := &next.Status
@@ -220,7 +220,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	return nil
 }
 
-// tell makes Events of what has happened to profiles.
+// tell creates Kubernetes Events for what has happened to profiles since the last round.
 func (f *fleet) tell(v *view) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -257,7 +257,7 @@ func (f *fleet) tell(v *view) {
 	}
 }
 
-// written has profiles as this controller has written them, until the cache has them too.
+// written holds profiles as this controller has last written them, until the cache has caught up.
 type written struct {
 	mu sync.Mutex
 	by map[types.UID]*v1alpha1.AgentProfile
@@ -269,7 +269,7 @@ func (w *written) add(p *v1alpha1.AgentProfile) {
 	w.by[p.UID] = p
 }
 
-// newer returns an object of the cache, or what was written after it.
+// newer returns the profile p from the cache, or the version that this controller wrote if that is newer.
 func (w *written) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// gauges are the metrics of a pool, from its status.
+// gauges are the metrics of each pool. They are taken from its status.
 var gauges = []struct {
 	name, help string
 	value      func(*v1alpha1.AgentPoolStatus) int32
@@ -26,7 +26,7 @@ var gauges = []struct {
 	{"profiles_lost", "Profiles whose host is lost.", func(s *v1alpha1.AgentPoolStatus) int32 { return s.Lost }},
 }
 
-// metrics is a collector of [gauges] for all pools. It reads a cache.
+// metrics is a Prometheus collector of [gauges] for all pools. It reads from a cache.
 type metrics struct {
 	api client.Reader
 	log *slog.Logger

@@ -20,35 +20,35 @@ import (
 const (
 	askEvery = 2 * time.Second
 	askTime  = 2 * time.Second // for one connection
-	// mostSilent is the number of failed connections in a row that make a node silent.
+	// mostSilent is how many connections must fail in a row until a node counts as silent.
 	mostSilent = 3
-	// believed is how long silence counts. By then Kubernetes has marked a vanished node. If the node is still ready, only the
-	// controller fails to reach it.
+	// believed limits how long a node counts as silent. Kubernetes itself marks a vanished node earlier than that. If the node is
+	// still ready then, only the controller can't reach it.
 	believed = 90 * time.Second
 )
 
-// nodes finds vanished nodes by connections to their kubelets. Kubernetes itself marks a vanished node after 50 seconds. A
-// refused connection is an answer of the machine. A node that has never answered does not count, because the network may forbid
-// the connections.
+// nodes detects vanished nodes by connecting to their kubelets, because Kubernetes itself takes about 50 seconds. A refused
+// connection also shows that the machine is up. A node that has never answered does not count as vanished, because the network
+// may forbid the connections.
 type nodes struct {
-	api  client.Reader // of a cache
+	api  client.Reader // reads from a cache
 	log  *slog.Logger
-	news chan event.GenericEvent // a pod of each node that has become silent, or answers again
+	news chan event.GenericEvent // receives a pod of each node that has become silent or answers again
 
 	mu sync.Mutex
 	by map[string]*node
 }
 
 type node struct {
-	answered time.Time // time of the last answer; zero for never
-	failed   int       // failed connections since then
+	answered time.Time // when it last answered
+	failed   int       // connections that have failed in a row since then
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
 	return &nodes{api: api, log: log, news: make(chan event.GenericEvent), by: map[string]*node{}}
 }
 
-// silent reports whether a node that has answered before no longer answers.
+// silent reports whether a node that answered before no longer does.
 func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +56,8 @@ func (n *nodes) silent(name string, now time.Time) bool {
 	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < believed
 }
 
-// Start connects to the nodes again and again until ctx ends. It runs only in the leading controller.
+// Start implements controller-runtime's manager.Runnable. It connects to the nodes again and again until ctx ends, and runs only
+// in the leading controller.
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		next := time.After(askEvery)
@@ -105,7 +106,7 @@ func (n *nodes) ask(ctx context.Context) {
 	all.Wait()
 }
 
-// answers reports whether the machine of a node answers.
+// answers reports whether the machine of a node accepts or refuses a connection.
 func (n *nodes) answers(ctx context.Context, name string) bool {
 	one := &corev1.Node{}
 	if n.api.Get(ctx, client.ObjectKey{Name: name}, one) != nil {
@@ -127,7 +128,7 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 	return false
 }
 
-// note records whether a node answers. It reports whether the node has become silent, or answers again.
+// note records whether a node answered. It reports whether the node has just become silent, or answers again.
 func (n *nodes) note(name string, answers bool) (news bool) {
 	now := time.Now()
 	was := n.silent(name, now)

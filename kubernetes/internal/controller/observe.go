@@ -23,20 +23,20 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// view is what a controller sees of one pool.
+// view is the state of one pool, as read at the start of a round.
 type view struct {
 	pool     *v1alpha1.AgentPool
-	template string              // the sum of the wanted template of its pods
-	set      *appsv1.StatefulSet // nil for none
+	template string              // the checksum of the wanted pod template
+	set      *appsv1.StatefulSet // the StatefulSet of the hosts, nil if there is none
 	profiles map[string]*v1alpha1.AgentProfile
 	hosts    []placement.Host
 	pods     map[string]*corev1.Pod
-	makers   []*metav1.PartialObjectMetadata // what makes the pods of single profiles
-	// sandboxes is whether the cluster has agent-sandbox. It is known where a profile shall have a pod of its own.
+	makers   []*metav1.PartialObjectMetadata // the StatefulSets and Sandboxes that create single-profile pods
+	// sandboxes is whether the cluster has agent-sandbox. It is determined only if a profile has or wants a pod of its own.
 	sandboxes bool
 }
 
-// observe reads a pool from the cache. template is the sum of the wanted template of its pods.
+// observe reads the state of a pool from the cache. template is the checksum of the wanted pod template.
 func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, now time.Time) (*view, error) {
 	v := &view{pool: p, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}
@@ -81,7 +81,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		var err error
 		h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
 		if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
-			continue // somebody else has given it the label
+			continue // a foreign pod that carries the pool's label
 		}
 		v.pods[pod.Name] = pod
 		h.Updated, _ = pool.Updated(p, template, &pod.Spec)
@@ -103,7 +103,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	return v, f.observeSandboxes(ctx, v, only)
 }
 
-// observeSandboxes lists the Sandboxes of a pool where there can be any. It reads no cache, because the cluster may get and lose their kind.
+// observeSandboxes lists the Sandboxes of a pool, if it can have any. It does not use the cache, because agent-sandbox may be
+// installed or removed at any time.
 func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.ListOption) error {
 	if !slices.ContainsFunc(v.hosts, func(h placement.Host) bool { return h.For != "" }) &&
 		!slices.ContainsFunc(slices.Collect(maps.Values(v.profiles)), (*v1alpha1.AgentProfile).Alone) {
@@ -123,11 +124,11 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// endGrace is how much longer than its grace a pod may take to end before it counts as lost.
+// endGrace is how long a pod may exceed its termination grace period before it counts as lost.
 const endGrace = 30 * time.Second
 
-// trouble returns the reason why a host is lost although its node is good, "" if it is not lost. replacing reports whether its
-// pod is ending or starting.
+// trouble returns why a host can't be used although its node is healthy, "" if it can. replacing reports whether its pod is
+// ending or starting, so the trouble is temporary.
 func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
@@ -163,7 +164,7 @@ func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason
 	return "", false
 }
 
-// ready returns the reason why a node is not ready, "" for a ready node.
+// ready returns why a node is not ready, "" for a ready node.
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -173,7 +174,7 @@ func ready(node *corev1.Node) string {
 	return ""
 }
 
-// runs reports whether the container of the agents runs.
+// runs reports whether the container of the agents is running.
 func runs(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
@@ -192,7 +193,7 @@ func pending(pod *corev1.Pod) string {
 	return "no reason"
 }
 
-// input is what package placement decides by.
+// input converts a view to the arguments of placement.Decide.
 func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,24 +28,24 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Settings say how a controller runs.
+// Settings configure a controller, see [Run].
 type Settings struct {
 	API       *rest.Config
-	Namespace string // of the Lease by which one of several controllers leads
-	Only      string // the namespace whose pools it has; "" for all
-	Metrics   string // where it serves its metrics, HOST:PORT; "" for nowhere
+	Namespace string // the namespace of the Lease for the leader election
+	Only      string // control only the pools in this namespace; "" for all
+	Metrics   string // serve metrics on this address, HOST:PORT; "" for not at all
 	Log       *slog.Logger
 }
 
-// The Lease of the leader is renewed every ten seconds: a write in ten seconds, and a takeover after half a minute where the leader has
-// vanished. A leader that ends gives the Lease away. Two leaders at one time do no harm.
+// Times of the leader election. The leader renews its Lease every ten seconds. If the leader has vanished, another one takes over
+// after half a minute. A leader that ends releases the Lease. Two leaders at the same time do no harm.
 const (
 	leaseTime = 30 * time.Second
 	renewTime = 20 * time.Second
 	retryTime = 10 * time.Second
 )
 
-// Run controls the pools until ctx ends.
+// Run controls the pools of the cluster until ctx ends, while it is the leader.
 func Run(ctx context.Context, s Settings) error {
 	logger := logr.FromSlogHandler(s.Log.Handler())
 	ctrl.SetLogger(logger)
@@ -102,7 +102,7 @@ func Run(ctx context.Context, s Settings) error {
 	return m.Start(ctx)
 }
 
-// poolOf returns the pool that an object belongs to.
+// poolOf returns a request to reconcile the pool that an object belongs to.
 func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[v1alpha1.PoolLabel]
 	if p, is := o.(*v1alpha1.AgentProfile); is {
@@ -111,7 +111,7 @@ func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// slim leaves of a Node what is looked at.
+// slim reduces a Node to the fields that the controller uses, to save memory in the cache.
 func slim(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {

@@ -26,7 +26,7 @@ metadata:
 `
 )
 
-// Files returns every file of kubernetes/deploy, by its path below that directory.
+// Files returns the generated files of kubernetes/deploy, by path relative to that directory.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	base, err := Render(Default(nil))
@@ -48,7 +48,8 @@ func Files() (map[string][]byte, error) {
 	return files, makeChart(files)
 }
 
-// component writes what a value changes: patches of objects of the base, and new ones.
+// component adds the files of the kustomize component dir, which sets one value to true. The files are patches for objects of the
+// base, and new objects.
 func component(files map[string][]byte, dir string, base []Manifest, value string) error {
 	with, err := Render(Default(map[string]any{value: true}))
 	if err != nil {
@@ -85,7 +86,7 @@ func component(files map[string][]byte, dir string, base []Manifest, value strin
 	return nil
 }
 
-// makeChart writes the Helm chart.
+// makeChart adds the files of the Helm chart.
 func makeChart(files map[string][]byte) error {
 	files["chart/Chart.yaml"] = []byte(head + `apiVersion: v2
 name: hinit-agents
@@ -118,7 +119,7 @@ version: 0.1.0
 	return nil
 }
 
-// writeValues writes the defaults with a comment each.
+// writeValues writes values.yaml: each value with its default and its documentation as a comment.
 func writeValues(b *bytes.Buffer) error {
 	group := ""
 	for _, v := range Values() {
@@ -142,5 +143,5 @@ func writeValues(b *bytes.Buffer) error {
 	return yaml.UnmarshalStrict(b.Bytes(), &check)
 }
 
-// Names returns the sorted paths of files.
+// Names returns the paths of files, sorted.
 func Names(files map[string][]byte) []string { return slices.Sorted(maps.Keys(files)) }

@@ -22,21 +22,22 @@ import (
 //go:embed source/*.yaml
 var source embed.FS
 
-// Components are the kustomize components, each with the value that switches the same on in the chart.
+// Components returns the kustomize components by name, each with the value that enables the same feature in the chart.
 func Components() map[string]string {
 	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled", "lease": "lease.enabled", "sandboxes": "sandboxes.enabled"}
 }
 
-// order is the order of the files in the base: files that others need come first.
+// order is the order of the files in the base. Files that others depend on come first.
 var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
-// Manifest is one object.
+// Manifest is one Kubernetes object.
 type Manifest struct {
-	File string // its file in source/
+	File string // its file name in source/
 	Text []byte // YAML with comments
 }
 
-// Render returns the objects that the templates give with some values. It knows the functions that Helm has under the same names.
+// Render executes the chart's templates with values and returns the resulting objects. It provides the Helm functions that the
+// templates use.
 func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
 		"contains": func(part, text string) bool { return strings.Contains(text, part) },
@@ -68,13 +69,13 @@ func Render(values map[string]any) ([]Manifest, error) {
 	return out, nil
 }
 
-// typed are the kinds that a component may change, for the rules of how their lists are merged.
+// typed maps the files that a component may change to their Go types, which define how their lists are merged.
 var typed = map[string]any{
 	"pod.yaml": appsv1.StatefulSet{}, "volume.yaml": corev1.PersistentVolumeClaim{}, "network.yaml": networkingv1.NetworkPolicy{},
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns the strategic merge patch that makes one object of another, nil when they are the same.
+// patch returns the strategic merge patch that turns the object from into to, nil if they are the same. file selects the type.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {
@@ -106,7 +107,8 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// withoutOrder removes the directives about the order of lists, which is the order of the patches.
+// withoutOrder removes the directives about the order of lists. They are not needed, because the lists keep the order of the
+// patches.
 func withoutOrder(v any) {
 	switch v := v.(type) {
 	case map[string]any:

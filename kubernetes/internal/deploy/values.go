@@ -1,7 +1,8 @@
-// Package deploy makes the manifests of hinit on Kubernetes from one source: a kustomize base with components, and a Helm chart.
+// Package deploy generates the manifests for hinit on Kubernetes from one source: a kustomize base with components, and a Helm
+// chart.
 //
-// The files in source/ are the templates of the chart. The base is what they give with the defaults of [Values]. A component is the
-// difference that its value makes. The package owns no goroutine.
+// The files in source/ are the templates of the chart. The base is their output with the defaults of [Values]. A component
+// contains what changes in this output if its value is true. The package owns no goroutine.
 package deploy
 
 import (
@@ -10,15 +11,16 @@ import (
 	"strings"
 )
 
-// Value is a value of the chart.
+// Value describes one value of the chart.
 type Value struct {
-	Path    string         // keys with dots between them
+	Path    string         // the keys that lead to it, separated by dots
 	Default any            // a string, int, bool, []any or map[string]any
 	Doc     string         // one sentence
-	Schema  map[string]any // what JSON Schema says of it besides the type
+	Schema  map[string]any // JSON Schema keywords in addition to the type and the description
 }
 
-// The patterns of values. The patterns of quantities accept a part of what resource.ParseQuantity does: 128m of memory and 2Gi of processors are mistakes.
+// Regular expressions for values. The quantities are stricter than resource.ParseQuantity, to catch mistakes such as 128m of
+// memory or 2Gi of CPUs.
 const (
 	number    = `(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)`
 	size      = `^(` + number + `[KMGTP]i|` + number + `[kMGTP]|[1-9][0-9]{6,})$`
@@ -30,7 +32,7 @@ const (
 	network   = `^(` + byte4 + `(\.` + byte4 + `){3}/(3[0-2]|[12]?[0-9])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
 
-// settled are variables that other values set.
+// settled lists the environment variables that are derived from other values, so env must not contain them.
 var settled = []any{
 	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
 	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
@@ -41,7 +43,7 @@ func pattern(p string) map[string]any     { return map[string]any{"pattern": p} 
 func oneOf(words ...any) map[string]any   { return map[string]any{"enum": words} }
 func between(from, to int) map[string]any { return map[string]any{"minimum": from, "maximum": to} }
 
-// Values are all values of the chart, in the order of the reference.
+// Values returns all values of the chart, in the order of the reference page.
 func Values() []Value {
 	return []Value{
 		{"name", "agents", "The name of everything that is made.", pattern(dnsLabel)},
@@ -89,7 +91,7 @@ func Values() []Value {
 	}
 }
 
-// Default returns the values that hold where nothing else is said. set changes some: a path and its value each.
+// Default returns the values of the chart with their defaults. set overrides some of them, by path.
 func Default(set map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, v := range Values() {
@@ -114,7 +116,7 @@ func put(into map[string]any, path string, value any) {
 	put(into[head].(map[string]any), rest, value)
 }
 
-// schema is the JSON Schema of the values: no other key is taken.
+// schema returns the JSON Schema of the values. It allows no other keys.
 func schema() ([]byte, error) {
 	root := object()
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -158,17 +160,17 @@ func typeOf(value any) string {
 	panic(fmt.Sprintf("a value of type %T", value))
 }
 
-// Reference is the list of the values for docs/reference, with their defaults.
+// Reference returns the list of all values and their defaults in Markdown, for docs/reference.
 func Reference() string {
 	var b strings.Builder
 	for _, v := range Values() {
-		text, _ := json.Marshal(v.Default) // it has a type of [typeOf]
+		text, _ := json.Marshal(v.Default) // can't fail for the types in [typeOf]
 		fmt.Fprintf(&b, "- `%s`; `%s`: %s\n", v.Path, text, v.Doc)
 	}
 	return b.String()
 }
 
-// Page is docs/reference/kubernetes.md.
+// Page returns the text of docs/reference/kubernetes.md.
 func Page() string {
 	return `# Values of the manifests
 

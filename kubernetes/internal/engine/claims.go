@@ -25,7 +25,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// The kinds of agent-sandbox's extensions. A claim takes a Sandbox out of a warm pool, whose Sandboxes are made from a template.
+// Resources of agent-sandbox's extensions API. A warm pool keeps started Sandboxes ready, which it creates from a template. A
+// claim takes one of them out of the pool.
 var (
 	extensions = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
 	claimKind  = extensions.WithResource("sandboxclaims")
@@ -33,14 +34,16 @@ var (
 	formKind   = extensions.WithResource("sandboxtemplates")
 )
 
-// mostPools limits the warm pools, because agents can make calls of any number of kinds, and each kind has its pool.
+// mostPools limits the number of warm pools. Agents can create containers from arbitrarily many different specs, and each spec
+// needs its own pool.
 const mostPools = 4
 
-// createClaim makes a claim for a container if a warm pool has a Sandbox for it. It reports false if the container needs a new
-// Sandbox. Then it makes a pool for the next call of this kind, if a pool can serve it.
+// createClaim creates a claim for a container if a warm pool has a ready Sandbox with the same pod spec. Otherwise it returns
+// false, and the caller has to create a new Sandbox. It then creates a pool for later containers with this spec, if a pool can
+// serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
-		return false, nil // a running pod can't get mounts
+		return false, nil // a running pod can't get more mounts
 	}
 	name, err := poolName(r, pod)
 	if err != nil {
@@ -64,7 +67,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	if err := decode(pool.GetAnnotations()[noteSpec], &made); err != nil {
 		return false, err
 	}
-	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the program is at the path that the pool's template has
+	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the helper is at the path in the pool's template
 	note, err := json.Marshal(r.spec)
 	if err != nil {
 		return false, err
@@ -78,7 +81,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	return true, e.createExtension(ctx, claimKind, "SandboxClaim", r.name, body, pod.Labels, notes, pod.OwnerReferences)
 }
 
-// poolName names the pool of containers that differ in their names and labels only.
+// poolName returns the name of the warm pool for a container. Containers whose pods differ only in names and labels share a pool.
 func poolName(r *record, pod *corev1.Pod) (string, error) {
 	text, err := json.Marshal(pod.Spec)
 	if err != nil {
@@ -88,7 +91,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 
-// makePool makes a warm pool with its template.
+// makePool creates a warm pool with its template, unless there are mostPools already.
 func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *corev1.Pod) error {
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if err != nil || len(pools.Items) >= mostPools {
@@ -113,7 +116,7 @@ func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *core
 	return err
 }
 
-// createExtension makes an object of the extensions.
+// createExtension creates an object of the extensions API.
 func (e *Engine) createExtension(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
 	owner []metav1.OwnerReference,
 ) error {
@@ -148,7 +151,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	return out, nil
 }
 
-// claimOf returns the claim that owns a Sandbox; ok is false for a Sandbox that the engine has made.
+// claimOf returns the claim that owns a Sandbox. ok is false if the engine created the Sandbox without a claim.
 func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
 	owners := object.GetOwnerReferences()
 	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
@@ -158,8 +161,8 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 	return owners[at], true
 }
 
-// bind waits until a claim has its Sandbox, and labels the Sandbox with the container's id. The controller copies the labels of
-// the template to the pod.
+// bind waits until a claim has been given a Sandbox, and labels the Sandbox with the container's id. agent-sandbox's controller
+// copies the labels to the pod.
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
@@ -181,7 +184,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	return err
 }
 
-// keepClaim postpones the expiry of a claim and its Sandbox, if it is near.
+// keepClaim postpones the expiry of a claim and its Sandbox if it would expire soon.
 func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -195,7 +198,8 @@ func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// dropPools removes the pools that no call has asked for during the idle time.
+// dropPools deletes the warm pools that no container was created from during the idle time. since is when this process began to
+// watch.
 func (e *Engine) dropPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil

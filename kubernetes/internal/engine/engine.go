@@ -24,34 +24,35 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// Engine runs containers on a cluster. Any number of goroutines may use it.
+// Engine runs containers on a Kubernetes cluster. It is safe for concurrent use.
 type Engine struct {
 	s       Settings
 	core    kubernetes.Interface
 	objects dynamic.Interface
 	say     func(format string, args ...any)
-	self    string // path of this program, in the image of this process
+	self    string // path of this program in its image
 
-	probing sync.Mutex // held while a pod tries whether it has users of its own
+	probing sync.Mutex // held while a test pod finds out whether pods get user namespaces
 
 	mu     sync.Mutex
 	own    *own
-	kind   string               // of new containers, "" until it is known
-	mapped *bool                // whether pods have users of their own, nil until that is known
-	why    map[string]string    // why containers have gone, by their ids
-	used   map[string]time.Time // when the last byte passed to a container or from it
+	kind   string               // the kind of new containers, "" until it is known
+	mapped *bool                // whether pods get user namespaces (hostUsers: false), nil until it is known
+	why    map[string]string    // why containers have disappeared, by id
+	used   map[string]time.Time // when a container last sent or received a byte
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
 
-// own is what the engine knows of the pod of this process.
+// own describes the pod of this process.
 type own struct {
 	pod    *corev1.Pod
 	image  string
-	claims map[string]bool // those that it mounts, and whether pods of other nodes can
+	claims map[string]bool // its PersistentVolumeClaims; true if pods on other nodes can mount them, too
 }
 
-// New returns the engine of a cluster. It does not connect yet. say tells the operator what sandboxes can't have.
+// New returns an engine for a cluster. It does not connect yet. say reports to the operator which features the cluster can't
+// provide, and what the engine does by itself.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
 	if s.HostUsers != "" {
@@ -73,7 +74,7 @@ func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	return e, nil
 }
 
-// answerTime is how long the API server may take for one answer.
+// answerTime limits a single request to the API server.
 const answerTime = 10 * time.Second
 
 func limit(ctx *context.Context) (cancel context.CancelFunc) {
@@ -98,22 +99,23 @@ func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
 	return sandbox.Info{Version: version.GitVersion, API: "1.41", OS: "linux", Arch: runtime.GOARCH, Driver: "kubernetes"}, nil
 }
 
-// Image implements sandbox.Engine. Only a node knows an image, when it has pulled it. Sandboxes don't run the entry point of their image.
+// Image implements sandbox.Engine. It returns nothing, because only the nodes know the images that they have pulled. A sandbox
+// does not run its image's entry point.
 func (e *Engine) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
 
 // Pull implements sandbox.Engine. The node pulls the image when the container starts.
 func (e *Engine) Pull(context.Context, string) error { return nil }
 
-// gateVolume stands for the volume with the program inside, which each pod has for itself.
+// gateVolume stands for the volume with the helper. In each pod, it is an emptyDir volume.
 const gateVolume = policy.GatePrefix + "pod"
 
 // Gate implements sandbox.Cluster.
 func (e *Engine) Gate() string { return gateVolume }
 
-// claimsDir begins the engine's name of a path on a claim: /claims/CLAIM/PATH.
+// claimsDir begins the path by which the engine names a file on a PersistentVolumeClaim: /claims/CLAIM/PATH.
 const claimsDir = "/claims/"
 
-// Self implements sandbox.Cluster. Its mounts are the claims that this process has.
+// Self implements sandbox.Cluster. The mounts of the result are the PersistentVolumeClaims of this process's container.
 func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	if e.s.Pod == "" {
 		return sandbox.Container{}, nil
@@ -141,7 +143,7 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	return c, nil
 }
 
-// containerOf returns the container of that name, which may be a sidecar.
+// containerOf returns the container with that name, which may be a sidecar.
 func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {
@@ -232,8 +234,8 @@ func (e *Engine) ownPod(ctx context.Context) (*own, error) {
 	return o, nil
 }
 
-// owner returns the reference that has the cluster delete what the engine has made, when the owner is deleted. It is the controller, so that
-// a node can be drained without force.
+// owner returns the owner reference for all objects that the engine creates: when that owner is deleted, the cluster deletes
+// them. It is marked as the controller, because otherwise draining a node would need force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil

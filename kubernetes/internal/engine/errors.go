@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox"
 )
 
-// apiError says what was asked of the API server, and wraps the error of package sandbox that the answer means.
+// apiError describes a failed request to the API server. It wraps the error of package sandbox that corresponds to the answer.
 func apiError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -44,7 +44,7 @@ func apiError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// refused is an error for what no pod can have.
+// refused returns an error for a feature that a pod can't have.
 func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{sandbox.ErrRefused}, args...)...)
 }

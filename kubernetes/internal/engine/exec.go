@@ -55,7 +55,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	guard.Go("the connection to a sandbox", func() {
 		err := dialer.StreamWithContext(stream, options)
 		if ended := exec.ExitError(nil); err != nil && !errors.As(err, &ended) {
-			_, _ = a.errs.Write([]byte(err.Error())) // see Said
+			_, _ = a.errs.Write([]byte(err.Error())) // returned by Said
 		}
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF
@@ -74,24 +74,24 @@ func sameUser(user string, uid, gid int64) bool {
 	return err == nil && u == uid && g == gid
 }
 
-// touch notes that a container is used.
+// touch records that a container was used now.
 func (e *Engine) touch(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.used[id] = time.Now()
 }
 
-// attachment is a command that the cluster runs, as a connection.
+// attachment connects to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
 	used   func()
-	quiet  atomic.Bool // its bytes are no use of the container
+	quiet  atomic.Bool // its bytes don't count as a use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
-	stdin  *io.PipeReader // nil for a command without an input
+	stdin  *io.PipeReader // nil for a command without standard input
 	in     *io.PipeWriter
 	errs   tail
-	said   tail // the begin of the output: a runtime puts what was wrong there
+	said   tail // the beginning of the output, where a container runtime reports errors
 }
 
 func (a *attachment) Read(p []byte) (int, error) {
@@ -132,7 +132,7 @@ func (a *attachment) Close() error {
 // Said implements sandbox.Attachment.
 func (a *attachment) Said() string { return strings.TrimSpace(a.errs.String() + " " + a.said.String()) }
 
-// tail keeps some of what is written to it.
+// tail keeps the beginning or the end of what is written to it.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -140,7 +140,7 @@ type tail struct {
 
 const tailMost = 2 << 10
 
-// Write keeps the end.
+// Write keeps only the last bytes.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +149,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// begin keeps the first 300 bytes.
+// begin keeps only the first 300 bytes.
 func (t *tail) begin(p []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,17 +162,17 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.kept))
 }
 
-// CopyIn implements sandbox.Engine. Files pass through the program inside only.
+// CopyIn implements sandbox.Engine. It always fails: files can be copied only through the helper.
 func (e *Engine) CopyIn(_ context.Context, id, _ string, _ io.Reader) error {
 	return apiError("copy into the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
-// CopyOut implements sandbox.FullEngine.
+// CopyOut implements sandbox.FullEngine. It always fails, as CopyIn does.
 func (e *Engine) CopyOut(_ context.Context, id, _ string) (io.ReadCloser, error) {
 	return nil, apiError("copy from the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
-// Logs implements sandbox.Engine. A cluster has one stream of both outputs.
+// Logs implements sandbox.Engine. A cluster merges stdout and stderr into one stream.
 func (e *Engine) Logs(ctx context.Context, id string, follow bool, stdout, _ io.Writer) error {
 	r, err := e.find(ctx, id)
 	if err != nil {

@@ -44,7 +44,7 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.
 	return out, nil
 }
 
-// records returns all containers that a selector of labels finds.
+// records returns all containers whose labels match selector.
 func (e *Engine) records(ctx context.Context, selector string) ([]*record, error) {
 	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -63,14 +63,14 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 		switch {
 		case at < 0:
 			out = append(out, r)
-		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil: // an old pod may be ending beside the new one
+		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil: // the old pod may still be ending while the new one exists
 			out[at].pod = r.pod
 		}
 	}
 	return out, nil
 }
 
-// find returns the container of an id, of the begin of one, or of a name.
+// find returns a container by its id, a prefix of it of at least 12 digits, or its name.
 func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 	defer limit(&ctx)()
 	what := "inspect the sandbox " + short(ref)
@@ -106,10 +106,10 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	return r.container(), nil
 }
 
-// whyMost is how many reasons of containers that are gone are kept.
+// whyMost limits how many reasons are kept for containers that have disappeared.
 const whyMost = 4096
 
-// note keeps why a container is going, for the time when it is gone.
+// note remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
 func (e *Engine) note(r *record) {
 	if r.pod == nil || r.pod.DeletionTimestamp == nil && r.pod.Status.Phase != corev1.PodFailed {
 		return
@@ -134,7 +134,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 		return "", apiError(what, err)
 	}
 	id := make([]byte, idLength/2)
-	_, _ = rand.Read(id) // it does not fail
+	_, _ = rand.Read(id) // crypto/rand.Read never fails
 	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
 	spec.Entrypoint = slices.Clone(spec.Entrypoint)
 	pod, err := e.build(ctx, r)
@@ -157,7 +157,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 	return r.id, apiError(what, err)
 }
 
-// Start implements sandbox.Engine. It returns when the container runs.
+// Start implements sandbox.Engine. It returns when the container is running.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -184,7 +184,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return apiError(what, err)
 }
 
-// ungate lets a pod be scheduled.
+// ungate removes the scheduling gate of a pod.
 func (e *Engine) ungate(ctx context.Context, r *record) error {
 	if len(r.pod.Spec.SchedulingGates) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	return err
 }
 
-// replace makes the pod of an ended container again: a pod can't be started twice.
+// replace creates the pod of an ended container again, because a pod can't be started twice.
 func (e *Engine) replace(ctx context.Context, r *record) error {
 	if err := e.deletePod(ctx, r.pod); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	defer limit(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another caller was faster
+		return nil // another caller has already created it
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // another pod has the name now
+		return nil // the pod is gone already, and another may have its name
 	} else if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs, or can't.
+// awaitRunning waits until a container runs. It returns an error as soon as the container can't start.
 func (e *Engine) awaitRunning(ctx context.Context, id string) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
@@ -264,7 +264,7 @@ func (e *Engine) awaitRunning(ctx context.Context, id string) error {
 	return err
 }
 
-// lastEvent returns the last warning about a pod: what a node can't mount or make is said nowhere else.
+// lastEvent returns the last warning event about a container's pod. Only events tell what a node could not mount or create.
 func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	defer limit(&ctx)()
 	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
@@ -277,7 +277,7 @@ func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	return ""
 }
 
-// failed returns what has failed last for a pod, by the events of the cluster.
+// failed returns the last event about a failure of a pod.
 func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
 	defer limit(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
@@ -293,7 +293,8 @@ func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
 	return last.Reason + ": " + last.Message
 }
 
-// await watches a pod until done. A pod that is not there is nil.
+// await calls done with the pod that the selectors find, now and after each change, until done returns true or an error. done
+// gets nil if there is no such pod.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
@@ -327,7 +328,7 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 	}
 }
 
-// follow calls done for each event until it is true. It returns false when the events end.
+// follow calls done for each event until done returns true or an error. It returns false when the event stream ends.
 func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
 	for {
 		select {
@@ -351,7 +352,8 @@ func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) 
 // Unpause implements sandbox.Engine. A pod is never paused.
 func (e *Engine) Unpause(context.Context, string) error { return nil }
 
-// Stop implements sandbox.Engine. The grace is the pod's own, of two seconds. Files outside of its mounts are lost.
+// Stop implements sandbox.Engine. The pod has its own grace period of two seconds, so grace only bounds the waiting. Files
+// outside of the mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -367,7 +369,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if r.object != nil {
 		return apiError(what, e.suspend(ctx, r))
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}}) // the node ends the pod, and the object stays
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}}) // the node ends the pod, but its object stays
 	if err == nil {
 		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
@@ -401,7 +403,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return apiError("remove the sandbox "+r.name, err)
 }
 
-// Rename implements sandbox.FullEngine. The name of an object stays.
+// Rename implements sandbox.FullEngine. It always fails: an object in a cluster can't be renamed.
 func (e *Engine) Rename(_ context.Context, id, _ string) error {
 	return apiError("rename the sandbox "+short(id), refused("objects of a cluster keep their names"))
 }

@@ -20,19 +20,19 @@ import (
 	"hinit/sandbox"
 )
 
-// kindVersion is the kind of objects whose controller makes the pods.
+// kindVersion is the Sandbox resource of agent-sandbox, whose controller creates the pods.
 var kindVersion = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
 const (
 	modeRunning   = "Running"
 	modeSuspended = "Suspended"
 
-	noteStopped = "hinit.dev/stopped"        // when a Sandbox was suspended that ran before
-	notePod     = "agents.x-k8s.io/pod-name" // the name of a Sandbox's pod, where it is not the Sandbox's
-	expireSoon  = 2                          // a Sandbox is kept on when less than this part of its time is left
+	noteStopped = "hinit.dev/stopped"        // annotation: when a Sandbox that ran before was suspended
+	notePod     = "agents.x-k8s.io/pod-name" // annotation: the name of a Sandbox's pod if it differs from the Sandbox's
+	expireSoon  = 2                          // the expiry is postponed when less than 1/expireSoon of the time is left
 )
 
-// kinds returns the kind of new containers: Sandbox where the cluster has it.
+// kinds returns the kind for new containers: Sandbox if the cluster has it, else Pod.
 func (e *Engine) kinds(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,7 +53,7 @@ func (e *Engine) kinds(ctx context.Context) (string, error) {
 
 func (e *Engine) expires() string { return time.Now().Add(e.s.Expire).UTC().Format(time.RFC3339) }
 
-// createSandbox makes a suspended Sandbox with the pod as its template.
+// createSandbox creates a suspended Sandbox with pod as its template.
 func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) error {
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
 	if err != nil {
@@ -83,7 +83,7 @@ func words(in map[string]string) map[string]any {
 	return out
 }
 
-// sandboxes returns the containers that are Sandboxes, without their pods.
+// sandboxes returns the containers that are Sandboxes or claims. Their pods are not filled in.
 func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, error) {
 	kind, err := e.kinds(ctx)
 	if err != nil || kind != "Sandbox" {
@@ -108,7 +108,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	return out, err
 }
 
-// ofObject reads a record from a Sandbox or a claim. ok is false for one that the engine has not made.
+// ofObject reads a record from a Sandbox or a claim. ok is false if the engine did not create the object.
 func ofObject(o *unstructured.Unstructured) (r *record, ok bool) {
 	r = &record{id: o.GetLabels()[labelID], object: o}
 	if r.id == "" || decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
@@ -124,7 +124,7 @@ func suspended(object *unstructured.Unstructured) bool {
 	return mode == modeSuspended
 }
 
-// objectReason is what the controller says of a Sandbox that is not Ready.
+// objectReason returns why a Sandbox is not Ready, as reported by its controller.
 func objectReason(object *unstructured.Unstructured) string {
 	list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, one := range list {
@@ -136,16 +136,16 @@ func objectReason(object *unstructured.Unstructured) string {
 	return "its controller has not said why"
 }
 
-// change patches a Sandbox.
+// change patches the annotations and the spec of a Sandbox.
 func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
 	return e.patch(ctx, kindVersion, r.object.GetName(), notes, spec)
 }
 
-// patch changes an object of agent-sandbox.
+// patch patches the annotations and the spec of an object of agent-sandbox.
 func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
 	defer limit(&ctx)()
 	body := map[string]any{"spec": spec}
-	if notes != nil { // null would remove all of them
+	if notes != nil { // a null value would remove all annotations
 		body["metadata"] = map[string]any{"annotations": notes}
 	}
 	patch, err := json.Marshal(body)
@@ -155,7 +155,7 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume has a Sandbox run. One whose pod has ended is suspended first, which removes the pod.
+// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
 		if err := e.suspend(ctx, r); err != nil {
@@ -169,7 +169,7 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 	return e.change(ctx, r, map[string]any{noteStopped: nil}, spec)
 }
 
-// suspend has a Sandbox without a pod.
+// suspend sets a Sandbox to suspended, and waits until its pod is gone.
 func (e *Engine) suspend(ctx context.Context, r *record) error {
 	err := e.change(ctx, r, map[string]any{noteStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
 	if err != nil {
@@ -185,7 +185,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	of, name, uid, policy := kindVersion, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
-	} else if claim, claimed := claimOf(r.object); claimed { // the claim would replace a deleted Sandbox
+	} else if claim, claimed := claimOf(r.object); claimed { // the claim would replace a deleted Sandbox: delete the claim
 		of, name, uid = claimKind, claim.Name, claim.UID
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()
@@ -199,7 +199,8 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// keepOn moves the time at which a Sandbox expires. It ends one that no service looks after any more, whatever became of the service.
+// keepOn postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes the
+// Sandbox.
 func (e *Engine) keepOn(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil
@@ -214,7 +215,7 @@ func (e *Engine) keepOn(ctx context.Context, r *record) error {
 	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
 }
 
-// endsSoon reports whether an object expires so soon that its expiry must be postponed.
+// endsSoon reports whether the expiry time in text is so near that it must be postponed.
 func (e *Engine) endsSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	return err != nil || time.Until(end) <= e.s.Expire/expireSoon

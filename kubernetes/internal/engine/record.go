@@ -16,35 +16,35 @@ import (
 	"hinit/sandbox"
 )
 
-// The labels and annotations of what the engine makes.
+// Labels and annotations of the objects that the engine creates.
 const (
 	labelID      = "hinit.dev/sandbox"      // the id of a container
-	labelVolume  = "hinit.dev/volume"       // "true" on a claim that is a volume
+	labelVolume  = "hinit.dev/volume"       // "true" on a PersistentVolumeClaim that implements a volume
 	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
 	labelNetwork = "hinit.dev/network"      // what NetworkPolicies select: none, default, or a name
-	labelPool    = "hinit.dev/pool"         // "true" on a warm pool
+	labelPool    = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy    = "app.kubernetes.io/managed-by"
-	noteSpec     = "hinit.dev/spec" // what the container is made from
+	noteSpec     = "hinit.dev/spec" // the sandbox.Spec of the container, as JSON
 	noteCreated  = "hinit.dev/created"
 	noteVolume   = "hinit.dev/volume"
-	startGate    = "hinit.dev/start" // keeps a pod from being scheduled before Start
+	startGate    = "hinit.dev/start" // the scheduling gate that keeps a pod from being scheduled before Start
 
-	container = "sandbox" // in each pod
+	container = "sandbox" // the name of the main container in each pod
 )
 
-// record is a container as the cluster has it.
+// record combines the cluster's objects for one container.
 type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
-	pod      *corev1.Pod                // nil while there is none
-	object   *unstructured.Unstructured // the Sandbox, nil for a pod by itself
-	claim    *unstructured.Unstructured // the claim that has no Sandbox yet
+	pod      *corev1.Pod                // nil if it does not exist
+	object   *unstructured.Unstructured // the Sandbox, nil for a plain pod
+	claim    *unstructured.Unstructured // the claim, if it has no Sandbox yet
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// ofPod reads a record from a pod. ok is false for a pod that the engine has not made.
+// ofPod reads a record from a pod. ok is false if the engine did not create the pod.
 func ofPod(pod *corev1.Pod) (r *record, ok bool) {
 	r = &record{id: pod.Labels[labelID], pod: pod}
 	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
@@ -63,7 +63,7 @@ func timeOf(text string, otherwise time.Time) time.Time {
 	return t
 }
 
-// has reports whether the container carries all the labels; the value "" counts for every value.
+// has reports whether the container has all the labels. The value "" matches any value.
 func (r *record) has(labels map[string]string) bool {
 	for name, value := range labels {
 		if got, set := r.spec.Labels[name]; !set || value != "" && got != value {
@@ -73,7 +73,7 @@ func (r *record) has(labels map[string]string) bool {
 	return true
 }
 
-// status is the status of the sandbox's container in the pod, the zero value while there is none.
+// status returns the status of the sandbox's container in the pod, the zero value if there is none.
 func status(pod *corev1.Pod) corev1.ContainerStatus {
 	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	if at < 0 {
@@ -90,7 +90,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return pod.Status.Conditions[at]
 }
 
-// container is the record in the words of package sandbox.
+// container converts the record to the type of package sandbox.
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
 		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
@@ -112,7 +112,7 @@ func (r *record) container() sandbox.Container {
 	return c
 }
 
-// fill says what state a pod is in.
+// fill sets the fields of c that describe the state of a pod.
 func fill(c *sandbox.Container, pod *corev1.Pod) {
 	s := status(pod)
 	ended := s.State.Terminated
@@ -139,19 +139,21 @@ func fill(c *sandbox.Container, pod *corev1.Pod) {
 	}
 }
 
-// began is when the container was started. The cluster counts in seconds; the fraction tells two pods apart.
+// began returns when the container was started. The cluster reports whole seconds. A fraction derived from the pod's UID makes
+// the start times of two pods differ.
 func began(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(pod.UID)) // it can't fail
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 
-// lost reports whether the cluster has lost the node of a pod: it takes back Ready, while the container was ready when the node last spoke.
+// lost reports whether the cluster has lost contact with the node of a pod. In this case the control plane sets Ready to false,
+// while ContainersReady still has the last value that the node reported.
 func lost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deleted says why a pod is being deleted.
+// deleted returns why a pod is being deleted.
 func deleted(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)
@@ -171,7 +173,7 @@ func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
 }
 
-// failure says why a pod has ended, "" where its exit code says all.
+// failure returns why a pod has ended, "" if the exit code says enough.
 func failure(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -199,7 +201,7 @@ func limitOf(pod *corev1.Pod) string {
 	return q.String()
 }
 
-// waiting says what a pod waits for, and whether that is no use.
+// waiting returns what a pod waits for. err is not nil if waiting is pointless.
 func waiting(pod *corev1.Pod) (why string, err error) {
 	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
 		return "no node takes the pod: " + c.Message, nil

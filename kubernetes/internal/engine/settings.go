@@ -21,7 +21,7 @@ import (
 	"hinit/internal/config"
 )
 
-// Settings are what the operator decides about sandboxes on a cluster.
+// Settings hold the operator's configuration for sandboxes on a cluster. [Read] reads them from the environment.
 type Settings struct {
 	Namespace string
 	Pod       string // of this process, "" where it is in none
@@ -33,20 +33,20 @@ type Settings struct {
 	Kind      string // Pod or Sandbox; "" is Sandbox where the cluster has that kind
 
 	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
-	HostUsers   string // "true" or "false"; "" is false where the nodes can
+	HostUsers   string // "true" or "false"; "" is false if the nodes support it
 	PullPolicy  string
 	PullSecrets []string
-	CPU, Memory resource.Quantity // that a sandbox is sure of
-	Storage     resource.Quantity // the size of a volume of its own
+	CPU, Memory resource.Quantity // what a sandbox requests
+	Storage     resource.Quantity // the size of a volume
 	Class       string            // its StorageClass, "" for the cluster's default
-	Idle        time.Duration     // after which a sandbox without commands and background jobs is suspended; 0 for never
-	Expire      time.Duration     // after which a Sandbox is deleted that no service looks after
-	Warm        int               // number of Sandboxes that wait for each kind of call, if the cluster has warm pools
+	Idle        time.Duration     // how long a sandbox may have no commands and background jobs before it is suspended; 0 for never
+	Expire      time.Duration     // after this time without a running service, the cluster deletes a Sandbox; 0 for never
+	Warm        int               // the number of ready Sandboxes in each warm pool, if the cluster has warm pools
 
 	API *rest.Config
 }
 
-// The variables of the settings begin with prefix.
+// The names of the environment variables for the settings begin with prefix.
 const (
 	prefix = "HINIT_SANDBOX_KUBERNETES_"
 
@@ -56,7 +56,7 @@ const (
 	configVar          = "HINIT_CONFIG"
 )
 
-// Read reads the settings from an environment. The error has all problems.
+// Read reads the settings from an environment. The error joins all problems.
 func Read(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {
@@ -117,12 +117,12 @@ func Read(lookup func(string) string) (Settings, error) {
 	return s, errors.Join(problems...)
 }
 
-// mostWarm is the most Sandboxes that wait in one pool.
+// mostWarm is the largest allowed value of Warm.
 const mostWarm = 64
 
 var imageWord = regexp.MustCompile(`^[^\s]+$`)
 
-// connect reads where the API server is, and with which token.
+// connect fills in the address of the API server and the path of the token.
 func (s *Settings) connect(lookup func(string) string, dir string, bad func(name, value, expected string)) error {
 	if !filepath.IsAbs(dir) {
 		bad(prefix+"CREDENTIALS", dir, "an absolute path")

@@ -23,7 +23,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// check refuses what a pod can't have, or may not.
+// check returns an error if a spec asks for something that a pod can't have or must not have.
 func check(s *sandbox.Spec) error {
 	const namespaces = "a namespace of the host or of another container"
 	label := func(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
@@ -50,7 +50,7 @@ func check(s *sandbox.Spec) error {
 	return nil
 }
 
-// build returns the pod of a record, which begins to run at once.
+// build returns the pod for a record, without a scheduling gate.
 func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	o, err := e.ownPod(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	return pod, e.mounts(pod, r, o)
 }
 
-// podSpec returns the part of a pod that is not its containers.
+// podSpec returns the spec of a pod without its containers and most of its volumes.
 func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec {
 	grace, seconds, no := int64(2), int64(60), false
 	away := func(key string) corev1.Toleration {
@@ -111,7 +111,7 @@ func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec 
 	}
 }
 
-// helper is the container that puts the program inside into the pod.
+// helper returns the init container that copies the helper program into the pod.
 func (e *Engine) helper(o *own, r *record, tools string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
@@ -122,7 +122,7 @@ func (e *Engine) helper(o *own, r *record, tools string, s security) corev1.Cont
 	}
 }
 
-// main is the container in which commands run.
+// main returns the container in which the commands run.
 func (e *Engine) main(r *record, argv []string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
@@ -131,7 +131,8 @@ func (e *Engine) main(r *record, argv []string, s security) corev1.Container {
 	}
 }
 
-// tools returns where the program inside is in the container. A spec that names no such place gets one.
+// tools returns the directory of the helper in the container. If the record's spec has no mount for it, tools adds one with a
+// random path.
 func tools(r *record) string {
 	for _, m := range r.spec.Mounts {
 		if m.Type == "volume" && m.Source == gateVolume {
@@ -143,7 +144,7 @@ func tools(r *record) string {
 	return at
 }
 
-// renew gives the program inside another place, which no mount of an earlier pod can know.
+// renew gives the helper a new random path, which nothing left by an earlier pod can know.
 func renew(r *record) {
 	old, at := tools(r), gate.Dir+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
@@ -158,7 +159,7 @@ func renew(r *record) {
 	}
 }
 
-// labels are what the cluster selects a container by.
+// labels returns the labels of a container's objects, by which the cluster selects them.
 func labels(r *record) map[string]string {
 	out := map[string]string{labelID: r.id, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
 	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
@@ -171,18 +172,19 @@ func environment(list []string) []corev1.EnvVar {
 	var out []corev1.EnvVar
 	for _, e := range list {
 		name, value, _ := strings.Cut(e, "=")
-		out = append(out, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}) // $(NAME) is a reference
+		out = append(out, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}) // Kubernetes would replace $(NAME)
 	}
 	return out
 }
 
-// security is what the containers of a pod may do.
+// security holds the security contexts of a pod's containers.
 type security struct {
 	main, helper *corev1.SecurityContext
 	groups       []int64
 }
 
-// securityOf returns the security contexts of a container. Root inside takes users of the pod's own.
+// securityOf returns the security contexts for a spec. mapped is whether pods get user namespaces: without them root inside is
+// refused.
 func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	no, yes := false, true
 	out := security{
@@ -223,7 +225,7 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	return out, nil
 }
 
-// identity reads a user as docker takes it. A name is refused: only the image knows it.
+// identity parses a user in docker's format, such as 1000:1000. Names are refused, because only the image can resolve them.
 func identity(user string) (uid, gid int64, err error) {
 	name, group, has := strings.Cut(user, ":")
 	if user == "" || user == "root" {
@@ -248,7 +250,7 @@ func hostUsers(mapped bool) *bool {
 	return &no
 }
 
-// resources are the limits of a container, and what it is sure of.
+// resources returns the resource limits and requests of a container.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits, requests = corev1.ResourceList{}, corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory}
 	if s.CPUs > 0 {
@@ -265,10 +267,10 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 	return limits, requests
 }
 
-// sharedMemory is where --shm-size counts.
+// sharedMemory is the directory whose size the option --shm-size sets.
 const sharedMemory = "/dev/shm"
 
-// mounts adds the mounts of a record to its pod.
+// mounts adds the mounts of a record to its pod. o is the pod of this process, whose claims may be mounted.
 func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
 	c := &pod.Spec.Containers[0]
 	volume := func(name string, source corev1.VolumeSource) {
@@ -319,14 +321,14 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
 	return nil
 }
 
-// sameNode keeps a pod on the node of this process's pod, for a claim that only one node can mount.
+// sameNode returns an affinity to the node of pod. It is needed for a claim that only one node can mount.
 func sameNode(pod *corev1.Pod) *corev1.Affinity {
 	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}
 	required := []corev1.PodAffinityTerm{term}
 	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
-// tmpfs reads the options of a tmpfs. A pod knows its size and whether it can be written.
+// tmpfs parses the mount options of a tmpfs. Only the size and ro have an effect in a pod.
 func tmpfs(options string) (size *resource.Quantity, readOnly bool, err error) {
 	for option := range strings.SplitSeq(options, ",") {
 		name, value, _ := strings.Cut(option, "=")

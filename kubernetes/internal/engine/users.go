@@ -16,21 +16,21 @@ import (
 	"hinit/sandbox"
 )
 
-// CodeUnmapped is the exit code of Mapped's program for a pod without users of its own.
+// CodeUnmapped is the exit code of the test program in a pod that has no user namespace.
 const CodeUnmapped = 3
 
-// Mapped reports whether this process has users of its own: root inside is another user outside.
+// Mapped reports whether this process runs in a user namespace in which root is another user outside.
 func Mapped() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	words := strings.Fields(string(text))
 	return err == nil && len(words) >= 3 && (words[0] != "0" || words[1] != "0")
 }
 
-// probeTime is how long a node may take for a pod of a minute.
+// probeTime limits how long the test pod may take until it has run.
 const probeTime = 40 * time.Second
 
-// users reports whether pods get users of their own. The first call has a pod try it, with the claims of this process: not every file system
-// can be mounted for such a pod.
+// users reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the result is known.
+// The test pod mounts the claims of this process, because some file systems can't be mounted in a user namespace.
 func (e *Engine) users(ctx context.Context) (bool, error) {
 	e.probing.Lock()
 	defer e.probing.Unlock()
@@ -59,10 +59,11 @@ func (e *Engine) users(ctx context.Context) (bool, error) {
 	return mapped, nil
 }
 
-// unmappable is in the events of a node that can't give a pod users of its own.
+// unmappable matches the event of a node that can't give a pod a user namespace.
 var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap`)
 
-// probe runs a pod with hostUsers: false. why says in words why pods can't have it.
+// probe runs a test pod with hostUsers: false. If mapped is false, why explains to the operator why pods can't have a user
+// namespace.
 func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -104,7 +105,7 @@ func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, er
 	if pod.Spec.HostUsers == nil {
 		why = "the API server does not know hostUsers"
 	}
-	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // it ends by itself
+	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // if this fails, the pod ends by its deadline
 	for why == "" && pause.For(ctx, 300*time.Millisecond) {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {

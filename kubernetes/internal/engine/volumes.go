@@ -14,7 +14,8 @@ import (
 	"hinit/sandbox"
 )
 
-// claimName is the name of the claim of a volume. Names of volumes have letters that names of objects may not have.
+// claimName returns the name of the PersistentVolumeClaim for a volume. It is a hash, because a volume's name may have characters
+// that are not allowed in object names.
 func claimName(volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])
@@ -73,7 +74,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	return apiError(what, err)
 }
 
-// RemoveVolume implements sandbox.FullEngine.
+// RemoveVolume implements sandbox.FullEngine. It fails while a container mounts the volume.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	defer limit(&ctx)()
 	what := "remove the volume " + name

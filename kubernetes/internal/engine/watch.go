@@ -17,10 +17,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// tendEvery is how often the engine looks for idle containers, and for those that would expire.
+// tendEvery is how often the engine looks for idle containers and for Sandboxes that would expire.
 const tendEvery = time.Minute
 
-// Watch implements sandbox.FullEngine. Meanwhile it suspends idle containers, and keeps Sandboxes from expiring.
+// Watch implements sandbox.FullEngine. While it runs, it also suspends idle containers and postpones the expiry of Sandboxes.
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
 	if _, err := e.users(ctx); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// tend looks after all containers until the context ends.
+// tend suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
 func (e *Engine) tend(ctx context.Context) {
 	tick := time.NewTicker(min(tendEvery, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
@@ -82,7 +82,8 @@ func (e *Engine) tend(ctx context.Context) {
 	}
 }
 
-// suspendIdle stops a container that no command and no background job has used for the idle time.
+// suspendIdle stops a container in which no command and no background job has run for the idle time. since is when this process
+// began to watch.
 func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
 	c := r.container()
 	if e.s.Idle == 0 || c.State != sandbox.Running {
@@ -111,7 +112,7 @@ func (e *Engine) lastUse(id string) time.Time {
 	return e.used[id]
 }
 
-// busy asks the program inside whether a background job runs. That counts as no use.
+// busy asks the helper whether a background job is running. The question does not count as a use of the container.
 func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
 	defer limit(&ctx)()
 	before := e.lastUse(r.id)

@@ -1,5 +1,5 @@
-// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for a command
-// that runs beside the call and ends before it.
+// Package fleetcli implements the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each
+// outside command that runs while a profile is imported or exported. That goroutine ends before the call returns.
 package fleetcli
 
 import (
@@ -24,27 +24,27 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error with its exit code.
+// codeError is an error with the exit code that it leads to.
 type codeError struct {
 	code int
 	error
 }
 
-// saidError is the exit code of a command whose help or mistake is already printed.
+// saidError is the exit code of a call whose help or usage error was already printed.
 type saidError int
 
 func (saidError) Error() string { return "" }
 
-// call is one call of the command line.
+// call is one invocation of the command line.
 type call struct {
 	*cmdline.Call
 
-	config    string // the kubeconfig, "" for the usual places
-	namespace string // "" for the one of the kubeconfig
+	config    string // the kubeconfig file, "" for the default locations
+	namespace string // "" for the namespace in the kubeconfig
 	debug     bool
 }
 
-// verb is a command.
+// verb is a command of hinit-fleet. args and doing describe it in the help.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error
@@ -66,7 +66,7 @@ func verbs() []verb {
 	}
 }
 
-// Main runs a command line and returns the exit code. SIGTERM and SIGINT end it.
+// Main runs a command line and returns the exit code. SIGTERM and SIGINT cancel it.
 func Main(argv []string, out, errs io.Writer) int {
 	ctx, stop := cmdline.Interruptible()
 	defer stop()
@@ -110,7 +110,8 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words parses the flags, and returns the other words. It checks their number. An error is a [saidError].
+// words parses the flags and returns the remaining words. It checks that there are atLeast to atMost words. An error is a
+// [saidError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
@@ -119,7 +120,7 @@ func (c *call) words(atLeast, atMost int) ([]string, error) {
 	return words, nil
 }
 
-// begin parses the command line like words, and connects to the API server.
+// begin parses the command line as words does, and connects to the API server.
 func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
 	if words, err = c.words(atLeast, atMost); err != nil {
 		return nil, nil, err
@@ -136,7 +137,7 @@ func (c *call) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.Err, &slog.HandlerOptions{Level: level}))
 }
 
-// api returns the configuration of the API server, and the namespace.
+// api returns the client configuration for the API server, and the namespace.
 func (c *call) api() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.config
@@ -162,7 +163,7 @@ func runController(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 400, 800 // the API server has limits of its own
+	config.QPS, config.Burst = 400, 800 // the API server limits the rate itself
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: *only, Metrics: *metrics, Log: c.log()})
 }
 
@@ -185,7 +186,7 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits for the hinit of the pod, whose container starts later than this one. home is its volume.
+// reach waits until the pod's hinit answers, because its container starts after this one. home is the root of its volume.
 func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

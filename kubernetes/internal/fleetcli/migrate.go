@@ -24,10 +24,10 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// outside is a hinit that is not part of the fleet: the words before its command lines, such as docker exec -i agents.
+// outside is the command that reaches a hinit outside of the fleet: the words before "hinit", such as docker exec -i agents.
 type outside []string
 
-// run runs a command line of that hinit. in and out may be nil.
+// run runs a hinit command outside of the fleet. in and out may be nil.
 func (o outside) run(ctx context.Context, in, out *os.File, words ...string) error {
 	argv := slices.Concat(o, []string{"hinit"}, words)
 	x, err := proc.Run(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ(), Files: []*os.File{in, out, os.Stderr}, Attached: true})
@@ -40,7 +40,8 @@ func (o outside) run(ctx context.Context, in, out *os.File, words ...string) err
 	return nil
 }
 
-// piped runs a command line of that hinit, and fn at the same time. fn reads its output, or writes its input.
+// piped runs a hinit command outside of the fleet, and fn at the same time. If output is true, fn reads the command's standard
+// output, else it writes to the command's standard input.
 func (o outside) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -60,7 +61,7 @@ func (o outside) piped(ctx context.Context, output bool, fn func(*os.File) error
 	return errors.Join(err, mine.Close(), <-ended)
 }
 
-// there is a profile of that hinit.
+// there is a profile outside of the fleet, as hinit profile list prints it.
 type there struct{ Name, Want string }
 
 func (o outside) profiles(ctx context.Context) (all []there, err error) {
@@ -68,7 +69,7 @@ func (o outside) profiles(ctx context.Context) (all []there, err error) {
 	return all, err
 }
 
-// exec runs a command in the container of the agents of a host. in may be nil.
+// exec runs a command in the agents' container of a host. in may be nil.
 func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error {
 	kube, err := kubernetes.NewForConfig(f.config)
 	if err != nil {
@@ -83,7 +84,7 @@ func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writ
 	return remote.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: f.Err})
 }
 
-// change changes the spec of a profile.
+// change applies a function to the spec of a profile and writes it.
 func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.AgentProfileSpec)) error {
 	p, err := f.profile(ctx, name)
 	if err != nil {
@@ -97,7 +98,7 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	return nil
 }
 
-// stopped waits until a profile has data and its gateway has ended. It returns the host.
+// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host.
 func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
 	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)
@@ -156,8 +157,8 @@ func runImport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// take copies an outside profile into a pool. It stops the outside profile first, and leaves its files there. After an error the
-// outside profile runs again as before.
+// take copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After an error,
+// the outside profile is started again if it ran before.
 func (f *fleet) take(ctx context.Context, o outside, pool string, from there, name string, limit time.Duration) (err error) {
 	no, up := false, from.Want == "up"
 	p := &v1alpha1.AgentProfile{
@@ -210,8 +211,8 @@ func runExport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// giveBack copies a profile of the fleet to the outside, and deletes its object. After an error it runs on in the fleet as
-// before.
+// giveBack copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running in the
+// fleet as before.
 func (f *fleet) giveBack(ctx context.Context, o outside, name string, limit time.Duration) (err error) {
 	p, err := f.profile(ctx, name)
 	if err != nil {

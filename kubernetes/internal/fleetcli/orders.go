@@ -18,7 +18,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// wait asks until a condition holds, and says each new word about it. limit is how long.
+// wait calls look repeatedly until it returns done. It prints each new word that look returns. limit is how long it waits; what
+// names the condition in the error.
 func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -83,7 +84,7 @@ func runMove(ctx context.Context, c *call) error {
 	})
 }
 
-// poolOf returns the pool of a host of any profiles.
+// poolOf returns the pool of a host. It fails for the pod of a single profile.
 func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)

@@ -23,7 +23,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// fleet is the fleet of one namespace, for people.
+// fleet is a connection to the fleet of one namespace.
 type fleet struct {
 	*call
 	api    client.Client
@@ -44,7 +44,7 @@ func (c *call) fleet() (*fleet, error) {
 	return &fleet{c, api, config}, nil
 }
 
-// profiles returns the named profiles, or all, by name.
+// profiles returns the named profiles, or all if no name is given, sorted by name.
 func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.AgentProfile, error) {
 	list := &v1alpha1.AgentProfileList{}
 	if len(names) == 0 {
@@ -89,7 +89,7 @@ func size(q *resource.Quantity) string {
 	return fmt.Sprintf("%d MB", q.Value()>>20)
 }
 
-// table writes rows with aligned columns.
+// table prints rows, whose cells are separated by tabs, in aligned columns.
 func table(w io.Writer, head string, rows []string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
@@ -148,7 +148,7 @@ func runTop(ctx context.Context, c *call) error {
 	}
 }
 
-// top writes the pools and their hosts.
+// top prints the pools and their hosts.
 func (f *fleet) top(ctx context.Context, w io.Writer) error {
 	pools, pods := &v1alpha1.AgentPoolList{}, &corev1.PodList{}
 	if err := f.api.List(ctx, pools, client.InNamespace(f.namespace)); err != nil {

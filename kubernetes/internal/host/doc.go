@@ -1,6 +1,8 @@
-// Package host carries out, in one pod, what the objects of a fleet say about its profiles. It is a client of the hinit of the pod.
+// Package host runs in one pod of an agent pool. It makes the profiles in that pod match their AgentProfile objects in the
+// Kubernetes API, by calling the pod's hinit as a client.
 //
-// It watches the profiles that are its own, and those that are about to be. A step that starts, gives or makes something follows a fresh
-// read, see package placement. While the API server is away everything goes on as it is. Nothing listens, except while a profile is given to
-// another host. [Run] owns its goroutines: watches, a few workers, a heartbeat. All end with it.
+// It watches the profiles that are placed on this host and those that are moving to it. Before a step that starts a gateway,
+// gives a profile away or creates data, the host reads the object afresh from the API server, see package placement. While the
+// API server can't be reached, the gateways keep running as they are. The package listens on the network only while it offers a
+// profile to another host. [Run] owns all goroutines: the watches, a few workers and a heartbeat. All end with it.
 package host

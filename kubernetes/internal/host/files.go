@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// sourceAge is how long a ConfigMap or Secret is used after it was read.
+	// sourceAge is how long the cached contents of a ConfigMap or Secret are used before they are read again.
 	sourceAge = time.Minute
-	// errorAge is the time after which a failed read is repeated: the controller may not have allowed it yet.
+	// errorAge is how long a failed read is cached before it is tried again. The controller may not have granted access yet.
 	errorAge = 5 * time.Second
 )
 
-// sources reads ConfigMaps and Secrets, and caches their contents.
+// sources reads ConfigMaps and Secrets, and caches their contents and read errors.
 type sources struct {
 	api       client.Reader
 	namespace string
@@ -45,7 +45,7 @@ type source struct {
 	at   time.Time
 }
 
-// get returns the data of a ConfigMap or Secret.
+// get returns the data of a ConfigMap or Secret, from the cache if it is recent enough. kind is "ConfigMap" or "Secret".
 func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
 	s.mu.Lock()
 	one, known := s.seen[kind+"/"+name]
@@ -89,7 +89,7 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 	return text, nil
 }
 
-// wanted returns the files that a profile shall have, by their paths below its home.
+// wanted returns the files that the spec of a profile asks for: contents by path relative to the profile's home.
 func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
@@ -132,7 +132,7 @@ func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// dotenv writes variables as a .env file.
+// dotenv formats environment variables as the text of a .env file.
 func dotenv(env map[string][]byte) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("# From the Secrets that the AgentProfile names.\n")
@@ -146,7 +146,7 @@ func dotenv(env map[string][]byte) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// sum is a short sum over files.
+// sum returns a short checksum of the names and contents of files.
 func sum(files map[string][]byte) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -156,7 +156,8 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply writes the files of a profile that are different, and removes those that an earlier call has written and that are not wanted now.
+// apply writes those files of a profile that differ on the volume. It removes the files that an earlier call wrote and that are
+// no longer wanted.
 func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
 	if err != nil || r == nil {
@@ -164,7 +165,7 @@ func (s *Store) apply(name string, files map[string][]byte) (changed bool, err e
 	}
 	names := slices.Sorted(maps.Keys(files))
 	old := r.Files
-	if !slices.Equal(old, names) { // before a file is written: a crash must not leave one that is not noted
+	if !slices.Equal(old, names) { // record names before writing files: a crash must not leave an unrecorded file
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
 		if err := s.write(name, r); err != nil {
 			return false, err
@@ -183,7 +184,7 @@ func (s *Store) apply(name string, files map[string][]byte) (changed bool, err e
 			}
 		}
 		for _, file := range old {
-			if _, stays := files[file]; stays || file == "SOUL.md" { // without that hinit does not know the profile
+			if _, stays := files[file]; stays || file == "SOUL.md" { // without SOUL.md hinit does not recognize the profile
 				continue
 			}
 			changed = true

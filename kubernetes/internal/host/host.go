@@ -18,7 +18,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Init is the hinit of the pod, see package dial.
+// Init is the part of the hinit client that a host needs. The implementation is in package dial.
 type Init interface {
 	Watch(ctx context.Context, fn func(hinit.StatusChange) error) error
 	Service(ctx context.Context, name string) (hinit.Service, error)
@@ -28,32 +28,35 @@ type Init interface {
 	Rescan(ctx context.Context) error
 }
 
-// Settings are what a host is.
+// Settings configure a host, see [Run]. Name and UID identify its pod.
 type Settings struct {
-	Name, UID string // of the pod
+	Name, UID string
 	Namespace string
 	Pool      string
-	Home      string           // the volume, as hinit has it
-	Address   string           // where it listens for other hosts, HOST:PORT
-	API       client.WithWatch // without a cache: a read is fresh
+	Home      string           // the root directory of the volume with all profiles
+	Address   string           // where the host listens for other hosts, HOST:PORT
+	API       client.WithWatch // must not cache: a read has to return the current object
 	Init      Init
-	// Create makes a profile without data. It runs no program of the agents: one could read the tokens.
+	// Create creates a profile without data. It must not run any program that agents can replace: such a program could read the
+	// host's tokens.
 	Create func(ctx context.Context, name string) error
-	// Token returns a token of this pod for other hosts, and Judge says which pod such a token is of.
+	// Token returns the token by which this pod identifies itself to other hosts. Judge checks such a token from another host and
+	// returns the name of its pod.
 	Token func() (string, error)
 	Judge Judge
 	Log   *slog.Logger
-	Beat  time.Duration // how often the host says that it is alive; 0 is [Beat]
+	Beat  time.Duration // how often the host renews its Lease to show that it is alive; 0 means the constant [Beat]
 }
 
 const (
-	// Beat is the default time between two renewals of a host's Lease. Fifty hosts make five writes in nine seconds.
+	// Beat is the default interval between two renewals of a host's Lease. With fifty hosts, this makes about five writes in nine
+	// seconds.
 	Beat    = 90 * time.Second
 	resync  = 2 * time.Minute
 	workers = 4
 )
 
-// host is a running host.
+// host is the state of a running host.
 type host struct {
 	set     Settings
 	store   *Store
@@ -62,13 +65,13 @@ type host struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 
 	mu       sync.Mutex
-	seen     map[string]map[string]*v1alpha1.AgentProfile // by the field that is watched and by name
-	services map[string]hinit.Service                     // gateways by profile
-	heard    map[string]uint64                            // how often hinit has told of a gateway
-	known    bool                                         // hinit has said what it has
+	seen     map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
+	services map[string]hinit.Service                     // the latest status of each gateway, by profile
+	heard    map[string]uint64                            // how many status reports have arrived for each gateway
+	known    bool                                         // the services map is current: hinit has sent its full status, and is neither booting nor stopping
 }
 
-// Run works for a pod until ctx ends. An error means that it can't begin.
+// Run works as the host of a pod until ctx ends. It returns an error only if it can't open the store on the volume.
 func Run(ctx context.Context, s Settings) error {
 	store, err := OpenStore(s.Home)
 	if err != nil {
@@ -100,7 +103,7 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// pause waits, and reports whether ctx goes on.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -110,7 +113,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watchInit follows the status of hinit.
+// watchInit follows the status stream of hinit, and reconnects whenever the stream ends.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
@@ -127,7 +130,7 @@ func (h *host) watchInit(ctx context.Context) {
 	}
 }
 
-// hear takes in a line of the status that is followed.
+// hear handles one message of hinit's status stream.
 func (h *host) hear(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,7 +147,8 @@ func (h *host) hear(c hinit.StatusChange) {
 	}
 }
 
-// order gives an order about a gateway and takes in the answer, unless hinit has told of the gateway meanwhile: an answer may come late.
+// order calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The status is
+// stored unless a newer one arrived through the watch during the call.
 func (h *host) order(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
 	heard := h.heard[profile]
@@ -158,7 +162,8 @@ func (h *host) order(profile string, give func() (hinit.Service, error)) error {
 	return err
 }
 
-// service returns what hinit has said last of a gateway, and whether it has said anything.
+// service returns the last known status of a profile's gateway, nil if hinit has no such gateway. The second result is false
+// while the status of hinit is unknown.
 func (h *host) service(profile string) (*hinit.Service, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +173,7 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.known
 }
 
-// resync looks at everything that the volume has, and at all objects, from time to time: watches are hints.
+// resync queues every profile on the volume and every watched object from time to time, because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for {
 		names, err := h.store.Known()
@@ -191,7 +196,7 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// work takes names from the queue until that is shut down.
+// work settles profiles from the queue until the queue is shut down.
 func (h *host) work(ctx context.Context) {
 	for {
 		name, down := h.queue.Get()
@@ -210,7 +215,8 @@ func (h *host) work(ctx context.Context) {
 	}
 }
 
-// trouble logs a fault that is none of everyday life.
+// trouble logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or not at
+// all.
 func (h *host) trouble(name string, err error) {
 	if errors.Is(err, errAgain) {
 		return
@@ -222,10 +228,11 @@ func (h *host) trouble(name string, err error) {
 	h.set.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
 }
 
-// errAgain says that a step has to be tried again soon.
+// errAgain means that a step could not be done yet, and must be tried again soon.
 var errAgain = errors.New("not yet")
 
-// settle does all steps of the profiles of a name: of the object, and of data whose object is gone.
+// settle performs all pending steps for a profile name. The volume may hold data of several objects with this name: the current
+// one, and deleted ones with other UIDs.
 func (h *host) settle(ctx context.Context, name string) error {
 	p := h.cached(name)
 	known, err := h.store.Known()
@@ -239,7 +246,7 @@ func (h *host) settle(ctx context.Context, name string) error {
 	if p == nil && len(uids) == 0 {
 		return nil
 	}
-	slices.SortFunc(uids, func(a, b string) int { // what is left of an object that is gone comes first
+	slices.SortFunc(uids, func(a, b string) int { // data of a deleted object comes first
 		return boolInt(p != nil && a == string(p.UID)) - boolInt(p != nil && b == string(p.UID))
 	})
 	for _, uid := range uids {
@@ -266,7 +273,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// fresh reads an object from the API server itself; nil where there is none.
+// fresh reads an object directly from the API server. It returns nil if the object does not exist.
 func (h *host) fresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// quiet asks hinit whether a gateway has ended for good, because the last report may be old. It returns the number of the last
-// run.
+// quiet asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns the number
+// of the gateway's last run, or errAgain if it isn't down.
 func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.order(name, func() (hinit.Service, error) {
@@ -29,7 +29,8 @@ func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
 	return s.Run, nil
 }
 
-// setAside takes the data away from hinit, unless the gateway has run since its data was sent.
+// setAside moves the data of a profile out of hinit's reach, so that it can be given away. It returns errAgain if the gateway has
+// run since its data was offered.
 func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.quiet(ctx, p.Name)
 	if err != nil {
@@ -41,7 +42,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return err
 	}
-	// hinit starts nothing without the data. A gateway that it has started since the first answer has written more than was sent.
+	// Without the data hinit can't start the gateway. But if the gateway was started after the first answer, it has written data
+	// that was not sent.
 	if now, err := h.quiet(ctx, p.Name); err != nil || now != run && now != 0 {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errAgain, h.moved(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
@@ -49,7 +51,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// offer writes into the status how the other host gets the data of a profile. The gateway must have ended.
+// offer writes an offer into the status: how the other host can fetch the data of a profile. The gateway must be down and must
+// stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.quiet(ctx, p.Name)
 	if err != nil {
@@ -63,7 +66,7 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
 
-// give makes the other host the owner, by one write of the status.
+// give makes the other host the owner of the profile, by a single write of the status.
 func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -79,7 +82,7 @@ func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return err
 }
 
-// fetch gets the data of a profile that is to come to this host.
+// fetch downloads the data of a profile that is moving to this host.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	token, err := h.set.Token()
 	if err != nil {
@@ -92,8 +95,8 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.tell(ctx, p, err)
 }
 
-// tell writes into the status why a step of a move has failed, because the gateway is down until the step succeeds. It returns
-// err.
+// tell writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so the user must
+// see why. It returns err.
 func (h *host) tell(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

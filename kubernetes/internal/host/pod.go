@@ -25,7 +25,7 @@ import (
 	"hinit/profiles/manage"
 )
 
-// The variables that a host is told by. [docs/reference/environment.md] describes them.
+// Environment variables that configure a host. [docs/reference/environment.md] describes them.
 const (
 	nameVar      = "HINIT_FLEET_HOST"
 	uidVar       = "HINIT_FLEET_UID"
@@ -34,10 +34,11 @@ const (
 	addressVar   = "HINIT_FLEET_ADDRESS"
 )
 
-// podName is the key by which a token review names the pod of a token.
+// podName is the key in the extra fields of a TokenReview that holds the name of the token's pod.
 const podName = "authentication.kubernetes.io/pod-name"
 
-// InPod returns the settings of the host in this pod. home is the volume.
+// InPod returns the settings of the host in this pod. lookup returns an environment variable, and home is the root directory of
+// the volume.
 func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
 	s := Settings{
 		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),
@@ -79,7 +80,7 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 	return s, err
 }
 
-// Reviewer returns a [Judge] that asks the API server whether a token is one of the hosts of a pool.
+// Reviewer returns a [Judge] that asks the API server which pod a token belongs to. It rejects tokens of pods outside the pool.
 func Reviewer(config *rest.Config, namespace, name string) (Judge, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {

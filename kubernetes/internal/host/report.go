@@ -15,18 +15,19 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTime is how long the memory of a gateway that starts does not count: it is about to change.
+// startTime is how long after its start the memory of a gateway is not reported, because it still changes a lot.
 const startTime = 30 * time.Second
 
-// settled reports whether nothing of a gateway is alive, and hinit will not start it.
+// settled reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
+// such gateway.
 func settled(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// describe writes into a status what hinit says of a gateway. s is nil where hinit does not have it.
+// describe fills a status from s, hinit's report on the gateway. s is nil if hinit has no such gateway.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
-		return // only the controller ends the phase Lost
+		return // only the controller may end the phase Lost
 	}
 	phase, message := v1alpha1.PhaseStarting, ""
 	since := metav1.Now()
@@ -51,7 +52,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 			message = s.Problem
 		}
 	}
-	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // also across runs of the gateway
+	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // a new run does not change Since then
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}
@@ -100,7 +101,8 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 	}
 }
 
-// describeMemory takes a measure that differs by more than a quarter, rounded up to MiB, so that memory alone causes few writes.
+// describeMemory sets the memory in the status, rounded up to MiB. It changes the value only if it differs by more than a
+// quarter, so that memory alone causes few writes.
 func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	if bytes == 0 {
 		return
@@ -114,7 +116,7 @@ func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	st.Memory = resource.NewQuantity(now, resource.BinarySI)
 }
 
-// condition sets a condition of a status, and removes it where there is no trouble.
+// condition sets a condition of a status to False with the message of trouble. It removes the condition if trouble is nil.
 func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
 	if trouble == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
@@ -123,7 +125,7 @@ func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble err
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
 }
 
-// cut holds a text to what a status may have.
+// cut truncates a text so that it fits into a status field.
 func cut(text string) string {
 	if len(text) > 1000 {
 		return text[:1000]
@@ -131,7 +133,7 @@ func cut(text string) string {
 	return text
 }
 
-// Refuse returns why a host can't work as this user.
+// Refuse returns an error if this process runs as root: agents could make a host that is root write to other places.
 func Refuse() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")

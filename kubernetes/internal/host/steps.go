@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// stopTime is how long a gateway may take to end.
+	// stopTime is how long to wait for a gateway to stop.
 	stopTime = 5 * time.Minute
-	// mostSteps bounds the steps of one profile in a row. The longest way has eight.
+	// mostSteps bounds how many steps of one profile are done in a row. The longest regular sequence has eight.
 	mostSteps = 20
 )
 
-// slot is the name of the service of a gateway.
+// slot returns the name of the service that runs the gateway of a profile.
 func slot(profile string) string { return "gateway-" + profile }
 
-// steps does the steps of one object on this host until there is nothing left to do, or it has to wait. p is the object as a watch has it, nil
-// for one that is gone. A step that changes anything follows a fresh read.
+// steps performs the steps of one object on this host until nothing is left to do, or it has to wait for somebody else. p is the
+// object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is read afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
-	fresh := p == nil // the caller has looked
+	fresh := p == nil // the caller has already read from the API server that it is gone
 	for range mostSteps {
 		local, err := h.look(name, uid, p)
 		if err != nil {
@@ -39,7 +39,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		}
 		step := placement.Next(h.set.Name, object(p), local)
 		if step == placement.Wait && local.Aside != 0 {
-			return errAgain // no watch tells that the new owner has the data
+			return errAgain // no watch reports when the new owner has the data: poll
 		}
 		if calm, err := h.calm(ctx, step, p); calm || err != nil {
 			return err
@@ -63,7 +63,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		fresh = p == nil || version != p.ResourceVersion // a write by compare-and-swap is a read too
+		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write read the object afresh, too
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, mostSteps)
 }
@@ -75,7 +75,7 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object is what package placement has to know of an AgentProfile.
+// object extracts the fields of an AgentProfile that package placement needs.
 func object(p *v1alpha1.AgentProfile) *placement.Object {
 	if p == nil {
 		return nil
@@ -99,7 +99,7 @@ func object(p *v1alpha1.AgentProfile) *placement.Object {
 	return o
 }
 
-// look returns what this host has of an object.
+// look returns the local state of an object: its data on the volume, its gateway, and the offers of this process.
 func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
 	local, err := h.store.Look(name, uid)
 	if err != nil {
@@ -113,7 +113,7 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	run := uint64(0)
 	switch {
 	case !local.Live:
-		run = anyRun // set aside, it can't run
+		run = anyRun // the data is set aside, so the gateway can't have run since
 	case s != nil:
 		run = s.Run
 	}
@@ -122,7 +122,8 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	return local, nil
 }
 
-// calm reports whether the profile is as wanted, and then reports its status. p is as a watch has it or fresh.
+// calm reports whether the profile needs no change. In this case it also updates the status of the object. p may come from the
+// watch cache.
 func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil
@@ -133,7 +134,7 @@ func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentP
 	s, known := h.service(p.Name)
 	switch {
 	case !known:
-		return true, nil // hinit tells soon
+		return true, nil // hinit will report soon, and the profile is queued again
 	case p.Status.ObservedGeneration != p.Generation, p.Status.Applied == "":
 		return false, nil
 	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !settled(s):
@@ -149,7 +150,8 @@ func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentP
 	})
 }
 
-// report changes the status of an object by compare-and-swap, where it is different. p is then as the API server has it.
+// report applies change to the status of an object and writes it by compare-and-swap. It writes nothing if the status stays the
+// same. Afterwards p is the object that the API server returned, unless p belongs to the watch cache.
 func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -161,13 +163,13 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	if err := h.set.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
 	}
-	if h.cached(p.Name) != p { // what the watches have is theirs
+	if h.cached(p.Name) != p { // objects in the watch cache must not be modified
 		*p = *next
 	}
 	return nil
 }
 
-// step does one step. p was read fresh, and is as the API server has it after the step.
+// step performs one step. p was read afresh. After the step it is as the API server returned it.
 func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	switch step {
 	case placement.Run:
@@ -212,7 +214,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	return nil
 }
 
-// moved has hinit look at the volume after a change of it.
+// moved makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only returns err.
 func (h *host) moved(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -220,12 +222,12 @@ func (h *host) moved(ctx context.Context, err error) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// reportData reports that the data is here. While the gateway is down, it first writes the files of the profile: a single report is then
-// about both.
+// reportData reports that the data is on this volume. If the gateway is down, it first writes the files of the profile, so that
+// one status write covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	applied, err := "", errAgain
 	if s, known := h.service(p.Name); known && settled(s) {
-		applied, _, err = h.configure(ctx, p) // after an error the next step tries again
+		applied, _, err = h.configure(ctx, p) // on error, the next step tries again
 	}
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
@@ -236,7 +238,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	})
 }
 
-// run has a gateway run, with the files that it shall have.
+// run starts the gateway with the files that the spec asks for, and restarts it if they have changed.
 func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	s, known := h.service(p.Name)
@@ -245,12 +247,12 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	applied, changed, configured := h.configure(ctx, p)
 	switch {
-	case configured != nil && p.Status.Applied == "": // it has never had its files
+	case configured != nil && p.Status.Applied == "": // its files have never been written: don't start it without them
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
-	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // this process, or one before it, has written files since the start
+	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // this process or an earlier one has written files since the start
 		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
@@ -258,7 +260,8 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.reportRun(ctx, p, applied, configured)
 }
 
-// reportRun reports after the gateway was told what to do. applied is the sum of the files that were written.
+// reportRun updates the status after the gateway was started or stopped. applied is the checksum of the files, and configured the
+// error of writing them.
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -276,7 +279,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// configure writes the files of a profile. applied is the sum of them.
+// configure writes the files of a profile. applied is their checksum.
 func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wanted(ctx, &p.Spec)
 	if err != nil {
@@ -286,7 +289,7 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 	return sum(files), changed, err
 }
 
-// halt has a gateway end, and waits for that. p is nil for one whose object says nothing of it.
+// halt stops a gateway and waits until it is down. p is nil if no status needs to be written.
 func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {
@@ -314,7 +317,7 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 	return h.reportRun(ctx, p, applied, configured)
 }
 
-// create makes a profile without data, or of a backup that somebody has named.
+// create creates a profile without data, or restores it from the backup that spec.recover names.
 func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if _, known := h.service(p.Name); !known {
 		return errAgain
@@ -334,7 +337,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// restore makes a profile of an archive in the directory of backups.
+// restore creates a profile from an archive in the backups directory of the volume.
 func (h *host) restore(name, uid, archive string) error {
 	f, _, err := h.store.open(path.Join(backupsDir, archive))
 	if err != nil {
@@ -353,7 +356,7 @@ func (h *host) restore(name, uid, archive string) error {
 	return h.store.Install(name, uid, nonce)
 }
 
-// finish ends a profile whose object is deleted, and lets the object go.
+// finish stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the object.
 func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	err := h.halt(ctx, name, nil)
 	if err == nil {
@@ -377,5 +380,5 @@ func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentPr
 	return errDone
 }
 
-// errDone ends the steps of an object that is gone.
+// errDone ends the steps of an object that was released: its finalizer is removed.
 var errDone = errors.New("done")

@@ -18,31 +18,32 @@ import (
 	"hinit/profiles/archive"
 )
 
-// The directories of a store, below the home of the volume.
+// The directories of a store, relative to the root of the volume.
 const (
 	storeDir    = ".hinit-fleet"
-	liveDir     = storeDir + "/live"     // a record for each profile of hinit that the fleet has made
-	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that is given away
-	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data that came, and a record beside it
-	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that nothing refers to
-	backupsDir  = storeDir + "/backups"  // archives to recover from
-	partDir     = storeDir + "/part"     // data that is not complete yet, see partial; all else is removed at the start
+	liveDir     = storeDir + "/live"     // one record for each live profile that the fleet has created, see record
+	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that is about to be given to another host
+	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host, with its receipt in NAME.UID.NONCE.json
+	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that no object refers to
+	backupsDir  = storeDir + "/backups"  // archives for spec.recover
+	partDir     = storeDir + "/part"     // incomplete data, see partial; everything else in here is removed when the store is opened
 	profilesDir = "profiles"
 )
 
-// Store is the data of profiles on a volume. A change is a rename, so a crash leaves the state before or after it. Its methods may be called
-// from several goroutines for different profiles.
+// Store manages the data of profiles on a volume. Each change is a rename, so a crash leaves the state before or after it. The
+// methods may be called concurrently for different profiles. A profile is live if it is in the directory from which hinit starts
+// gateways.
 type Store struct {
 	root *os.Root
 }
 
-// record is what the store knows of a profile of hinit.
+// record is what the store saves about a live profile.
 type record struct {
-	UID   string   `json:"uid"`   // of the object
-	Files []string `json:"files"` // the files that the fleet has written, below the home of the profile
+	UID   string   `json:"uid"`   // of the AgentProfile object
+	Files []string `json:"files"` // the files that the fleet has written, relative to the home of the profile
 }
 
-// OpenStore opens the store of a volume and removes what a crash has left half done.
+// OpenStore opens the store of a volume and removes temporary data that a crash has left.
 func OpenStore(home string) (*Store, error) {
 	root, err := os.OpenRoot(home)
 	if err != nil {
@@ -63,10 +64,10 @@ func OpenStore(home string) (*Store, error) {
 	return s, err
 }
 
-// Home is the directory of a profile of hinit.
+// Home returns the directory of a live profile, relative to the root of the volume.
 func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
 
-// exists reports whether there is anything at a path. An error other than "no such file" is reported as a file that exists.
+// exists reports whether a path exists. If Lstat fails for another reason, the path counts as existing.
 func (s *Store) exists(name string) bool {
 	_, err := s.root.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -135,7 +136,7 @@ func (s *Store) read(name string) (*record, error) {
 	return r, err
 }
 
-// write replaces the record of a profile, on the disk when it returns.
+// write replaces the record of a profile durably: it is on the disk when write returns.
 func (s *Store) write(name string, r *record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -164,7 +165,7 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// rename renames, on the disk when it returns.
+// rename renames durably: both directories are synced before it returns.
 func (s *Store) rename(from, to string) error {
 	if err := s.root.Rename(from, to); err != nil {
 		return err
@@ -180,7 +181,7 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns what the volume has of a profile for an object.
+// Look returns which data the volume has for the object uid of profile name.
 func (s *Store) Look(name, uid string) (placement.Local, error) {
 	var l placement.Local
 	r, err := s.read(name)
@@ -205,15 +206,15 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 	return l, nil
 }
 
-// partly is the nonce of incomplete data.
+// partly stands in for the nonce of incomplete data.
 const partly = "partly"
 
-// partial returns the path of an object's incomplete data. The next fetch continues it.
+// partial returns the directory of an object's incomplete data. The next fetch continues there.
 func partial(name, uid string) string {
 	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
 
-// entries returns what follows NAME.UID. in the directories of a directory.
+// entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
 	entries, _ := s.list(dir) // without one there is nothing
 	for _, e := range entries {
@@ -231,7 +232,7 @@ func (s *Store) Known() (map[string][]string, error) {
 	entries, err := s.list(liveDir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
-			continue // left by a crash
+			continue // a temporary file of replace, left by a crash
 		}
 		switch r, bad := s.read(e.Name()); {
 		case bad != nil:
@@ -259,13 +260,13 @@ func (s *Store) Known() (map[string][]string, error) {
 	return out, errors.Join(err, err2)
 }
 
-// Foreign reports whether hinit has a profile of that name that is not the object's.
+// Foreign reports whether hinit has a profile of this name that belongs to another object, or to none.
 func (s *Store) Foreign(name, uid string) (bool, error) {
 	r, err := s.read(name)
 	return s.exists(s.Home(name)) && (r == nil || r.UID != uid), err
 }
 
-// Claim notes that the profile of hinit will be the object's. A crash after it leaves a record without a profile.
+// Claim records that the live profile name belongs to the object uid. A crash after it leaves a record without a profile.
 func (s *Store) Claim(name, uid string) error {
 	if foreign, err := s.Foreign(name, uid); foreign || err != nil {
 		return errors.Join(err, fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name)))
@@ -281,7 +282,7 @@ func incoming(name, uid, nonce string) string {
 	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
 }
 
-// SetAside takes the data of a profile away from hinit.
+// SetAside moves the data of a profile out of hinit's reach.
 func (s *Store) SetAside(name, uid string, assignment int64) error {
 	if err := s.rename(s.Home(name), aside(name, uid, assignment)); err != nil {
 		return fmt.Errorf("cannot set aside the data of profile %q: %w", name, err)
@@ -289,7 +290,7 @@ func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return s.forget(name)
 }
 
-// TakeBack gives data back to hinit that was set aside.
+// TakeBack moves data that was set aside back to where hinit runs it.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	err := s.Claim(name, uid)
 	if err == nil {
@@ -298,7 +299,7 @@ func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	return wrap("take back the data of", name, err)
 }
 
-// Install makes a profile of hinit of data that came.
+// Install makes received data the live profile.
 func (s *Store) Install(name, uid, nonce string) error {
 	err := s.Claim(name, uid)
 	if err == nil {
@@ -307,16 +308,16 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.rename(incoming(name, uid, nonce), s.Home(name))
 	}
-	if err == nil { // after an error the received data stays: it is the only copy
+	if err == nil { // if an earlier step failed, the received data stays: it is the only copy
 		err = s.DropIncoming(name, uid)
 	}
 	return wrap("install", name, err)
 }
 
-// Drop deletes the homes of this profile that were set aside.
+// Drop deletes data of an object that was set aside.
 func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
 
-// DropIncoming deletes received data, complete or not, that was not installed.
+// DropIncoming deletes received data of an object, complete or not, that was not installed.
 func (s *Store) DropIncoming(name, uid string) error {
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
 }
@@ -333,7 +334,8 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 	return wrap("remove data of", name, err)
 }
 
-// Retire keeps all data of an object where nothing refers to it. hinit loses the profile.
+// Retire moves all data of an object into the retained directory, which no object refers to. hinit then no longer has the
+// profile.
 func (s *Store) Retire(name, uid string) error {
 	at := time.Now().Unix()
 	keep := func(from string) error {
@@ -355,7 +357,7 @@ func (s *Store) Retire(name, uid string) error {
 	return wrap("retire", name, errors.Join(err, s.DropIncoming(name, uid)))
 }
 
-// Delete removes all data of an object.
+// Delete deletes all data of an object.
 func (s *Store) Delete(name, uid string) error {
 	r, err := s.read(name)
 	if err == nil && r != nil && r.UID == uid {
@@ -370,7 +372,7 @@ func (s *Store) Delete(name, uid string) error {
 	return wrap("delete", name, errors.Join(err, s.Drop(name, uid), s.DropIncoming(name, uid)))
 }
 
-// forget removes the record of a profile of hinit.
+// forget removes the record of a live profile.
 func (s *Store) forget(name string) error {
 	err := s.root.Remove(path.Join(liveDir, name))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,15 +27,15 @@ import (
 	"hinit/profiles/archive"
 )
 
-// Judge says which pod a token is of. The error is for people.
+// Judge returns the name of the pod that a token belongs to. The error is for logs only.
 type Judge func(ctx context.Context, token string) (pod string, err error)
 
-// offers are what this process offers to other hosts. It listens while there is at least one.
+// offers holds the profiles that this process offers to other hosts. It listens on the network while there is at least one.
 type offers struct {
 	store *Store
 	judge Judge
 	log   *slog.Logger
-	host  string // where it listens, HOST:PORT
+	host  string // the address to listen on, HOST:PORT
 
 	mu       sync.Mutex
 	by       map[string]*offer // by nonce
@@ -115,19 +115,19 @@ func (c *call) Close() error {
 	return c.Conn.Close()
 }
 
-// offer is one profile for one host.
+// offer is one profile that is offered to the host to.
 type offer struct {
 	name, uid, to string
-	run           uint64 // the last run of the gateway: its data is as that run has left it
-	sent          string // SHA-256 of the data that was sent in full, "" before
+	run           uint64 // the last run of the gateway: the data is in the state in which that run left it
+	sent          string // SHA-256 of the archive once it was sent in full, "" before
 }
 
 const (
 	dataPath = "/v1/data/"
-	anyRun   = ^uint64(0) // of a gateway that hinit does not know any more
+	anyRun   = ^uint64(0) // stands for the run of a gateway that hinit no longer knows
 )
 
-// make begins an offer, and returns how it is had.
+// make registers an offer and returns how the other host can fetch the data.
 func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,8 +141,8 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of offers of an object, and the nonces whose data was sent with a sum. An offer from before the last run of the
-// gateway does not count.
+// known returns the nonces of the offers for the object uid that were made after run, the last run of its gateway; anyRun selects
+// all its offers. sent holds the nonces of offers whose data was already transferred with the checksum sum.
 func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,7 +158,7 @@ func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	return offered, sent
 }
 
-// forget ends the offers of an object. Without offers nothing listens.
+// forget withdraws the offers of an object. After the last offer the listener is closed.
 func (o *offers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +173,7 @@ func (o *offers) forget(uid string) {
 	}
 }
 
-// close ends all offers.
+// close withdraws all offers and closes the listener.
 func (o *offers) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -184,7 +184,7 @@ func (o *offers) close() {
 	clear(o.by)
 }
 
-// listen begins to listen, with a certificate that lives as long as the listener.
+// listen opens the listener, with a new self-signed certificate that is used until the listener is closed.
 func (o *offers) listen() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -214,7 +214,7 @@ func (o *offers) listen() error {
 	return nil
 }
 
-// serve sends the data of an offer to the host that it is for.
+// serve sends the data of an offer, but only to the host that the offer was made for.
 func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	nonce := strings.TrimPrefix(r.URL.Path, dataPath)
 	o.mu.Lock()
@@ -233,14 +233,15 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	sum, err := o.store.send(one.name, w, r)
 	if err != nil {
 		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
-		panic(http.ErrAbortHandler) // the client must not take it for the whole
+		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	one.sent = sum
 }
 
-// send writes the archive of a stopped profile, or its rest if the client has the beginning. It returns the checksum of the whole archive.
+// send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
+// checksum of the whole archive.
 func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, err error) {
 	home, err := s.directory(s.Home(name))
 	if err != nil {
@@ -255,15 +256,15 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 			}
 		},
 	}
-	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without this header the archive begins at 0
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
 	_, sum, _, err = x.Run(w)
 	return sum, err
 }
 
-// descriptor returns a path of an open directory. No program can make the path lead to another directory.
+// descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where it leads.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
-// fetch stores the data of an offer as received data. It continues an interrupted fetch.
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
 	if err != nil {
@@ -282,7 +283,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, // the one certificate that the object names is taken, and no other
+		InsecureSkipVerify: true, // VerifyPeerCertificate accepts only the certificate that the offer names
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
 			if sum := sha256.Sum256(raw[0]); hex.EncodeToString(sum[:]) != from.Certificate {
 				return errors.New("it has another certificate than the offer names")
@@ -308,7 +309,8 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// importer returns an import of an object's data into the directory of incomplete data. Call done after the import.
+// importer returns an archive import that writes an object's data into the directory for incomplete data. Call done after the
+// import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
 	part, err := s.directory(partDir)
 	if err != nil {
@@ -317,13 +319,14 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
 }
 
-// errCut says that a stream has ended early, and that the received part is kept.
+// errCut means that a stream ended early. The received part is kept.
 var errCut = errors.New("the stream has ended early; it goes on from there")
 
-// receive stores an archive as received data. First it removes an older archive of the object.
+// receive reads an archive from body and stores it as received data. It replaces any data of the object that was received
+// earlier.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
-	if err := s.root.RemoveAll(whole); err != nil { // left by a crash
+	if err := s.root.RemoveAll(whole); err != nil { // complete data that a crash left here
 		return err
 	}
 	head, sum, err := im.Run(body)
@@ -341,7 +344,7 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.rename(whole, to), s.replace(to+".json", text, 0o600))
 }
 
-// within calls fn with a directory.
+// within opens the directory dir of the volume and calls fn with it.
 func (s *Store) within(dir string, fn func(*os.Root) error) error {
 	d, err := s.directory(dir)
 	if err != nil {
@@ -355,7 +358,7 @@ func (s *Store) within(dir string, fn func(*os.Root) error) error {
 	return errors.Join(fn(home), home.Close())
 }
 
-// receipt returns what is known of data that came.
+// receipt returns the checksum and size of received data.
 func (s *Store) receipt(name, uid, nonce string) (*v1alpha1.Receipt, error) {
 	text, err := s.content(incoming(name, uid, nonce)+".json", mostRecord)
 	if err != nil {

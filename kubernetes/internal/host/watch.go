@@ -18,13 +18,14 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// The fields of profiles that are watched. A profile that moves leaves one watch and enters the other, in any order.
+// Field selectors of the two watches on profiles: one for the profiles placed on this host, one for the profiles moving to it.
+// When a move ends, the profile leaves one watch and enters the other, in any order.
 const (
 	ownField  = "status.host"
 	moveField = "status.move.to"
 )
 
-// watch follows the profiles whose field is this host.
+// watch follows the profiles whose field equals the name of this host.
 func (h *host) watch(ctx context.Context, field string) {
 	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.set.Name)}
 	options := func(o metav1.ListOptions) *client.ListOptions {
@@ -56,7 +57,7 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// saw takes in what a watch has seen.
+// saw handles an event of the watch on field. there is false if the profile left the watch.
 func (h *host) saw(field string, o any, there bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
@@ -75,7 +76,7 @@ func (h *host) saw(field string, o any, there bool) {
 	h.queue.Add(p.Name)
 }
 
-// cached returns an object as the watches have it, nil where none of them has it.
+// cached returns a profile from the watch caches, nil if neither has it.
 func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,17 +86,17 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	return h.seen[moveField][name]
 }
 
-// LeaseLabel marks the Leases of hosts.
+// LeaseLabel is the label on the Lease of each host. Its value is the name of the host.
 const LeaseLabel = v1alpha1.Group + "/host"
 
-// beat renews the Lease of the host. It says that the host works, and in which pod.
+// beat renews the Lease of the host regularly. The Lease shows that the host is alive, and the UID of its pod.
 func (h *host) beat(ctx context.Context) {
 	for {
 		err := h.renew(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // the hosts of a pool begin together
+		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // random, because all hosts of a pool may be started at the same time
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}

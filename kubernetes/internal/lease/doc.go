@@ -1,10 +1,12 @@
-// Package lease holds a Lease of a cluster for the init of a pod, and tells the init until when it may serve.
+// Package lease holds a Kubernetes Lease on behalf of the init (hinit) of a pod, and tells the init until when it may serve its
+// data volume.
 //
-// The init reads datagrams of sd_notify(3): X_HINIT_LEASE=held MICROSECONDS, the end of the lease on CLOCK_BOOTTIME, or X_HINIT_LEASE=waits
-// HOLDER. The end is counted from before the request that renewed the Lease. A fifth of the lease's duration is left out of it, and at least a
-// second, or a third of a shorter lease. In this time the init ends what it has started.
+// The init receives datagrams as in sd_notify(3). X_HINIT_LEASE=held MICROSECONDS gives the end of the lease on CLOCK_BOOTTIME.
+// X_HINIT_LEASE=waits HOLDER says that another pod holds it. The end is counted from the time before the request that renewed the
+// Lease. It is reduced by a margin, in which the init can stop everything that it has started. The margin is a fifth of the
+// lease's duration and at least a second, but at most a third for a short lease.
 //
-// The package promises that it gives a Lease away only when it is told that nothing of the init is alive. An init that is stopped when the
-// lease ends can't end its processes; then the package kills them. It owns the goroutines of client-go's leader election, and one more, while
-// [Run] runs.
+// The package releases a Lease only when it is told that no process of the init is alive. An init that is stopped (SIGSTOP, a
+// tracer) when the lease ends can't end its processes. In this case the package kills them. While [Run] runs, the package owns
+// the goroutines of client-go's leader election, and one more for this check.
 package lease

@@ -13,18 +13,19 @@ import (
 
 const (
 	guardEvery = 20 * time.Millisecond
-	// guardTime is how long after the end of a lease an init that is stopped counts as one that has not ended its gateways.
+	// guardTime is how long after the end of a lease the guard kills if the init is stopped. An init that is stopped only later
+	// has already ended its gateways by itself.
 	guardTime = 5 * time.Second
 )
 
-// guard ends everything in the container when the lease has ended and the init is stopped, so that it can't do so itself. It works where the init is
-// process 1 of a PID namespace, whose other processes kill(2) reaches with -1.
+// guard kills everything else in the container if the lease has ended while the init is stopped, because then the init can't do
+// so itself. It needs an init that is process 1 of a PID namespace. kill(2) with -1 then reaches all other processes.
 type guard struct {
-	end atomic.Int64 // CLOCK_BOOTTIME, of the lease as the init was told; 0 for none
+	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0 for none
 	log func(format string, args ...any)
 }
 
-// watch works until ctx ends.
+// watch checks the lease and the init until ctx ends. It does nothing if the init is not process 1.
 func (g *guard) watch(ctx context.Context) {
 	if os.Getppid() != 1 {
 		return
@@ -41,7 +42,7 @@ func (g *guard) watch(ctx context.Context) {
 		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
 			continue
 		}
-		_ = unix.Kill(-1, unix.SIGKILL) // this process and process 1 are left; without others it fails
+		_ = unix.Kill(-1, unix.SIGKILL) // spares this process and process 1; fails if there are no others
 		if told != end {
 			told = end
 			g.log("the lease has ended and hinit is stopped: killed every other process of the container")
@@ -49,7 +50,7 @@ func (g *guard) watch(ctx context.Context) {
 	}
 }
 
-// stopped reports whether a signal or a tracer has stopped a process (proc_pid_stat(5)).
+// stopped reports whether a process is stopped by a signal or a tracer (proc_pid_stat(5)).
 func stopped(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	i := bytes.LastIndex(text, []byte(") "))

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier speaks to the init without ever waiting for it.
+// notifier sends datagrams to the init. It never blocks.
 type notifier struct {
 	fd int
 	to *unix.SockaddrUnix
@@ -20,7 +20,7 @@ func dial(path string) (*notifier, error) {
 	return &notifier{fd, &unix.SockaddrUnix{Name: path}}, nil
 }
 
-// say sends lines NAME=VALUE. It fails when the init takes no more.
+// say sends lines of the form NAME=VALUE. It fails if the init's receive queue is full.
 func (n *notifier) say(lines string) error {
 	if err := unix.Sendto(n.fd, []byte(lines), unix.MSG_NOSIGNAL, n.to); err != nil {
 		return fmt.Errorf("cannot tell the init at %q: %w", n.to.Name, err)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Run holds the Lease of settings, or waits for it, until ctx ends. Then it gives the Lease away, if it holds it: nothing that the Lease
-// is for may be alive at that time. log is told what people should know.
+// Run acquires the Lease and holds it until ctx ends. If it holds the Lease then, it releases it. So the caller cancels ctx only
+// after everything that depends on the Lease has ended. log receives messages for the operator.
 func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
 	s.API.Timeout = s.renewDeadline() / 2
 	client, err := coordination.NewForConfig(s.API)
@@ -45,14 +45,14 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 	return lock.release(context.WithoutCancel(ctx))
 }
 
-// renewDeadline is how long a holder tries to renew the Lease.
+// renewDeadline is how long the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// margin is the part of the Lease in which the init ends its processes. On a busy machine a kill takes hundreds of milliseconds, however short the
-// Lease is.
+// margin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them takes
+// hundreds of milliseconds, however short the Lease is.
 func (s *Settings) margin() time.Duration { return max(s.Duration/5, min(time.Second, s.Duration/3)) }
 
-// elect runs the leader election of client-go with the times of settings. began is called when this pod has the Lease.
+// elect runs client-go's leader election with the durations of the settings. began is called when this pod holds the Lease.
 func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
@@ -65,19 +65,20 @@ func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()
 	return nil
 }
 
-// askEvery is the shortest time between two requests of a standby. client-go takes up to 2.2 times as long. A standby loses this time twice: it
-// sees the last renewal late, and the end of the Lease. Reading costs the API server little.
+// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This time delays a
+// takeover twice: the standby notices the last renewal late, and then the end of the Lease. Reading costs the API server little.
 const askEvery = 150 * time.Millisecond
 
-// acquire waits for the Lease.
+// acquire waits until this pod holds the Lease.
 func (l *reporting) acquire(ctx context.Context) error {
 	ctx, got := context.WithCancel(ctx)
 	defer got()
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until that fails for too long, or another pod has it. client-go counts the other pod's Lease
-// from the time at which the wait begins. So a holder that went on for its renew deadline took over up to two thirds of a Lease late.
+// renew renews the Lease until that has failed for too long, or another pod holds the Lease. It returns as soon as another pod
+// does, because client-go counts the other pod's Lease from the time at which the wait begins. If the holder first went on until
+// its renew deadline, it would take over up to two thirds of a Lease too late.
 func (l *reporting) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
@@ -87,7 +88,8 @@ func (l *reporting) renew(ctx context.Context) error {
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
-// reporting is a lock of client-go that tells the init what comes of each request. client-go calls it from one goroutine at a time.
+// reporting wraps a client-go lock. It tells the init the result of each request. client-go calls it from one goroutine at a
+// time.
 type reporting struct {
 	resourcelock.Interface
 
@@ -96,10 +98,10 @@ type reporting struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	other   string // whom the init was told of, "" for none
-	holds   bool   // people were told that this pod has the Lease
-	trouble string // what people were told of last, "" for nothing
-	lost    func() // ends the renewal, nil while it waits for the Lease
+	other   string // the other holder that the init was last told about, "" for none
+	holds   bool   // it was logged that this pod holds the Lease
+	trouble string // the last problem that was logged, "" for none
+	lost    func() // ends the renewal; nil while waiting for the Lease
 }
 
 // Create implements [resourcelock.Interface].
@@ -118,7 +120,7 @@ func (l *reporting) Update(ctx context.Context, r resourcelock.LeaderElectionRec
 func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return r, raw, err // it is created
+		return r, raw, err // client-go will create it
 	}
 	l.tell(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
@@ -130,9 +132,9 @@ func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord
 	return r, raw, err
 }
 
-// written tells of a request that has written the Lease. began is the time before it.
+// written handles the result of a request that wrote the Lease r. began is the time before the request.
 func (l *reporting) written(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // another pod was faster
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // otherwise another pod was faster
 		l.tell(ctx, err)
 	}
 	if err != nil || r.HolderIdentity != l.settings.Identity {
@@ -141,7 +143,7 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 	l.other = ""
 	end := began + l.settings.Duration - l.settings.margin()
 	l.guard.end.Store(int64(end))
-	// An init that is stopped does not read. It learns of the next renewal.
+	// The init may be stopped and not read this. It will be told of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {
 		l.holds = true
@@ -150,16 +152,16 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 	return nil
 }
 
-// waits tells that another pod has the Lease, once for each pod.
+// waits tells the init and the log that another pod holds the Lease, once for each pod.
 func (l *reporting) waits(who string) {
 	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
-		return // it is said at the next look
+		return // tried again after the next request
 	}
 	l.other, l.holds = who, false
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
 }
 
-// tell tells people of a fault once, and of its end. A request that was given up is none.
+// tell logs a problem with the API server once, and once when it is over. It ignores requests that were canceled.
 func (l *reporting) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -182,7 +184,7 @@ func (l *reporting) tell(ctx context.Context, err error) {
 	l.trouble = text
 }
 
-// release gives the Lease away, if this pod has it. It takes no longer than an attempt to renew it.
+// release releases the Lease if this pod holds it. It takes no longer than renewDeadline.
 func (l *reporting) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
 	defer cancel()
@@ -199,7 +201,7 @@ func (l *reporting) release(ctx context.Context) error {
 	}
 }
 
-// boottime is CLOCK_BOOTTIME (clock_gettime(2)), which the init has too and which goes on while the machine sleeps.
+// boottime returns CLOCK_BOOTTIME (clock_gettime(2)). The init uses the same clock, and it does not stop during a suspend.
 func boottime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it exists on every Linux that runs Go

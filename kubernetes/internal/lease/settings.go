@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The variables that a program reads its settings from. [docs/reference/environment.md] describes them.
+// Environment variables for the settings. [docs/reference/environment.md] describes them.
 const (
 	nameVar        = "HINIT_LEASE_NAME"
 	namespaceVar   = "HINIT_LEASE_NAMESPACE"
@@ -32,18 +32,18 @@ const (
 	mostDuration       = time.Hour
 )
 
-// Settings say which Lease is held, and for whom.
+// Settings say which Lease is held, and for which pod and init.
 type Settings struct {
 	Name, Namespace string
-	Identity        string        // of this pod among all that there have been
+	Identity        string        // identifies this pod; no other pod may ever have the same
 	Duration        time.Duration // whole seconds
-	Socket          string        // where the init listens
+	Socket          string        // the socket on which the init receives datagrams
 	API             *rest.Config
 }
 
 var identityWord = regexp.MustCompile(`^[!-~]{1,200}$`)
 
-// Read reads the settings from an environment. The error has all problems.
+// Read reads the settings from an environment. The error joins all problems.
 func Read(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {

@@ -7,79 +7,80 @@ import (
 	"time"
 )
 
-// Profile is what the controller knows of an AgentProfile. It may be old: each write says which version it is about.
+// Profile is the controller's view of an AgentProfile. The view may be stale. Therefore each write names the version of the
+// object it was based on.
 type Profile struct {
 	Name      string
-	Owner     string // "" for none
+	Owner     string // the name of the host that has the data, "" for none
 	Installed bool   // its owner has the data
 	To        string // the host that a move goes to, "" for no move
 	Received  bool   // the new host has stored the data: the move ends without the controller
-	Memory    int64  // what it counts for
+	Memory    int64  // the memory that the placement reserves for it
 	Priority  int32
-	Pin       string // the host that it shall be on, "" for any
-	Pod       string // the name of a pod of its own
-	Alone     bool   // it shall be in that pod, and not on a host with others
-	Refused   string // why that pod can't be made, "" for nothing
-	Lost      string // what is told of its owner: [HostLost], [HostRestarts], or "" for nothing
-	Pending   string // why it is told to be pending, "" when it is not
-	GiveUp    bool   // somebody has given up the data of its owner
+	Pin       string // the only host that it may be on, "" for any
+	Pod       string // the name of the pod that would run this profile alone
+	Alone     bool   // the spec asks for Pod, and not for a host with other profiles
+	Refused   string // why Pod can't be created, "" if it can
+	Lost      string // what was last reported about its owner: [HostLost], [HostRestarts], or "" for nothing
+	Pending   string // the reported reason why it is pending, "" if it is not
+	GiveUp    bool   // the user has given up the data on its owner
 	Deleting  bool
 }
 
-// Host is what the controller knows of a host.
+// Host is the controller's view of a host: a pod that runs profiles.
 type Host struct {
 	Name      string
 	Ordinal   int
-	For       string // the only profile that it takes, "" for a host of any profiles
+	For       string // the only profile that it takes, "" for a host that takes any
 	Zone      string // the value of the topology key
 	Trouble   string // why it is lost, "" when it is not
-	Ready     bool   // it takes profiles
+	Ready     bool   // it can take profiles
 	Updated   bool   // it has the wanted image
-	Replacing bool   // its pod ends or begins
-	Broken    bool   // its containers don't run although its node is good
+	Replacing bool   // its pod is ending or starting
+	Broken    bool   // its containers don't run although its node is healthy
 }
 
-// Pool is what the controller knows of an AgentPool.
+// Pool is the controller's view of an AgentPool.
 type Pool struct {
 	Min, Max       int
-	Replicas       int   // the number of hosts that the StatefulSet has
-	Room           int64 // the memory that the profiles of one host may have together
-	Drain          []string
+	Replicas       int      // the number of hosts that the StatefulSet has
+	Room           int64    // how much memory the profiles on one host may have together
+	Drain          []string // the hosts that are being drained
 	MaxUnavailable int
-	SpareSince     time.Time // since when a host less would do, zero for not
-	Leaving        string    // the host that is to go, "" for none
+	SpareSince     time.Time // since when one host less would be enough, zero if it would not
+	Leaving        string    // the host that is being removed, "" for none
 }
 
-// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced. Only the controller reports that a
-// lost owner is back. A host may be alive though the controller can't reach it: both would then overwrite each other's status for
-// ever.
+// Values of [Lose].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the controller
+// reports that a lost owner is back. A host may be alive although the controller can't reach it. If the host reported itself,
+// both would overwrite each other's status forever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
 )
 
-// mostMoves is the number of moves of a pool at one time.
+// mostMoves limits how many moves of a pool are in progress at a time.
 const mostMoves = 4
 
-// Action is something that the controller does: one of the types below.
+// Action is one step that the controller takes. It is one of the types below.
 type Action interface{ action() }
 
 type (
-	// Assign makes a host the owner of a profile that has none.
+	// Assign makes Host the owner of a profile that has none.
 	Assign struct{ Profile, Host string }
-	// Begin begins a move.
+	// Begin starts a move of a profile to the host To.
 	Begin struct{ Profile, To, Reason string }
-	// Cancel ends a move that can't be done.
+	// Cancel ends a move that can't be completed.
 	Cancel struct{ Profile, Reason string }
-	// Lose tells that the owner of a profile is lost, or restarts.
+	// Lose reports that the owner of a profile is lost or restarting.
 	Lose struct{ Profile, What, Reason string }
 	// Find reports that the lost owner of a profile is back.
 	Find struct{ Profile string }
-	// Hold tells why a profile has no host.
+	// Hold reports why a profile has no host.
 	Hold struct{ Profile, Reason string }
-	// GiveUp makes a profile one without owner and data, as somebody has asked.
+	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover.
 	GiveUp struct{ Profile, Owner string }
-	// Replace ends the container or the pod of a host, so that it restarts with the wanted image.
+	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
 )
 
@@ -95,27 +96,27 @@ func (Replace) action() {}
 // Plan is what the controller decides in one round.
 type Plan struct {
 	Actions    []Action
-	Replicas   int      // the number of hosts that the StatefulSet shall have
-	Alone      []string // the profiles that have a pod of their own
+	Replicas   int      // the wanted number of hosts in the StatefulSet
+	Alone      []string // the profiles that need a pod of their own
 	SpareSince time.Time
 	Leaving    string
-	Doing      string // for people, "" for nothing
+	Doing      string // what is in progress, for people; "" for nothing
 }
 
-// round is the state of one decision.
+// round holds the intermediate state of one call of [Decide].
 type round struct {
 	Plan
 	pool     Pool
 	now      time.Time
-	hosts    []*load // of any profiles
-	alone    []*load // of one profile each
+	hosts    []*load // hosts that take any profile
+	alone    []*load // pods that take one profile each
 	byName   map[string]*load
 	profiles []Profile
-	moves    int
-	need     int64 // the memory of profiles that no host has room for
+	moves    int   // moves in progress
+	need     int64 // the total memory of the profiles that no host has room for
 }
 
-// load is a host and what is on it.
+// load is a host with the profiles that are placed on it or moving to it.
 type load struct {
 	Host
 	used     int64
@@ -123,7 +124,7 @@ type load struct {
 	takes    bool // it may get profiles
 }
 
-// Decide returns what to do about a pool. The same input gives the same plan.
+// Decide returns what the controller has to do about a pool now. The same input always gives the same plan.
 func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*load{}}
 	r.Leaving = pool.Leaving
@@ -168,12 +169,13 @@ func (r *round) count(host string, memory int64) {
 
 func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
 
-// needsPod reports whether a profile has a pod of its own. A pod that the profile leaves stays until the data is on the new host.
+// needsPod reports whether the pod of a profile must exist. A pod that the profile is leaving stays until the data is on the new
+// host.
 func (r *round) needsPod(p Profile) bool {
 	return p.Owner == p.Pod || p.To == p.Pod || p.Alone && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
 }
 
-// host returns a host of any profiles if it takes profiles, else nil.
+// host returns a host by name, or nil if it can't take profiles or is reserved for a single one.
 func (r *round) host(name string) *load {
 	if l := r.byName[name]; l != nil && l.takes && l.For == "" {
 		return l
@@ -181,7 +183,7 @@ func (r *round) host(name string) *load {
 	return nil
 }
 
-// decide is about one profile.
+// decide plans the next action for one profile, if any.
 func (r *round) decide(p Profile) {
 	owner := r.byName[p.Owner]
 	what, trouble := HostLost, "its pod does not exist"
@@ -210,7 +212,7 @@ func (r *round) decide(p Profile) {
 	}
 }
 
-// place finds a host for a profile that has none.
+// place assigns a host to a profile that has none, or reports why none fits.
 func (r *round) place(p Profile) {
 	if p.Alone {
 		l := r.byName[p.Pod]
@@ -253,8 +255,8 @@ func (r *round) give(p Profile, l *load) {
 	r.do(Assign{p.Name, l.Name})
 }
 
-// best returns the host with the least room that is enough, in the zone with the fewest profiles: best fit under the bound. A host that waits
-// for its new image comes last, so that its profiles are not ended twice.
+// best returns the fullest host that still has room for memory, in the zone with the fewest profiles. A host that still waits for
+// its new image comes last, because its gateways would soon be stopped again. The host named not is excluded.
 func (r *round) best(memory int64, not string) *load {
 	zones := map[string]int{}
 	for _, l := range r.hosts {
@@ -276,14 +278,14 @@ func (r *round) better(a, b *load, zones map[string]int) bool {
 	if a.Updated != b.Updated {
 		return a.Updated
 	}
-	// Zones are kept even within a tenth; inside a zone hosts are filled one after the other.
+	// Zones are balanced to within a tenth. Inside a zone, hosts are filled one after the other.
 	if za, zb := zones[a.Zone], zones[b.Zone]; a.Zone != b.Zone && (za*10 < zb*9 || zb*10 < za*9) {
 		return za < zb
 	}
 	return a.used > b.used
 }
 
-// follow looks at a move that has begun.
+// follow checks a move in progress: it cancels the move if the target can no longer take the profile.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
 	if !p.Received && (p.Alone != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
@@ -293,7 +295,7 @@ func (r *round) follow(p Profile) {
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
 }
 
-// move begins a move where there is a reason for one.
+// move starts a move of a profile if there is a reason for one.
 func (r *round) move(p Profile) {
 	if !p.Installed || r.moves >= mostMoves {
 		return
@@ -311,7 +313,7 @@ func (r *round) move(p Profile) {
 		}
 		return
 	case p.Pin == p.Owner && p.Pin != "":
-		return // who pins it there has a reason
+		return // the user's pin has priority over draining
 	case slices.Contains(r.pool.Drain, p.Owner):
 		reason = "host " + p.Owner + " is drained"
 	case p.Owner == p.Pod:

@@ -1,30 +1,34 @@
-// Package placement decides where the profiles of a pool are, and who may start what. It has pure functions only: [Decide] for the
-// controller, [Next] for a host. It reads no clock, knows no API and owns no goroutine.
+// Package placement decides on which host of a pool each profile lives, and which host may start its gateway. It has pure
+// functions only: [Decide] for the controller, [Next] for a host. It reads no clock, calls no API and starts no goroutine.
 //
-// The data of a profile is on the volume of one host, Owner. The rules that keep a profile from running twice are:
+// The data of a profile is on the volume of one host, which the field Owner names. These rules keep a profile from running twice:
 //
-//  1. The controller sets Owner only while it is empty. Every other change of Owner is one write of the owner.
-//  2. The owner gives a profile away after three steps: its gateway has ended, the new host has stored all data, and the data is set
-//     aside, where no gateway starts from it.
-//  3. A host starts a gateway only after a fresh read says that it is the owner and no move has begun.
-//  4. A host makes an empty profile only while Installed is 0. Later a missing profile is lost, and nothing starts.
+//  1. The controller sets Owner only while it is empty. Every other change of Owner is a single write by the owner itself.
+//  2. The owner gives a profile away only after three steps. The gateway has ended, the new host has stored all data, and the
+//     data is set aside, where no gateway starts from it.
+//  3. A host starts a gateway only after a fresh read says that it is the owner and that no move has begun.
+//  4. A host creates an empty profile only while Installed is 0. Later, a profile whose data is missing is lost, and nothing is
+//     started.
 //  5. Each write carries the version of the object that was read, so a write after a stale read fails.
 //
-// A pod of its own is a host that takes one profile. The controller makes and ends such pods, and their volumes stay, so an ended one is a
-// host that has crashed. [Decide] goes by the placement of a profile:
+// A profile may have a pod of its own. Such a pod is a host that takes one profile. The controller creates and deletes these
+// pods, and their volumes are kept, so a deleted pod looks like a host that has crashed. [Decide] depends on the placement that
+// the spec asks for:
 //
 //	placement  owner      move        decision
 //	pod        none       -           Assign its pod once that is ready, until then Hold
 //	pod        a host     none        Begin to its pod once that is ready
 //	pod        its pod    none        nothing
 //	packed     its pod    none        Begin to a host with room
-//	pod        any        to a host   Cancel unless the data is stored there; then the next move goes back
+//	pod        any        to a host   Cancel; if the data is stored there, the move ends and the next goes back
 //	packed     any        to its pod  the same
 //
-// A profile has a pod while its placement is pod, and while the pod is its owner or the goal of its move.
+// The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.
 //
-// The steps of a host, by what the object says and what the volume has. "me" is the host. A step that is done changes the state, so the
-// next call returns the next step.
+// The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
+// [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.
+// Incoming data was received and is not installed yet. Data that is aside was set aside to be given away, under the current or an
+// old assignment. The receipt is the confirmation in the status that the new host has stored the data.
 //
 //	owner     move      volume           gateway  receipt      step
 //	me        none      live             -        -            Report where Installed is old, else Run or Halt

@@ -2,52 +2,53 @@ package placement
 
 import "slices"
 
-// Object is what a host has to know of an AgentProfile, from one fresh read.
+// Object holds the fields of an AgentProfile that decide the next step of a host. They come from one fresh read.
 type Object struct {
 	UID        string
 	Owner      string // the host that has the data, "" for none
 	Assignment int64  // grows with each change of Owner
-	Installed  int64  // the assignment under which the owner has said that it has the data
-	Receipt    string // the nonce of the data that the owner got from another host, "" for its own
+	Installed  int64  // the assignment for which the owner last confirmed that it has the data
+	Receipt    string // the nonce of the data that the owner received from another host, "" if it did not
 	To         string // the host that a move goes to, "" for no move
-	Offer      string // the nonce of the offer of the move
-	Received   string // the nonce of the offer that the new host has stored
-	Wanted     bool   // the gateway is wanted up
+	Offer      string // the nonce of the owner's current offer for the move
+	Received   string // the nonce of the offer whose data the new host has stored
+	Wanted     bool   // the gateway should run
 	Deleting   bool
 }
 
-// Local is what a host has of a profile. Data that was set aside, or came in, is not known to hinit.
+// Local is the state of a profile on one host. hinit sees only live data. It can't start a gateway from data that was set aside
+// or received.
 type Local struct {
-	Live     bool     // it is a profile of hinit, which may be started
+	Live     bool     // the data is where hinit starts gateways from it
 	Aside    int64    // the assignment under which data was set aside to be given away, 0 for none
-	Incoming string   // the nonce of the data that came from another host and was stored in full, "" for none
-	Up       bool     // something of the gateway is alive
-	Offered  []string // the nonces of offers that this process has made since the gateway ended
-	Sent     []string // the nonces whose data was sent in full, with the sum that the receipt has
+	Incoming string   // the nonce of data that was received in full from another host, "" for none
+	Up       bool     // a process of the gateway may be alive
+	Offered  []string // the nonces of the offers that this process has made since the gateway ended
+	Sent     []string // the nonces of offers that were sent in full, with the checksum that the receiver reported
 }
 
-// Step is what a host does next about one profile.
+// Step is the next thing that a host does about one profile.
 type Step int
 
 // The steps.
 const (
-	Wait         Step = iota // for others
-	Run                      // have the gateway run
-	Halt                     // have the gateway end
-	Create                   // make the profile without data
-	Report                   // write that the data is here
-	Missing                  // write that the data is not here; start nothing
-	Offer                    // write how the data is had
-	SetAside                 // take the data away from hinit
-	TakeBack                 // give the data back to hinit
-	Give                     // write that the other host is the owner
-	Fetch                    // get the data from the owner
-	Received                 // write that the data was stored
-	Install                  // make a profile of the data that came
-	Retire                   // end the gateway and keep its data out of the way
+	Wait         Step = iota // nothing to do until another host or the controller acts
+	Run                      // start the gateway, or keep it running
+	Halt                     // stop the gateway
+	Create                   // create the profile without data
+	Report                   // write into the status that the data is here
+	Missing                  // write into the status that the data is missing; start nothing
+	Offer                    // write into the status how the other host can fetch the data
+	SetAside                 // move the data out of hinit's reach
+	TakeBack                 // move the data back into hinit's reach
+	Give                     // write into the status that the other host is the owner
+	Fetch                    // fetch the data from the owner
+	Received                 // write into the status that the data was stored
+	Install                  // make the received data live
+	Retire                   // stop the gateway and keep its data where no object refers to it
 	Drop                     // delete the data that was set aside
-	DropIncoming             // delete the data that came
-	Finish                   // end the gateway for good and let the object go
+	DropIncoming             // delete the received data
+	Finish                   // stop the gateway, keep or delete the data, and remove the finalizer of the object
 )
 
 var stepNames = [...]string{
@@ -58,8 +59,8 @@ var stepNames = [...]string{
 // String implements [fmt.Stringer].
 func (s Step) String() string { return stepNames[s] }
 
-// Next returns the next step of the host me about one profile. o is nil when no object has the UID of the data. See the table in the
-// introduction of the package.
+// Next returns the next step of the host me about one profile. o is nil if no object has the UID of the data. The table in the
+// package documentation shows the rules.
 func Next(me string, o *Object, l Local) Step {
 	switch {
 	case o == nil && (l.Live || l.Aside != 0):
@@ -80,7 +81,7 @@ func Next(me string, o *Object, l Local) Step {
 	return giveAway(o, l)
 }
 
-// own is about a profile of this host.
+// own returns the next step for a profile that is owned by this host and is not moving.
 func own(o *Object, l Local) Step {
 	switch {
 	case l.Live && o.Installed != o.Assignment:
@@ -99,7 +100,7 @@ func own(o *Object, l Local) Step {
 	return Missing
 }
 
-// giveAway is about a profile that this host is to give to another.
+// giveAway returns the next step for a profile that is moving from this host to another.
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && slices.Contains(l.Sent, o.Offer)
 	switch {
@@ -119,7 +120,7 @@ func giveAway(o *Object, l Local) Step {
 	return Missing
 }
 
-// foreign is about a profile of another host.
+// foreign returns the next step for a profile that another host owns.
 func foreign(me string, o *Object, l Local) Step {
 	switch {
 	case l.Live:

@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// spareFor is how long a host must be spare before it goes, and spareRoom the part of the room that is left free by the others then.
+// Limits for removing a host. A host is removed after it has been spare for spareFor. It is spare if the profiles fill at most
+// the fraction spareRoom of the memory of the other hosts.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75
 )
 
-// rollout replaces hosts that have an old image. Pods of one profile don't wait for hosts of others.
+// rollout replaces hosts that run an old image. The hosts of single profiles are replaced independently of the others.
 func (r *round) rollout() {
 	left := 0
 	for _, l := range slices.Concat(r.hosts, r.alone) {
@@ -40,36 +41,36 @@ func (r *round) replace(hosts []*load) {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // its present image may be the reason
+		case !l.Updated && l.Broken: // its current image may be the reason
 			r.do(Replace{l.Name})
 			away++
 		default:
 			away++
 		}
 	}
-	slices.Reverse(old) // as a StatefulSet does: the last comes first
+	slices.Reverse(old) // highest ordinal first, as a StatefulSet does
 	for _, l := range old {
 		if away >= r.pool.MaxUnavailable {
 			return
 		}
 		if r.moving(l.Name) {
-			continue // a move is not begun anew
+			continue // don't interrupt a move
 		}
 		r.do(Replace{l.Name})
 		away++
 	}
 }
 
-// moving reports whether a move from or to a host goes on.
+// moving reports whether a move from or to a host is in progress.
 func (r *round) moving(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
 }
 
-// scale decides on the number of hosts.
+// scale decides how many hosts the StatefulSet should have.
 func (r *round) scale() {
 	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
 	if r.need > 0 && r.pool.Room > 0 {
-		coming := max(0, r.pool.Replicas-r.taking()) // hosts that are about to take profiles
+		coming := max(0, r.pool.Replicas-r.taking()) // hosts that will soon take profiles
 		n += max(0, int((r.need+r.pool.Room-1)/r.pool.Room)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
@@ -81,7 +82,7 @@ func (r *round) scale() {
 	r.Leaving = ""
 }
 
-// taking is the number of hosts that take profiles, are drained, or are lost: hosts that will not bring room by waiting.
+// taking counts the hosts that need not be waited for: each already takes profiles, is drained, or is lost.
 func (r *round) taking() int {
 	n := 0
 	for _, l := range r.hosts {
@@ -92,7 +93,8 @@ func (r *round) taking() int {
 	return n
 }
 
-// shrink has the last host go when it has been spare for some time. Its profiles are moved before.
+// shrink removes the host with the highest ordinal after it has been spare for some time. Before that, its profiles are moved
+// away.
 func (r *round) shrink() {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *load) bool { return l.Trouble != "" || l.Replacing }) {

@@ -16,24 +16,25 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// Sandbox is the kind of agent-sandbox that makes the pods of single profiles where the cluster has it.
+// Sandbox is the kind of agent-sandbox. If the cluster has it, Sandboxes instead of StatefulSets create the pods for single
+// profiles.
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
 	first    = "-0" // what a StatefulSet appends to its name for its first pod
-	mostName = 43   // characters; with the sum and what Kubernetes appends for its labels they are 63
+	mostName = 43   // characters; with the hash and what Kubernetes appends for its labels there are 63
 )
 
-// Pod returns the name of a profile's own pod, the same for either kind. It has a sum, because the names of the pool and the profile together can
-// be another pool's.
+// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It has a hash, because
+// another pool and profile may have names that are joined to the same text.
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))
 	return strings.TrimRight(name[:min(len(name), mostName)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
 }
 
-// Alone returns what a profile's own pod is made of: its claim of a volume, then a Sandbox or a StatefulSet. The volume outlives the pod. With
-// onDelete: Delete the claim goes with the profile.
+// Alone returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a StatefulSet. The
+// volume outlives the pod. With onDelete: Delete, the claim is deleted together with the profile.
 func Alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool) ([]*unstructured.Unstructured, error) {
 	manifests, err := deploy.Render(deploy.Default(valuesOf(p)))
 	if err != nil {
@@ -84,7 +85,7 @@ func alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool, 
 	return []*unstructured.Unstructured{volume, own(p, maker)}, nil
 }
 
-// sandboxOf makes a Sandbox with a pod.
+// sandboxOf returns a Sandbox with the given pod template.
 func sandboxOf(name string, labels map[string]string, pod *corev1.PodTemplateSpec) (*unstructured.Unstructured, error) {
 	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package pool makes the objects of an AgentPool: StatefulSet, Service, NetworkPolicy, PodDisruptionBudget and the configuration
-// of hinit. The pod comes from package deploy, with a further container for the host. The package has pure functions and owns no
-// goroutine.
+// Package pool generates the Kubernetes objects of an AgentPool: a StatefulSet, a Service, a NetworkPolicy, a PodDisruptionBudget
+// and the configuration of hinit. The pod comes from package deploy. A container for the host is added to it. The package has
+// pure functions and owns no goroutine.
 package pool
 
 import (
@@ -29,31 +29,31 @@ import (
 )
 
 const (
-	// templateVar is a variable of the host's container with a sum of the template, without its image. It is no annotation: agent-sandbox
-	// copies the annotations of a new template to the old pod.
+	// templateVar is an environment variable of the host's container. It holds the checksum of the pod template without the image.
+	// It is not an annotation, because agent-sandbox copies the annotations of a new template to the old pod.
 	templateVar = "HINIT_FLEET_TEMPLATE"
-	// ReplacedAnnotation has the id of the old container, whose image was exchanged in its pod.
+	// ReplacedAnnotation holds the id of the container whose image was last exchanged in the running pod.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
-	// Audience is the audience of the tokens that hosts show to each other.
+	// Audience is the audience of the tokens by which hosts identify themselves to each other.
 	Audience = "hinit-fleet"
-	// Credentials is where a host finds its tokens.
+	// Credentials is the directory with the tokens of a host.
 	Credentials = "/run/secrets/hinit-fleet"
-	// MovePort is where a host listens while it gives a profile away.
+	// MovePort is the TCP port on which a host listens while it offers a profile to another host.
 	MovePort = 7843
-	// Program is where the image has the program.
+	// Program is the path of hinit-fleet in the image.
 	Program = "/usr/local/bin/hinit-fleet"
 
-	// runtimeDir is where the host's container mounts the agents' /run.
+	// runtimeDir is where the host's container mounts the /run of the agents' container.
 	runtimeDir  = "/run/agents"
 	dataVolume  = "data"
 	stopSeconds = 30
 	megabyte    = 1 << 20
 )
 
-// Account returns the name of the ServiceAccount of a pool's hosts, and of its roles.
+// Account returns the name of the ServiceAccount of a pool's hosts, and of its Role.
 func Account(pool string) string { return "hinit-fleet-host." + pool }
 
-// Objects returns the objects of a pool, with a number of hosts, and the sum of the template of its pods.
+// Objects returns the objects of a pool with the given number of hosts, and the checksum of the pod template.
 func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstructured, template string, err error) {
 	values := deploy.Default(valuesOf(p))
 	manifests, err := deploy.Render(values)
@@ -82,7 +82,7 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 	return objects, template, nil
 }
 
-// own makes an object one of a pool.
+// own puts an object into the pool's namespace, labels it, and makes the pool its owner.
 func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unstructured {
 	u.SetNamespace(p.Namespace)
 	labels := u.GetLabels()
@@ -92,8 +92,8 @@ func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unst
 	return u
 }
 
-// disruption leaves pods of one profile out of the PodDisruptionBudget: a budget of hosts can't count the pods of Sandboxes, and one pod needs
-// none.
+// disruption excludes single-profile pods from the PodDisruptionBudget. The budget of the hosts can't count pods of Sandboxes,
+// and a single pod needs no budget.
 func disruption(text []byte) (*unstructured.Unstructured, error) {
 	d := &policyv1.PodDisruptionBudget{}
 	if err := yaml.UnmarshalStrict(text, d); err != nil {
@@ -103,7 +103,7 @@ func disruption(text []byte) (*unstructured.Unstructured, error) {
 	return object(d)
 }
 
-// valuesOf are the values of package deploy that a pool has.
+// valuesOf returns the values for package deploy that follow from the spec of a pool.
 func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	config, drain := "", 0
 	if p.Spec.Isolation == "files" {
@@ -120,7 +120,7 @@ func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	}
 }
 
-// statefulSet makes the StatefulSet of the hosts.
+// statefulSet returns the StatefulSet of the hosts and the checksum of its pod template.
 func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.Unstructured, string, error) {
 	set, sum, err := template(p, text)
 	if err != nil {
@@ -136,8 +136,8 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// template makes a StatefulSet with the pod of a host, without its volume, of the one that package deploy has for one pod. sum is a sum of
-// the pod without its image.
+// template turns the StatefulSet of package deploy, which is for one pod, into one for hosts of the pool, without the data
+// volume. sum is the checksum of the pod template without the image.
 func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
@@ -167,7 +167,7 @@ func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum 
 	return set, sum, nil
 }
 
-// SetImage gives all containers of a pod an image.
+// SetImage sets the image of all containers of a pod.
 func SetImage(pod *corev1.PodSpec, image string) {
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range containers {
@@ -176,7 +176,8 @@ func SetImage(pod *corev1.PodSpec, image string) {
 	}
 }
 
-// Updated reports whether a pod is as the pool's template, whose sum is template. imageOnly reports whether it is, but for the image.
+// Updated reports whether a pod matches the pool's template, whose checksum is template, and its image. imageOnly reports that
+// only the image differs.
 func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
 	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
 		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
@@ -185,7 +186,7 @@ func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, i
 	return same && image, same && !image
 }
 
-// agents changes the container of the agents.
+// agents adapts the container of the agents to a pool.
 func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // a pool has no default profile
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
@@ -193,8 +194,8 @@ func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	}
 }
 
-// host returns the container of the host. It starts before the container of the agents. The agents have the same user, but can't
-// see its files and processes.
+// host returns the container of the host. It starts before the container of the agents. The agents run as the same user, but
+// can't see its files and processes.
 func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
@@ -217,7 +218,8 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	return c
 }
 
-// network adds to the NetworkPolicy of one pod the connections that hosts need: to each other, for moves, and to the API server.
+// network adds the connections that hosts need to the NetworkPolicy of package deploy: to each other, for moves, and to the API
+// server.
 func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
@@ -237,7 +239,7 @@ func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, er
 	return object(n)
 }
 
-// object converts an object to the form that is applied.
+// object converts a typed object to the form in which it is applied.
 func object(o any) (*unstructured.Unstructured, error) {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -264,7 +266,7 @@ func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
 	return c
 }
 
-// tokens are the volume with the tokens of a host: one for the API server, and one that only other hosts take.
+// tokens returns the volume with the tokens of a host: one for the API server, and one that only other hosts accept.
 func tokens() corev1.Volume {
 	mode, hour := int32(0o440), int64(3600)
 	return corev1.Volume{Name: "fleet", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
@@ -288,7 +290,7 @@ func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
 	return out
 }
 
-// Sources returns the names of the ConfigMaps and Secrets that profiles name.
+// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted.
 func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string) {
 	for p := range profiles {
 		s := &p.Spec
@@ -315,12 +317,12 @@ func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []s
 	return sorted(configMaps), sorted(secrets)
 }
 
-// Room is the memory that the profiles of one host may have together.
+// Room returns how much memory the profiles on one host may have together, in bytes.
 func Room(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
-// Counts is the memory that a profile counts for.
+// Counts returns how much memory the placement reserves for a profile, in bytes.
 func Counts(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {
