@@ -151,7 +151,8 @@ func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) err
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		if p.UID != 0 && p.PID != 0 && peer.IsIsolated(p.Conn, p.PID) && isolates() { // PID 0 is a process outside of this PID namespace
+		// A PID of 0 is a process of another PID namespace. Whether it is isolated is unknown.
+		if p.UID != 0 && (p.PID == 0 || peer.IsIsolated(p.Conn, p.PID)) && isolates() {
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
 		return nil

@@ -58,7 +58,15 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 		isolates bool
 		may      bool
 	}{
-		{plain, 12321, true, true}, {isolated, 12321, true, false}, {isolated, 12321, false, true}, {plain, 12322, true, false}, {isolated, 0, true, true}, {1 << 30, 12321, true, false},
+		{plain, 12321, true, true},
+		{isolated, 12321, true, false},
+		{isolated, 12321, false, true},
+		{plain, 12322, true, false},
+		{isolated, 0, true, true},
+		{1 << 30, 12321, true, false},
+		{0, 12321, true, false},
+		{0, 12321, false, true},
+		{0, 0, true, true}, // a process of another PID namespace: in a pod the service is a sidecar
 	} {
 		err := callerRule(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {
