@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,6 +182,42 @@ func TestWhoMayAsk(t *testing.T) {
 	code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: &errs})
 	if err != nil || code != codeNotAllowed || ran || !strings.Contains(errs.String(), "is not allowed to") {
 		t.Errorf("code %d, error %v, %s", code, err, errs.String())
+	}
+}
+
+// A request of one user that panicked ended the sandboxes of all.
+func TestARequestThatPanicsEndsNoOther(t *testing.T) {
+	var told atomic.Int32
+	socket := start(t, &Server{Panicked: func(fault any, stack []byte) {
+		if fault == "a fault" && bytes.Contains(stack, []byte("TestARequestThatPanics")) {
+			told.Add(1)
+		}
+	}, Allow: func(Peer) error {
+		if told.Load() == 2 {
+			panic("a fault")
+		}
+		return nil
+	}, Handle: func(_ context.Context, _ Peer, req Request, s Streams) int {
+		if len(req.Args) > 0 {
+			panic("a fault")
+		}
+		return 7
+	}})
+	var errs bytes.Buffer
+	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"x"}}, Streams{Out: io.Discard, Err: &errs})
+	if err != nil || code != 1 || !strings.Contains(errs.String(), "its log has the details") || told.Load() != 1 {
+		t.Errorf("code %d, error %v, told %d times: %s", code, err, told.Load(), errs.String())
+	}
+	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
+		t.Errorf("the next request: code %d, error %v", code, err)
+	}
+	told.Store(2) // the goroutine of a connection panics
+	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil || told.Load() != 3 {
+		t.Errorf("error %v, told %d times", err, told.Load())
+	}
+	told.Store(0)
+	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
+		t.Errorf("after a connection that panicked: code %d, error %v", code, err)
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
@@ -44,6 +44,8 @@ type Server struct {
 	Handle Handler
 	// Allow says why a caller may not use the service, or returns nil. A nil Allow allows all callers.
 	Allow func(Peer) error
+	// Panicked is called with what the goroutine of a connection or a request panicked with, and its stack. It must not be nil.
+	Panicked func(fault any, stack []byte)
 
 	mu        sync.Mutex
 	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, oldest first
@@ -78,7 +80,10 @@ const requestTime = 5 * time.Second
 // Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
-	return mux.ServeEach(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
+	return mux.ServeEach(ctx, l, func(c net.Conn) {
+		defer s.recover()
+		s.serve(ctx, c)
+	})
 }
 
 // maxUnsent limits the connections of one user that have not sent their request. A further one closes the oldest.
@@ -149,12 +154,25 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		done()
 		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
 		answering.Go(func() {
-			defer guard.Catch("a request for a sandbox")
-			defer nc.Close()                                                // ends the reading
-			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0))                 // a caller that has gone needs no answer
-			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // a caller that has gone needs no answer
+			defer nc.Close()                                // ends the reading
+			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // a caller that has gone needs no answer
+			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})
 	})
+}
+
+// handle handles a request. If the handler panics, only this request fails.
+func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Streams) (end mux.End) {
+	defer s.recover()
+	end = mux.End{Code: 1, Fault: mux.BadOpen, Text: "cannot finish the request: the sandbox service has a fault; its log has the details"}
+	return mux.End{Code: s.Handle(ctx, from, req, streams)}
+}
+
+// recover must be deferred. It reports a panic and stops it, so that the service goes on for the other users.
+func (s *Server) recover() {
+	if fault := recover(); fault != nil {
+		s.Panicked(fault, debug.Stack())
+	}
 }
 
 // requestStreams returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.

@@ -89,7 +89,9 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	if err != nil {
 		return err
 	}
-	server := &daemon.Server{Handle: h.handle, Allow: callerRule(agent, isolates)}
+	server := &daemon.Server{Handle: h.handle, Allow: callerRule(agent, isolates), Panicked: func(fault any, stack []byte) {
+		say("a request has panicked, and the service goes on: %v\n%s", fault, stack)
+	}}
 	root, err := h.gate.AskRoot(ctx, engine, set.policy)
 	if err != nil {
 		return err
