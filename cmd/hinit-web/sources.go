@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"hinit/client"
 	"hinit/client/dial"
-	"hinit/internal/account"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
@@ -30,17 +28,14 @@ func newSource(env func(string) (string, bool)) *source {
 	return &source{cmdline.Here(env), env}
 }
 
-// isolates reports whether any profile is isolated. It reads the list that hinit writes for the exec shim. If the list can't be
-// read, the result is true.
+// isolates reports whether hinit has isolated profiles. It returns true if this is unknown, and false before hinit is found,
+// because then the page shows nothing.
 func (h *source) isolates() bool {
-	if h.Reach() != nil && h.Socket() == "" { // hinit has not been found yet, so there is nothing to show
+	if h.Reach() != nil && h.Socket() == "" {
 		return false
 	}
-	info, err := os.Stat(filepath.Join(filepath.Dir(h.Socket()), account.IsolatedFile))
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
-	return info.Size() > 0
+	list, err := cmdline.ReadIsolated(h.Socket())
+	return list != "" || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.

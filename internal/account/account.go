@@ -32,24 +32,23 @@ type User struct {
 	Groups []uint32
 }
 
-// IsolatedFile is the name of a file next to [IDsFile] that lists the isolated profiles, one name a line. "*" stands for all
-// profiles, and "-NAME" excludes one of them.
+// RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
+const RuntimeDir = "/run/hinit"
+
+// IDsFile is the name of the file in which PID 1 publishes the ids of the agent. It is in the directory of the control socket.
+const IDsFile = "agent"
+
+// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name a line. It is in the directory of the
+// control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated.
 const IsolatedFile = "isolated"
 
-// Isolates reports whether list, the content of [IsolatedFile], says that a profile is isolated.
+// Isolates reports whether the list in [IsolatedFile] contains a profile.
 func Isolates(list, profile string) bool {
 	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile)
 }
 
-// RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
-const RuntimeDir = "/run/hinit"
-
-// IDsFile is the name of a file in root's runtime directory with which PID 1 publishes the uid and gid of the agent's user.
-const IDsFile = "agent"
-
-// The environment variables with which a container requests the uid and gid of the agent's user. Of each pair, the first that is
-// not empty counts.
+// The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}

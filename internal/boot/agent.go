@@ -50,45 +50,47 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes the agent's ids to a file in dir, for programs such as the exec shim. They can't rely on /etc, which may be
-// read-only and still have other ids. Only root can write to dir and the file. The file has four lines: agent.user of the
-// configuration, uid, gid and groups. If dir is "", or hinit runs as the agent's user, PublishIDs does nothing. It calls warn
-// if the exec shim looks in another directory. It may block on the disk.
+// PublishIDs writes two files for programs that can't read the configuration, such as the exec shim and the page: [account.IDsFile]
+// and [account.IsolatedFile]. The first one has agent.user of the configuration, uid, gid and groups, a line each. It is not written
+// if the agent's user is hinit's. If dir is "" PublishIDs does nothing. Only hinit's user can write dir and the files. warn is called
+// if the shim uses another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
-	if dir == "" || a.Cred == nil {
+	if dir == "" {
 		return nil
-	}
-	if cfg.Isolates() && dir != systemRuntimeDir {
-		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
-			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
 	}
 	d, err := fsutil.OpenReal(dir, fsutil.Self().In(blocking.Runtime))
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	text := fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]"))
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 	}
-	return errors.Join(replace(account.IDsFile, text), replace(account.IsolatedFile, isolatedText(cfg)))
+	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
+		return err
+	}
+	if cfg.Isolates() && dir != systemRuntimeDir {
+		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
+			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
+	}
+	return replace(account.IDsFile, fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]")))
 }
 
-// isolatedText lists the isolated profiles for the exec shim, see [account.IsolatedFile].
+// isolatedText returns the content of [account.IsolatedFile].
 func isolatedText(cfg *config.Config) string {
-	var text strings.Builder
+	lines := []string{}
 	if cfg.Isolation.On() {
-		text.WriteString("*\n-default\n")
+		lines = append(lines, "*\n-default\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Profiles.Own)) {
 		switch on, all := cfg.IsolationOf(name).On(), cfg.Isolation.On(); {
 		case on && !all:
-			text.WriteString(name + "\n")
+			lines = append(lines, name+"\n")
 		case all && !on:
-			text.WriteString("-" + name + "\n")
+			lines = append(lines, "-"+name+"\n")
 		}
 	}
-	return text.String()
+	return strings.Join(lines, "")
 }
 
 // UnknownAgent returns the error for services that can't run because the user who is unknown. It advises what to change.
@@ -102,18 +104,16 @@ func UnknownAgent(who string, err error) error {
 // NewAgent returns the agent for a user that the caller has already determined. known says that /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// Caller returns this process's own user as the agent, for a plain supervisor, which has no agent of its own.
-func Caller() Agent { return Agent{User: currentUser(), Known: true, Actor: fsutil.Self()} }
-
-func currentUser() account.User {
-	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+// Caller returns this process's own user as an agent, for a plain supervisor.
+func Caller() Agent {
+	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
 
 // withCred sets Cred and Actor according to what this process may do.
 func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
 		if !a.Known {
-			a.User = currentUser()
+			a.User = Caller().User
 		}
 		a.Actor = fsutil.Self()
 		return a

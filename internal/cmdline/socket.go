@@ -2,11 +2,15 @@ package cmdline
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"hinit/client/dial"
+	"hinit/internal/account"
 	"hinit/internal/config"
 )
 
@@ -38,4 +42,15 @@ func configuredSocket(env Env) string {
 		return ""
 	}
 	return file.Control.Socket
+}
+
+// ReadIsolated returns the list of isolated profiles of the hinit with this control socket. If no list exists, no profile is
+// isolated, and the error wraps [fs.ErrNotExist]. An abstract socket has no directory, so the list is unknown: the error is another
+// one. ReadIsolated may block on the disk.
+func ReadIsolated(socket string) (string, error) {
+	if !strings.HasPrefix(socket, "/") {
+		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), account.IsolatedFile))
+	return string(text), err
 }

@@ -173,15 +173,15 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 		if err == nil {
 			return cfg.IsolationOf(profile).On(), nil
 		}
-		var list []byte
+		var list string
 		cl, dialErr := cmdline.Dial(lookup)
 		if dialErr == nil {
-			list, dialErr = os.ReadFile(filepath.Join(filepath.Dir(cl.Socket()), account.IsolatedFile))
+			list, dialErr = cmdline.ReadIsolated(cl.Socket())
 		}
 		if dialErr != nil {
 			return false, fmt.Errorf("cannot tell whether profile %s is isolated: %w", profile, errors.Join(err, dialErr))
 		}
-		return account.Isolates(string(list), profile), nil
+		return account.Isolates(list, profile), nil
 	}
 }
 
