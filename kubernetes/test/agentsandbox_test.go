@@ -75,12 +75,12 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	id := a.made(a.run(name))
 	t.Logf("made in %v", time.Since(began))
 	mode := func() string {
-		return a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.operatingMode} {.spec.shutdownPolicy}")
+		return a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.operatingMode} {.spec.shutdownPolicy}")
 	}
 	if r := a.sh(id, "echo kept > file; echo gone > /tmp/file"); r.code != 0 || mode() != "Running Delete" {
 		t.Error(r, mode())
 	}
-	a.must("delete", "pod", name)
+	a.must("delete", "pod", object(name))
 	a.until("the cluster has made another pod", func() string {
 		if r := a.sh(id, "cat file"); r.out != "kept\n" {
 			a.docker("start", id)
@@ -103,7 +103,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	if r := a.sh(id, "cat file; ls /tmp/file"); r.code == 0 || !strings.Contains(r.out, "kept\n") {
 		t.Error(r)
 	}
-	first := a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.shutdownTime}")
+	first := a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}")
 	if r := a.sh(id, "sleep 12; echo over"); r.out != "over\n" || mode() != "Running Delete" {
 		t.Error("a command runs, and the sandbox counts as idle:", r, mode())
 	}
@@ -118,17 +118,17 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		t.Error(r)
 	}
 	a.until("its end has moved", func() string {
-		if now := a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.shutdownTime}"); now > first {
+		if now := a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"); now > first {
 			return ""
 		}
 		return first
 	})
 	a.must("delete", "statefulset", "agents") // the service is gone for good, and nothing owns up to the sandbox
-	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.shutdownTime}"))
+	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"))
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
-	a.must("patch", "sandboxes.agents.x-k8s.io", name, "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // it expires now
+	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // it expires now
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
 }

@@ -23,7 +23,7 @@ func TestASandboxReachesNoOtherPod(t *testing.T) {
 			more = append(more, "--network", network)
 		}
 		ids[name] = a.made(a.runWithoutFiles(name, more...))
-		ips[name] = a.must("get", "pod", name, "-o", "jsonpath={.status.podIP}")
+		ips[name] = a.must("get", "pod", object(name), "-o", "jsonpath={.status.podIP}")
 		a.sh(ids[name], "setsid sh -c 'while true; do echo hello | nc -l -p 8080; done' > /dev/null 2>&1 < /dev/null &")
 	}
 	reaches := func(name, host, port string) bool {

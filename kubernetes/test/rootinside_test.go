@@ -31,10 +31,10 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	if r := a.sh(id, "set -- $(cat /proc/self/uid_map); [ $1 = 0 ] && [ $2 != 0 ] && echo mapped"); r.out != "mapped\n" {
 		t.Error("root inside is root of the node:", r)
 	}
-	if users := a.must("get", "pod", "hermes-0000000f", "-o", "jsonpath={.spec.hostUsers}"); users != "false" {
+	if users := a.must("get", "pod", object("hermes-0000000f"), "-o", "jsonpath={.spec.hostUsers}"); users != "false" {
 		t.Error("hostUsers is", users)
 	}
-	if claims := a.must("get", "pod", "hermes-0000000f", "-o", "jsonpath={.spec.volumes[*].persistentVolumeClaim.claimName}"); claims == "" || strings.Contains(claims, "agents-data") {
+	if claims := a.must("get", "pod", object("hermes-0000000f"), "-o", "jsonpath={.spec.volumes[*].persistentVolumeClaim.claimName}"); claims == "" || strings.Contains(claims, "agents-data") {
 		t.Error("the claims of the sandbox:", claims)
 	}
 	if out := a.must("logs", "agents-0", "-c", "sandboxes"); !strings.Contains(out, "sandboxes have users of their own (hostUsers: false)") {

@@ -99,13 +99,13 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 			t.Errorf("the service may %v: %v", no, r)
 		}
 	}
-	spec := a.must("get", "pod", "hermes-0000000d", "-o", "jsonpath={.metadata.labels.hinit\\.dev/network} {.spec.automountServiceAccountToken} {.metadata.ownerReferences[0].kind} {.spec.securityContext.seccompProfile.type}")
+	spec := a.must("get", "pod", object("hermes-0000000d"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network} {.spec.automountServiceAccountToken} {.metadata.ownerReferences[0].kind} {.spec.securityContext.seccompProfile.type}")
 	if spec != "default false ConfigMap RuntimeDefault" {
 		t.Error("the pod has", spec)
 	}
 	a.docker("rm", "-f", id)
 	id = a.made(a.run("hermes-0000000e", "--network", "none"))
-	if label := a.must("get", "pod", "hermes-0000000e", "-o", "jsonpath={.metadata.labels.hinit\\.dev/network}"); label != "none" {
+	if label := a.must("get", "pod", object("hermes-0000000e"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network}"); label != "none" {
 		t.Error("the label of the network is", label)
 	}
 	a.must("delete", "configmap", "agents-sandboxes")

@@ -168,7 +168,7 @@ func TestEveryCommandIsAccountedFor(t *testing.T) {
 		name string
 		do   func()
 	}{
-		{"delete a pod", func() { a.try("delete", "pod", box(), "--wait=false") }},
+		{"delete a pod", func() { a.try("delete", "pod", object(box()), "--wait=false") }},
 		{"kill a program inside", func() { kill("/proc/self/exe\x00serve\x00") }},
 		{"kill a container", func() { kill("/gate\x00gate-init\x00") }},
 		{"kill the service", func() { kill(serving) }},

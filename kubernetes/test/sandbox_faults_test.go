@@ -64,7 +64,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"the pod is deleted", func() { a.must("delete", "pod", name, "--wait=false") }, 137, []string{"had begun", "the pod hermes-0000000a was deleted", "was not run again"}},
+		{"the pod is deleted", func() { a.must("delete", "pod", object(name), "--wait=false") }, 137, []string{"had begun", "the pod " + object(name) + " was deleted", "was not run again"}},
 		{"the node is drained", func() {
 			a.must("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=1m")
 			a.must("uncordon", "node1")
@@ -181,7 +181,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		if err := a.nodes[1].StartKubelet(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if code != "0" || !strings.Contains(out, "is not running (the node node1, on which the pod hermes-0000000a ran, does not answer the cluster any more)") {
+		if code != "0" || !strings.Contains(out, "is not running (the node node1, on which the pod "+object(name)+" ran, does not answer the cluster any more)") {
 			t.Errorf("code %s: %s", code, out)
 		}
 		again()

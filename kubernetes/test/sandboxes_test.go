@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"hinit/kubernetes/internal/cluster"
+	"hinit/kubernetes/internal/engine"
 )
 
 // sandboxPatch has the service take the image of the tests.
@@ -91,11 +92,14 @@ func (a *agentPod) made(r result) (id string) {
 	return id
 }
 
+// object is the name of the pod or Sandbox of a name that docker knows.
+func object(name string) string { return engine.ObjectName(name) }
+
 // gone waits until a sandbox has no pod.
 func (a *agentPod) gone(name string) {
 	a.t.Helper()
 	a.until(name+" is gone", func() string {
-		if p := a.pod(name); p.Name != "" {
+		if p := a.pod(object(name)); p.Name != "" {
 			return string(p.Status.Phase)
 		}
 		return ""

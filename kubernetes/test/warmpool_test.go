@@ -210,7 +210,7 @@ func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	t.Logf("claimed in %v", time.Since(began))
 	const pod = "jsonpath={.items[*].metadata.name}"
 	taken := a.must("get", "pods", "-l", "hinit.dev/sandbox="+id, "-o", pod)
-	if !strings.HasPrefix(taken, "hinit-sandbox-") {
+	if !strings.HasPrefix(taken, "hinit-sandbox-") || taken == object("hermes-00000002") {
 		t.Fatal("it is not of the pool:", taken)
 	}
 	if r := a.sh(id, "id -u; pwd; echo mine > file; cat file"); r.out != "10000\n/root\nmine\n" {
@@ -239,7 +239,7 @@ func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	a.until("another Sandbox waits", waits)
 	if r := a.run("hermes-00000003"); r.code != 0 {
 		t.Error(r)
-	} else if claims := a.must("get", "sandboxclaims", "-o", "jsonpath={.items[*].metadata.name}"); claims != "hermes-00000002" {
+	} else if claims := a.must("get", "sandboxclaims", "-o", "jsonpath={.items[*].metadata.name}"); claims != object("hermes-00000002") {
 		t.Error("a call with files of the agents has a claim:", claims)
 	}
 	for _, ref := range []string{first, id} {
@@ -250,7 +250,7 @@ func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	if claims := a.must("get", "sandboxclaims", "-o", "name"); claims != "" {
 		t.Error("a claim is left:", claims)
 	}
-	a.gone(taken)
+	a.until("the pod is gone", func() string { return a.must("get", "pods", "-o", "name", "--field-selector=metadata.name="+taken) })
 
 	a.until("a third Sandbox waits", waits)
 	a.made(a.runWithoutFiles("hermes-00000004"))
@@ -258,7 +258,7 @@ func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 		t.Error("the last call has no claim")
 	}
 	a.must("delete", "statefulset", "agents") // the service is gone for good
-	a.must("patch", "sandboxclaims", "hermes-00000004", "--type=merge", "-p", `{"spec": {"lifecycle": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
+	a.must("patch", "sandboxclaims", object("hermes-00000004"), "--type=merge", "-p", `{"spec": {"lifecycle": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
 	a.until("the claim has expired", func() string { return a.must("get", "sandboxclaims", "-o", "name") })
 	a.must("delete", "configmap", "agents-sandboxes")
 	a.until("nothing is left", func() string {

@@ -86,6 +86,7 @@ func Values() []Value {
 		{"sandboxes.most", 64, "The most sandboxes.", between(1, 4096)},
 		{"sandboxes.idleSeconds", 86400, "After this time without a command or background job a sandbox is suspended. 0: never.", map[string]any{"minimum": 0, "maximum": 31536000}},
 		{"sandboxes.warm", 0, "How many Sandboxes are kept ready for each kind of call that mounts no files of the agents. Needs the extensions of agent-sandbox. 0: none.", map[string]any{"minimum": 0, "maximum": 64}},
+		{"sandboxes.disk", "10Gi", "The most that a sandbox may have on the disk of its node, outside of its mounts. The node ends one that has more.", pattern(size)},
 		{"sandboxes.storage", "1Gi", "The size of a volume of a sandbox's own.", pattern(size)},
 		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
 	}

@@ -70,6 +70,7 @@ var wrongValues = []struct{ values, name string }{
 	{"sandboxes: {most: 0}", "sandboxes.most"},
 	{"sandboxes: {idleSeconds: 1h}", "sandboxes.idleSeconds"},
 	{"sandboxes: {warm: 65}", "sandboxes.warm"},
+	{"sandboxes: {disk: all}", "sandboxes.disk"},
 	{"sandboxes: {storage: 1GB}", "sandboxes.storage"},
 	{"scratch: {tmp: '0'}", "scratch.tmp"}, // no limit at all
 	{"web: true", "web"},

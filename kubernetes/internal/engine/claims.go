@@ -78,7 +78,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	}
 	notes := maps.Clone(pod.Annotations)
 	notes[noteSpec] = string(note)
-	return true, e.createExtension(ctx, claimKind, "SandboxClaim", r.name, body, pod.Labels, notes, pod.OwnerReferences)
+	return true, e.createExtension(ctx, claimKind, "SandboxClaim", pod.Name, body, pod.Labels, notes, pod.OwnerReferences)
 }
 
 // poolName returns the name of the warm pool for a container. Containers whose pods differ only in names and labels share a pool.
@@ -166,12 +166,12 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
-		o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ctx, r.name, metav1.GetOptions{})
+		o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ctx, r.claim.GetName(), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if name, _, _ = unstructured.NestedString(o.Object, "status", "sandbox", "name"); name == "" && !pause.For(ctx, 20*time.Millisecond) {
-			return errors.Join(context.Cause(ctx), fmt.Errorf("the claim %s has no Sandbox: %s", r.name, objectReason(o)))
+			return errors.Join(context.Cause(ctx), fmt.Errorf("the claim %s has no Sandbox: %s", r.claim.GetName(), objectReason(o)))
 		}
 	}
 	notes := r.claim.GetAnnotations()

@@ -191,7 +191,7 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	}
 	defer limit(&ctx)()
 	patch := []byte(`{"spec":{"schedulingGates":null}}`)
-	_, err := e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err := e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -371,10 +371,10 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}}) // the node ends the pod, but its object stays
 	if err == nil {
-		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	if err == nil {
-		err = e.await(ctx, fields.OneTermEqualSelector("metadata.name", r.name).String(), "", func(pod *corev1.Pod) (bool, error) {
+		err = e.await(ctx, fields.OneTermEqualSelector("metadata.name", r.pod.Name).String(), "", func(pod *corev1.Pod) (bool, error) {
 			return pod == nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil
 		})
 	}

@@ -67,7 +67,7 @@ func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) 
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": kindVersion.GroupVersion().String(), "kind": "Sandbox", "spec": body,
 	}}
-	object.SetName(r.name)
+	object.SetName(pod.Name)
 	object.SetLabels(pod.Labels)
 	object.SetAnnotations(pod.Annotations)
 	object.SetOwnerReferences(pod.OwnerReferences)

@@ -19,6 +19,7 @@ import (
 // Labels and annotations of the objects that the engine creates.
 const (
 	labelID      = "hinit.dev/sandbox"      // the id of a container
+	labelName    = "hinit.dev/name"         // the name that docker knows
 	labelVolume  = "hinit.dev/volume"       // "true" on a PersistentVolumeClaim that implements a volume
 	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
 	labelNetwork = "hinit.dev/network"      // what NetworkPolicies select: none, default, or a name

@@ -34,7 +34,7 @@ func onServer(t *testing.T) *Engine {
 		t.Fatal(err)
 	}
 	e, err := New(Settings{
-		Namespace: "sandboxes", Image: "hinit", Owner: "owner", HostUsers: "true", API: config, Storage: resource.MustParse("1Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi"),
+		Namespace: "sandboxes", Image: "hinit", Owner: "owner", HostUsers: "true", API: config, Storage: resource.MustParse("1Gi"), Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi"),
 	}, t.Logf)
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ type Settings struct {
 	PullPolicy  string
 	PullSecrets []string
 	CPU, Memory resource.Quantity // what a sandbox requests
+	Disk        resource.Quantity // the limit of what a sandbox has on the disk of its node
 	Storage     resource.Quantity // the size of a volume
 	Class       string            // its StorageClass, "" for the cluster's default
 	Idle        time.Duration     // how long a sandbox may have no commands and background jobs before it is suspended; 0 for never
@@ -96,7 +97,7 @@ func Read(lookup func(string) string) (Settings, error) {
 		Namespace: name("NAMESPACE"), Pod: name("POD"), Container: get("CONTAINER", "sandboxes"), Image: get("IMAGE", ""), Owner: name("OWNER"),
 		Kind: word("KIND", "", "Pod", "Sandbox"), Runtime: name("RUNTIME"), HostUsers: word("HOST_USERS", "", "true", "false"),
 		PullPolicy: word("PULL_POLICY", "", "Always", "IfNotPresent", "Never"),
-		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
+		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Disk: size("DISK", "10Gi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
 		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
 	}
 	s.Socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })

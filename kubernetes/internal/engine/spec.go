@@ -75,7 +75,7 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: r.name, Namespace: e.s.Namespace, Labels: labels(r),
+			Name: ObjectName(r.name), Namespace: e.s.Namespace, Labels: labels(r),
 			Annotations: map[string]string{noteSpec: string(note), noteCreated: r.created.UTC().Format(time.RFC3339Nano)},
 		},
 		Spec: e.podSpec(r, security, hostUsers(mapped)),
@@ -161,7 +161,7 @@ func renew(r *record) {
 
 // labels returns the labels of a container's objects, by which the cluster selects them.
 func labels(r *record) map[string]string {
-	out := map[string]string{labelID: r.id, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
+	out := map[string]string{labelID: r.id, labelName: r.name, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
 	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
 		out[labelHome] = home
 	}
@@ -252,7 +252,8 @@ func hostUsers(mapped bool) *bool {
 
 // resources returns the resource limits and requests of a container.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
-	limits, requests = corev1.ResourceList{}, corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory}
+	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
+	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: sureDisk}
 	if s.CPUs > 0 {
 		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(1, int64(s.CPUs*1000)), resource.DecimalSI)
 	}
@@ -266,6 +267,9 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 	}
 	return limits, requests
 }
+
+// sureDisk is what a sandbox requests of its node's disk. Without it a sandbox would request its whole limit.
+var sureDisk = resource.MustParse("64Mi")
 
 // sharedMemory is the directory whose size the option --shm-size sets.
 const sharedMemory = "/dev/shm"
@@ -300,7 +304,7 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
 		case m.Type == "volume" && m.Source == gateVolume:
 			at.Name, at.ReadOnly = "tools", true
 		case m.Type == "volume":
-			name, source := claim(claimName(m.Source))
+			name, source := claim(ObjectName(m.Source))
 			at.Name = name
 			volume(name, source)
 		default:

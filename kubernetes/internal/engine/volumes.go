@@ -14,10 +14,10 @@ import (
 	"hinit/sandbox"
 )
 
-// claimName returns the name of the PersistentVolumeClaim for a volume. It is a hash, because a volume's name may have characters
-// that are not allowed in object names.
-func claimName(volume string) string {
-	sum := sha256.Sum256([]byte(volume))
+// ObjectName returns the name of the object for a container or volume. It is a hash: each docker name has one object, and no agent can take the
+// name of the agents' next pod. The name of a volume may also have characters that are not allowed in object names.
+func ObjectName(name string) string {
+	sum := sha256.Sum256([]byte(name))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])
 }
 
@@ -55,7 +55,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: claimName(name), OwnerReferences: owner, Annotations: map[string]string{noteVolume: string(note)},
+			Name: ObjectName(name), OwnerReferences: owner, Annotations: map[string]string{noteVolume: string(note)},
 			Labels: map[string]string{labelVolume: "true", managedBy: "hinit-sandbox"},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -89,5 +89,5 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 			}
 		}
 	}
-	return apiError(what, e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Delete(ctx, claimName(name), metav1.DeleteOptions{}))
+	return apiError(what, e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Delete(ctx, ObjectName(name), metav1.DeleteOptions{}))
 }
