@@ -172,7 +172,7 @@ func (s *Store) apply(name string, files map[string][]byte) (changed bool, err e
 		}
 	}
 	err = s.within(s.Home(name), func(home *os.Root) error {
-		inside := &Store{home}
+		inside := &Store{root: home}
 		for _, file := range names {
 			has, err := inside.content(file, int64(len(files[file])))
 			if err == nil && bytes.Equal(has, files[file]) {

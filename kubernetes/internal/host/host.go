@@ -63,6 +63,7 @@ type host struct {
 	sources *sources
 	offers  *offers
 	queue   workqueue.TypedRateLimitingInterface[string]
+	fetches chan struct{} // has an element for each fetch that runs
 
 	mu       sync.Mutex
 	seen     map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
@@ -83,6 +84,7 @@ func Run(ctx context.Context, s Settings) error {
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, heard: map[string]uint64{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
+		fetches: make(chan struct{}, workers-1), // one worker is left for all else, however long another host takes
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}

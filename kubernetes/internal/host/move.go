@@ -84,6 +84,12 @@ func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
 
 // fetch downloads the data of a profile that is moving to this host.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	select {
+	case h.fetches <- struct{}{}:
+		defer func() { <-h.fetches }()
+	default:
+		return errAgain
+	}
 	token, err := h.set.Token()
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)

@@ -34,8 +34,12 @@ const (
 // methods may be called concurrently for different profiles. A profile is live if it is in the directory from which hinit starts
 // gateways.
 type Store struct {
-	root *os.Root
+	root  *os.Root
+	still time.Duration // the longest time in which another host sends nothing
 }
+
+// stillTime is the default of Store.still. A host sends nothing while it sums up a file, which takes minutes for one of many gigabytes.
+const stillTime = 5 * time.Minute
 
 // record is what the store saves about a live profile.
 type record struct {
@@ -54,7 +58,7 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root}
+	s := &Store{root, stillTime}
 	entries, err := s.list(partDir)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {

@@ -3,12 +3,15 @@ package host
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +20,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
@@ -343,6 +350,38 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	}
 	if _ = answer.Body.Close(); answer.StatusCode != http.StatusNotFound || !answer.Close {
 		t.Errorf("the connection of a wrong request stays open: %v", answer)
+	}
+}
+
+// TestAMoveThatStandsStillLetsItsWorkerGo has a host that sums up a sparse file of an agent, and sends nothing meanwhile. Earlier the other host
+// waited for ever, and four such profiles held all its workers.
+func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, 4096)) // the client goes away
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(other.Close)
+	t.Cleanup(other.CloseClientConnections) // before that, or it waits for them
+	sum := sha256.Sum256(other.Certificate().Raw)
+	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
+	to, _ := volume(t, "", "")
+	to.still = 300 * time.Millisecond
+	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
+	p.Status.Move = &v1alpha1.Move{To: "to", Offer: from}
+	api := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(p).WithStatusSubresource(p).Build()
+	h := &host{store: to, fetches: make(chan struct{}, 1), set: Settings{Name: "to", API: api, Token: func() (string, error) { return "token", nil }}}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	err := soon(t, "the fetch", func() error { return h.fetch(t.Context(), p) })
+	const want = "moves to host to: cannot fetch profile \"coder\" from "
+	if !errors.Is(err, errStill) || !strings.HasPrefix(p.Status.Message, want) || !strings.Contains(p.Status.Message, "after 300ms it sends nothing") {
+		t.Errorf("%v; the status says %q", err, p.Status.Message)
+	}
+	h.fetches <- struct{}{}
+	if err := h.fetch(t.Context(), p); !errors.Is(err, errAgain) {
+		t.Error("no worker is left for all else:", err)
 	}
 }
 

@@ -264,8 +264,36 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 // descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where it leads.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
-// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download.
-func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) error {
+// errStill ends a fetch that gets nothing any more.
+var errStill = errors.New("it sends nothing; look for a file of many gigabytes in the profile, which may be sparse (du -h --apparent-size)")
+
+// alive is a stream that calls came when bytes come.
+type alive struct {
+	io.Reader
+	came func()
+}
+
+// Read implements io.Reader.
+func (a alive) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if n > 0 {
+		a.came()
+	}
+	return n, err
+}
+
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. It gives up if nothing comes for
+// the time in s.still.
+func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	still := time.AfterFunc(s.still, func() { cancel(errStill) })
+	defer still.Stop()
+	defer func() {
+		if err != nil && errors.Is(context.Cause(ctx), errStill) { // what came is kept
+			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, s.still, errStill)
+		}
+	}()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
 	if err != nil {
 		return err
@@ -303,7 +331,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	default:
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s", name, from.Address, answer.Status)
 	}
-	if err := s.receive(im, name, uid, from.Nonce, answer.Body); err != nil {
+	if err := s.receive(im, name, uid, from.Nonce, alive{answer.Body, func() { still.Reset(s.still) }}); err != nil {
 		return fmt.Errorf("cannot store profile %q from %s: %w", name, from.Address, err)
 	}
 	return nil
