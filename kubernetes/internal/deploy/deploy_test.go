@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -114,37 +115,38 @@ func text(v any) string {
 	return string(out)
 }
 
-// TestTheChartAndTheBaseAgree renders both for the base and each component. It was all too easy to change one of them only.
-func TestTheChartAndTheBaseAgree(t *testing.T) {
+// kustomize returns what kubectl makes of the base with components.
+func kustomize(t *testing.T, components ...string) (string, error) {
+	t.Helper()
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
 		t.Skip("kubectl, which has kustomize, is missing")
 	}
+	dir := t.TempDir()
+	top := "resources: [deploy/base]\ncomponents:\n"
+	for _, name := range components {
+		top += "- deploy/components/" + name + "\n"
+	}
+	err = errors.Join(os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(deployDir)), os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(top), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(kubectl, "kustomize", dir).CombinedOutput()
+	return string(out), err
+}
+
+// TestTheChartAndTheBaseAgree renders both for the base and each component. It was all too easy to change one of them only.
+func TestTheChartAndTheBaseAgree(t *testing.T) {
 	sets := map[string]map[string]any{"": {}}
 	for name, value := range Components() {
 		sets[name] = map[string]any{strings.TrimSuffix(value, ".enabled"): map[string]any{"enabled": true}}
 	}
 	for name, values := range sets {
-		dir := t.TempDir()
-		abs, err := filepath.Abs(deployDir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(abs)); err != nil {
-			t.Fatal(err)
-		}
-		top := "resources: [deploy/base]\n"
-		if name != "" {
-			top += "components: [deploy/components/" + name + "]\n"
-		}
-		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(top), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.Command(kubectl, "kustomize", dir).CombinedOutput()
+		out, err := kustomize(t, strings.Fields(name)...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
-		base := objects(t, string(out))
+		base := objects(t, out)
 		rendered, err := helm(t, values)
 		if err != nil {
 			t.Fatal(err)
@@ -179,6 +181,15 @@ func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	on := map[string]any{"enabled": true}
 	if _, err := helm(t, map[string]any{"sandboxes": on, "lease": on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and lease.enabled can't be together") {
 		t.Error(err)
+	}
+}
+
+// TestSandboxesAndALeaseDoNotAgreeInKustomizeEither: earlier only the chart refused them, so agents got a token that may make pods.
+func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
+	for _, components := range [][]string{{"lease", "sandboxes"}, {"sandboxes", "standby", "lease"}} {
+		if out, err := kustomize(t, components...); err == nil || !strings.Contains(out, "ID conflict") || !strings.Contains(out, "RoleBinding") {
+			t.Errorf("%v: %v\n%s", components, err, out)
+		}
 	}
 }
 
