@@ -171,7 +171,7 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 // profiles are isolated, and isolated ones get no sandbox.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
-	socket := mountOf(self, s.Socket)
+	socket := mountOf(self, s.Paths.socket)
 	named := func(c corev1.Container) []corev1.EnvVar {
 		return slices.DeleteFunc(slices.Clone(c.Env), func(v corev1.EnvVar) bool { return v.Name != configVar })
 	}
@@ -179,14 +179,14 @@ func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 		if socket == nil || c.Name == self.Name || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == socket.Name }) {
 			continue
 		}
-		own, other := mountOf(self, s.Config), mountOf(c, s.Config)
+		own, other := mountOf(self, s.Paths.config), mountOf(c, s.Paths.config)
 		same := own == nil && other == nil && self.Image == c.Image
 		if own != nil && other != nil {
 			same = own.Name == other.Name && own.MountPath == other.MountPath && own.SubPath == other.SubPath && own.SubPathExpr == other.SubPathExpr
 		}
 		if !same || !equality.Semantic.DeepEqual(named(self), named(c)) {
 			return fmt.Errorf("cannot tell whether profiles are isolated: the container %s may have another %s than the container %s; give both the same mount and %s",
-				c.Name, s.Config, self.Name, configVar)
+				c.Name, s.Paths.config, self.Name, configVar)
 		}
 	}
 	return nil

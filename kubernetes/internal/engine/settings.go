@@ -21,6 +21,12 @@ import (
 	"hinit/internal/config"
 )
 
+// paths are files that the service shares with the containers of its callers.
+type paths struct {
+	socket string // of the service of sandboxes
+	config string // the hinit.yaml that says whether profiles are isolated
+}
+
 // Settings hold the operator's configuration for sandboxes on a cluster. [Read] reads them from the environment.
 type Settings struct {
 	Namespace string
@@ -28,8 +34,7 @@ type Settings struct {
 	Container string // of this process in its pod
 	Image     string // has hinit-sandbox-kubernetes and the program inside; "" is the image of this process
 	Owner     string // a ConfigMap: with it, the cluster deletes all sandboxes
-	Socket    string // of the service of sandboxes
-	Config    string // the hinit.yaml that says whether profiles are isolated
+	Paths     paths  // in the container of this process
 	Kind      string // Pod or Sandbox; "" is Sandbox where the cluster has that kind
 
 	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
@@ -100,8 +105,8 @@ func Read(lookup func(string) string) (Settings, error) {
 		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Disk: size("DISK", "10Gi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
 		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
 	}
-	s.Socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })
-	s.Config = cmp.Or(lookup(configVar), config.DefaultPath)
+	s.Paths.socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })
+	s.Paths.config = cmp.Or(lookup(configVar), config.DefaultPath)
 	var err error
 	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > mostWarm {
 		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", mostWarm))
