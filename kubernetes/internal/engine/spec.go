@@ -250,10 +250,11 @@ func hostUsers(mapped bool) *bool {
 	return &no
 }
 
-// resources returns the resource limits and requests of a container.
+// resources returns the resource limits and requests of a container. A request of no disk lets every node take it: without a request the limit
+// would be one, and some nodes do not count their disk.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
-	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: sureDisk}
+	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}
 	if s.CPUs > 0 {
 		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(1, int64(s.CPUs*1000)), resource.DecimalSI)
 	}
@@ -267,9 +268,6 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 	}
 	return limits, requests
 }
-
-// sureDisk is what a sandbox requests of its node's disk. Without it a sandbox would request its whole limit.
-var sureDisk = resource.MustParse("64Mi")
 
 // sharedMemory is the directory whose size the option --shm-size sets.
 const sharedMemory = "/dev/shm"
