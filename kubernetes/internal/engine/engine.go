@@ -167,16 +167,20 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless each container that has the socket has the hinit.yaml of this container. The file says whether
-// profiles are isolated, and isolated ones get no sandbox.
+// oneConfiguration returns an error unless each container that reaches the socket has the hinit.yaml of this container. The file says whether
+// profiles are isolated, and isolated ones get no sandbox. All containers of the pod reach an abstract socket.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)
+	reaches := func(c corev1.Container) bool {
+		return strings.HasPrefix(s.Paths.socket, "@") ||
+			socket != nil && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == socket.Name })
+	}
 	named := func(c corev1.Container) []corev1.EnvVar {
 		return slices.DeleteFunc(slices.Clone(c.Env), func(v corev1.EnvVar) bool { return v.Name != configVar })
 	}
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		if socket == nil || c.Name == self.Name || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == socket.Name }) {
+		if c.Name == self.Name || !reaches(c) {
 			continue
 		}
 		own, other := mountOf(self, s.Paths.config), mountOf(c, s.Paths.config)

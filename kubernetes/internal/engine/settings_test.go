@@ -103,5 +103,10 @@ func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.
 		if (err == nil) != one.known || err != nil && !strings.Contains(err.Error(), "cannot tell whether profiles are isolated: the container agents may have another") {
 			t.Errorf("%s: %v", what, err)
 		}
+		abstract := &Engine{s: s, core: fake.NewClientset(pod)}
+		abstract.s.Paths.socket = "@sandboxes"
+		if _, err := abstract.Self(t.Context()); err == nil {
+			t.Errorf("%s: the container logs reaches an abstract socket, and may have another file", what)
+		}
 	}
 }
