@@ -3,6 +3,7 @@ package archive_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -52,12 +53,12 @@ func TestMain(m *testing.M) {
 }
 
 // backup runs the program that copies databases.
-func backup(from, to *os.File, name string) error {
+func backup(ctx context.Context, from, to *os.File, name string) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", from.Fd()))
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(filepath.Join(bin, "hinit-profile"), name, "/proc/self/fd/3")
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "hinit-profile"), name, "/proc/self/fd/3")
 	cmd.Dir, cmd.ExtraFiles = path, []*os.File{to}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -174,7 +175,7 @@ func exported(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, stri
 	t.Helper()
 	var out bytes.Buffer
 	x.Name, x.Backup = "coder", backup
-	head, sum, kept, err := x.Run(&out)
+	head, sum, kept, err := x.Run(t.Context(), &out)
 	if err != nil || kept != x.KeepSnapshot {
 		t.Fatal(kept, err)
 	}
@@ -413,7 +414,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 	for at := int64(0); ; {
 		part := &short{room: rand.IntN(400 << 10)}
 		x.From = at
-		head, _, kept, sendErr := x.Run(part)
+		head, _, kept, sendErr := x.Run(t.Context(), part)
 		if (sendErr != nil) != kept {
 			t.Fatal(kept, sendErr)
 		}

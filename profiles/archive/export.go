@@ -3,6 +3,7 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -35,26 +36,27 @@ type Export struct {
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
 	// Backup copies the SQLite database called name between two open directories, from and to. It must not follow links out of
-	// them, because an agent may change the home meanwhile.
-	Backup func(from, to *os.File, name string) error
+	// them, because an agent may change the home meanwhile. It must return soon after the end of ctx, even if an agent holds it up.
+	Backup func(ctx context.Context, from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
 	Begin  func(from int64) // called before the first byte is sent, with the offset in the archive; only if Still is set; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
-// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists.
+// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the end of ctx Run
+// sends no more files.
 //
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and no link leads out
 // of them.
-func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error) {
+func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
 	home, err := os.OpenRoot(x.Home) // holding it open keeps Run in this home, even if it is renamed
 	if err != nil {
 		return head, "", false, err
 	}
 	defer home.Close()
 	if x.Still {
-		head, sum, err = x.sendStill(home, out)
+		head, sum, err = x.sendStill(ctx, home, out)
 		return head, sum, false, err
 	}
 	at := home
@@ -80,12 +82,12 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	if err == nil {
 		defer files.Close()
 		if x.Snapshot == "" {
-			err = x.copyHome(home, dir, files)
+			err = x.copyHome(ctx, home, dir, files)
 		}
 	}
 	taken := err == nil || x.Snapshot != ""
 	if err == nil {
-		head, sum, err = x.send(dir, files, out)
+		head, sum, err = x.send(ctx, dir, files, out)
 	}
 	if kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone; !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
@@ -126,7 +128,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 }
 
 // send writes the archive of the snapshot in dir and files to out, beginning at the offset x.From.
-func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum string, err error) {
+func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
 		return head, "", err
@@ -137,14 +139,14 @@ func (x *Export) send(dir, files *directory, out io.Writer) (head Head, sum stri
 		err = json.Unmarshal(text, &head)
 	}
 	if err == nil {
-		sum, err = x.write(text, files.Root, out)
+		sum, err = x.write(ctx, text, files.Root, out)
 	}
 	return head, sum, err
 }
 
 // sendStill writes the archive of a home that no process is changing directly from its files. An unchanged home always gives the
 // same bytes, so an interrupted transfer can continue.
-func (x *Export) sendStill(files *os.Root, out io.Writer) (head Head, sum string, err error) {
+func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {
@@ -168,17 +170,19 @@ func (x *Export) sendStill(files *os.Root, out io.Writer) (head Head, sum string
 	if x.Begin != nil {
 		x.Begin(x.From)
 	}
-	sum, err = x.write(text, files, out)
+	sum, err = x.write(ctx, text, files, out)
 	return head, sum, err
 }
 
 // write writes an archive to out, beginning at the offset x.From. head is the text of the head, and files is the directory with
 // the files. It returns the checksum of the whole archive.
-func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, err error) {
+func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
 	if err == nil {
-		err = x.eachFile(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error { return packFile(w, files, rel, target, info, all) })
+		err = x.eachFile(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error {
+			return packFile(ctx, w, files, rel, target, info, all)
+		})
 	}
 	if err == nil {
 		sum = all.text()
@@ -217,7 +221,7 @@ func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(r
 	})
 }
 
-func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
+func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err
@@ -236,6 +240,7 @@ func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInf
 		return err
 	}
 	defer f.Close()
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // ends the reads below
 	sum, err := sumOf(f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)

@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -68,7 +69,7 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 		for _, target := range []string{other, "../writer", "beside"} {
 			link(t, target, in+"/.hinit-export")
 			x := archive.Export{Home: dir, Name: "coder", Backup: backup, Scratch: map[string]string{scratch: scratch}[in]}
-			if _, _, _, err := x.Run(&bytes.Buffer{}); err == nil {
+			if _, _, _, err := x.Run(t.Context(), &bytes.Buffer{}); err == nil {
 				t.Errorf("the link to %s was used", target)
 			}
 			unchanged(t, other, before)
@@ -89,7 +90,7 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 		return nil
 	}
 	var out bytes.Buffer
-	head, _, kept, err := x.Run(&out)
+	head, _, kept, err := x.Run(t.Context(), &out)
 	if bytes.Contains(out.Bytes(), []byte(secret)) {
 		t.Error("the archive has a secret of another profile")
 	}
@@ -99,7 +100,7 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	// The kept copy is a link now.
 	out.Reset()
 	x.Snapshot = head.Snapshot
-	if _, _, _, err := x.Run(&out); err == nil || out.Len() != 0 {
+	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() != 0 {
 		t.Errorf("%d bytes of the link were sent", out.Len())
 	}
 }
@@ -116,7 +117,7 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 		write(t, dir+"/sessions/a/b/c", "planted too")
 		return nil
 	}
-	_, _, _, err := x.Run(&bytes.Buffer{})
+	_, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
 	t.Log(err)
 	unchanged(t, other, before)
 }
@@ -131,7 +132,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	}
 	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
 	seen := false
-	x := archive.Export{Home: dir, Name: "coder", Backup: func(_, _ *os.File, _ string) error {
+	x := archive.Export{Home: dir, Name: "coder", Backup: func(_ context.Context, _, _ *os.File, _ string) error {
 		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // once
 			link(t, "../writer/sessions", dir+"/sessions")
 		}
@@ -143,7 +144,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 		return nil
 	}
 	var out bytes.Buffer
-	if _, _, _, err := x.Run(&out); err != nil || !seen || bytes.Contains(out.Bytes(), []byte(secret)) {
+	if _, _, _, err := x.Run(t.Context(), &out); err != nil || !seen || bytes.Contains(out.Bytes(), []byte(secret)) {
 		t.Errorf("%v, or the archive has a secret of another profile", err)
 	}
 }
@@ -155,9 +156,9 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	}
 	dir := home(t)
 	neighbour(t, dir)
-	x := archive.Export{Home: dir, Name: "coder", Backup: func(from, to *os.File, name string) error {
+	x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, name string) error {
 		link(t, "../writer/state.db", dir+"/state.db")
-		err := backup(from, to, name)
+		err := backup(ctx, from, to, name)
 		if err == nil {
 			t.Error("the link was followed")
 		}
@@ -168,7 +169,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 		return nil
 	}
 	var out bytes.Buffer
-	if _, _, _, err := x.Run(&out); err != nil || bytes.Contains(out.Bytes(), []byte(secret)) {
+	if _, _, _, err := x.Run(t.Context(), &out); err != nil || bytes.Contains(out.Bytes(), []byte(secret)) {
 		t.Errorf("%v, or the archive has a secret of another profile", err)
 	}
 }
@@ -187,7 +188,7 @@ func noSecret(t *testing.T, dir string) {
 func TestAnExportWaitsForNoPipe(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
-	head, _, _, err := x.Run(&bytes.Buffer{})
+	head, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func TestAnExportWaitsForNoPipe(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		x.Snapshot = head.Snapshot
-		_, _, _, err := x.Run(&bytes.Buffer{})
+		_, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
 		ended <- err
 	}()
 	select {

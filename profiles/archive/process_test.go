@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,12 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/profiles/archive"
 )
 
 const agent = 21345
@@ -209,6 +213,87 @@ func TestAnExportIsKilledAHundredTimes(t *testing.T) {
 	run(t, command("export", "coder", "-o", file))
 	if after := stays(); !maps.Equal(after, before) || killed < 30 {
 		t.Errorf("%d killed; %d files in the place of %d", killed, len(after), len(before))
+	}
+}
+
+// TestAnExportOfAllWaitsForNoProfile: the agent of one profile put a FIFO where SQLite opens the journal of a database, and the export of
+// all profiles stood still there. No later one had an archive. One that stops the program that copies databases had the same effect.
+func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
+	t.Parallel()
+	command, profiles := volume(t, t.TempDir())
+	for _, name := range []string{"stopper", "zeta"} {
+		if out, err := exec.Command("cp", "-a", profiles+"/coder", profiles+"/"+name).CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+	}
+	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
+		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
+	}
+	go func() {
+		for t.Context().Err() == nil {
+			all, _ := filepath.Glob("/proc/[0-9]*/cwd")
+			for _, link := range all {
+				at, _ := os.Readlink(link)
+				text, _ := os.ReadFile(filepath.Dir(link) + "/cmdline")
+				if pid, err := strconv.Atoi(strings.Split(link, "/")[2]); err == nil && at == profiles+"/stopper" && bytes.Contains(text, []byte("hinit-profile")) {
+					_ = unix.Kill(pid, unix.SIGSTOP)
+				}
+			}
+			_ = os.Chtimes(profiles+"/stopper/state.db", time.Now(), time.Now()) // as a gateway that writes
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	to := t.TempDir()
+	said := run(t, command("export", "--all", to))
+	for name, torn := range map[string]bool{"coder": false, "stopper": true, "zeta": false} {
+		_, says, found := strings.Cut(said, "exported profile "+name+":")
+		says, _, _ = strings.Cut(says, "exported profile")
+		if !found || strings.Contains(says, "changed during each copy: state.db") != torn {
+			t.Errorf("of %s it says %s", name, says)
+		}
+		file := must(os.Open(filepath.Join(to, name+".tar")))(t)
+		if n := total(t, imported(t, file)+"/state.db"); n != 100 {
+			t.Errorf("the accounts of %s have %d together", name, n)
+		}
+	}
+	if !strings.Contains(said, "left out (neither a file nor a directory nor a link): pipe.db, state.db-journal") &&
+		!strings.Contains(said, "left out (neither a file nor a directory nor a link): state.db-journal, pipe.db") {
+		t.Error(said)
+	}
+}
+
+// TestADatabaseThatBecomesAFIFODelaysItsExportOnce: the agent exchanges it, or its journal, after the export has looked at it and before
+// SQLite opens it. The databases that come later are copied without SQLite.
+func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
+	for _, name := range []string{"", "-journal"} {
+		t.Run("state.db"+name, func(t *testing.T) {
+			t.Parallel()
+			dir := home(t)
+			calls := 0
+			x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, of string) error {
+				calls++
+				_ = os.Remove(dir + "/" + of + name)
+				if err := unix.Mkfifo(dir+"/"+of+name, 0o600); err != nil {
+					t.Error(err)
+				}
+				return backup(ctx, from, to, of)
+			}}
+			must(0, database(t, dir+"/second.db").Close())(t)
+			began := time.Now()
+			var out bytes.Buffer
+			if _, _, _, err := x.Run(t.Context(), &out); err != nil || calls != 1 || time.Since(began) > 50*time.Second {
+				t.Errorf("after %d calls and %v: %v", calls, time.Since(began), err)
+			}
+			got := imported(t, &out)
+			for _, db := range []string{"state.db", "second.db"} {
+				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
+					continue // it is a FIFO now
+				}
+				if n := total(t, got+"/"+db); n != 100 {
+					t.Errorf("the accounts of %s have %d together", db, n)
+				}
+			}
+		})
 	}
 }
 

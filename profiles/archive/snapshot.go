@@ -25,10 +25,14 @@ const (
 	mostPasses = 4
 	// coarse is longer than the resolution of file timestamps. A file that changed less than this time before it was copied may
 	// have changed again without a new timestamp.
-	coarse    = 50 * time.Millisecond
-	mostDepth = 500      // maximum depth of nested directories; each one stays open while its content is copied
-	reserve   = 64 << 20 // bytes on the volume that a snapshot leaves free for the gateways
-	readFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
+	coarse = 50 * time.Millisecond
+	// backupTime limits the copy of a database by SQLite, with blockTime more for each 512 bytes that it has on the disk. An agent
+	// can hold up SQLite by a FIFO, or by a signal to the program that runs it.
+	backupTime = 30 * time.Second
+	blockTime  = 500 * time.Microsecond
+	mostDepth  = 500      // maximum depth of nested directories; each one stays open while its content is copied
+	reserve    = 64 << 20 // bytes on the volume that a snapshot leaves free for the gateways
+	readFlags  = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
 // note is what a snapshot remembers about one file.
@@ -43,12 +47,14 @@ type note struct {
 type snapshot struct {
 	*Export
 
+	ctx      context.Context //nolint:containedctx // of this copy only
 	home     *os.Root
 	top      *os.File // the home again, as an os.File for Backup
 	files    *directory
 	seed     maphash.Seed
 	notes    map[uint64]note
-	plain    map[string]bool // databases that SQLite could not copy, so they are copied as ordinary files
+	plain    map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
+	slow     bool            // SQLite did not copy a database in time, so that it may open no further one
 	pass     uint8
 	changed  int // files that changed, appeared or disappeared since the previous pass
 	room     int64
@@ -58,8 +64,8 @@ type snapshot struct {
 
 // copyHome copies the home in passes until a pass finds no change, or mostPasses are done. Then it writes the head into dir, the
 // directory of the snapshot. files is the directory for the copies.
-func (x *Export) copyHome(home *os.Root, dir, files *directory) error {
-	s := snapshot{Export: x, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]note), plain: make(map[string]bool)}
+func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
+	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]note), plain: make(map[string]bool)}
 	var err error
 	if s.top, err = home.Open("."); err != nil {
 		return err
@@ -170,7 +176,7 @@ func (s *snapshot) entry(rel string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.files.Lstat(rel); err != nil && !n.db {
+		if _, err := s.files.Lstat(rel); err != nil {
 			return nil // the file is gone, or may not be read
 		}
 		s.changed++
@@ -179,9 +185,6 @@ func (s *snapshot) entry(rel string) error {
 		}
 		if torn || s.plain[rel] {
 			s.head.Torn.add(rel)
-		}
-		if torn && n.db {
-			return nil // the next pass copies the database as an ordinary file
 		}
 		if torn || now.Sub(last) < coarse {
 			n.stamp = 0
@@ -211,15 +214,28 @@ func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool
 		return false, s.files.Mkdir(rel, 0o700)
 	case target != "":
 		err = s.files.Symlink(target, rel)
+	case n.db && s.backup(rel, info) == nil:
 	case n.db:
-		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Then the next pass copies it as an
-		// ordinary file.
-		torn = s.Backup(s.top, s.files.file, rel) != nil
-		s.plain[rel] = torn
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Then it is copied as an ordinary file.
+		s.plain[rel] = true
+		if err = s.files.RemoveAll(rel); err == nil {
+			_, err = s.copyFile(rel)
+		}
+		torn = true
 	default:
 		torn, err = s.copyFile(rel)
 	}
 	return torn, err
+}
+
+// backup copies the database rel by SQLite, within a time that depends on its size.
+func (s *snapshot) backup(rel string, info fs.FileInfo) error {
+	blocks := info.Sys().(*syscall.Stat_t).Blocks
+	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
+	defer cancel()
+	err := s.Backup(ctx, s.top, s.files.file, rel)
+	s.slow = s.slow || err != nil && ctx.Err() != nil
+	return err
 }
 
 func changedAt(info fs.FileInfo) time.Time {
@@ -308,17 +324,29 @@ func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
-// isDatabase reports whether the file rel begins like a SQLite database. It returns false if SQLite already failed to copy it.
+// isDatabase reports whether the file rel begins like a SQLite database that SQLite may open. It returns false if SQLite already
+// failed to copy it. SQLite would wait for a FIFO in the place of a companion, so it must not open such a database.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
+	if s.plain[rel] {
+		return false
+	}
 	f, _, err := openFile(s.home, rel)
-	if err != nil || s.plain[rel] {
+	if err != nil {
 		return false
 	}
 	defer f.Close()
 	var head [len(magic)]byte
-	_, err = io.ReadFull(f, head[:])
-	return err == nil && string(head[:]) == magic
+	if _, err = io.ReadFull(f, head[:]); err != nil || string(head[:]) != magic {
+		return false
+	}
+	if s.slow || slices.ContainsFunc(companions, func(end string) bool {
+		info, err := s.home.Lstat(rel + end)
+		return err == nil && !info.Mode().IsRegular()
+	}) {
+		s.plain[rel] = true
+	}
+	return !s.plain[rel]
 }
 
 // databaseStamp returns the stamp of the database rel and the time of its last change, with its companion files included. stamp

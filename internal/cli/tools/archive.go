@@ -183,7 +183,9 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // leave out the archives of other profiles
 		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
 	}
-	x.Backup = func(from, to *os.File, database string) error { return backup(program, cred, from, to, database) }
+	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
+		return backup(ctx, program, cred, from, to, database)
+	}
 	if x.Scratch != "" {
 		fd, err := openScratch(x.Scratch, user)
 		if err != nil {
@@ -204,7 +206,7 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		a.head, a.sum, kept, err = x.Run(out)
+		a.head, a.sum, kept, err = x.Run(context.Background(), out)
 		return err
 	})
 	if kept {
@@ -260,13 +262,13 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 
 // backup copies an SQLite database from one directory to another with SQLite's backup API. A process that runs as the owner of
 // the home does it. The process confines itself to both directories, because an agent can replace the database by a link.
-func backup(program string, cred *proc.Cred, from, to *os.File, database string) error {
+func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
 			Files: []*os.File{nil, nil, nil, to},
 		}
-		_, errs, x, err := proc.Output(context.Background(), spec, 4<<10)
+		_, errs, x, err := proc.Output(ctx, spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
 			err = errors.New(strings.TrimSpace(string(errs)))
 		}

@@ -257,7 +257,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := archive.Export{Home: filepath.Join(dir, from.Home("coder")), Name: "coder", Secrets: true}
-	if _, _, _, err := x.Run(f); err != nil || f.Close() != nil {
+	if _, _, _, err := x.Run(t.Context(), f); err != nil || f.Close() != nil {
 		t.Fatal(err)
 	}
 	h := &host{store: s, set: Settings{Name: "agents-1"}}

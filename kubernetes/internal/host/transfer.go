@@ -257,7 +257,7 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 		},
 	}
 	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
-	_, sum, _, err = x.Run(w)
+	_, sum, _, err = x.Run(r.Context(), w)
 	return sum, err
 }
 
