@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 
 	"hinit/internal/testkit"
@@ -588,5 +589,77 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	<-done
 	if t.Log(moments); moments[archive.OneMoment] == 0 {
 		t.Error("no archive was of one moment")
+	}
+}
+
+// flushed is a writer that is flushed, as that of an HTTP response is.
+type flushed struct {
+	bytes.Buffer
+	flush func(text string)
+}
+
+func (f *flushed) Flush() { f.flush(f.String()) }
+
+// sparse makes a file that seems to have a share of the bytes of its file system, and reports the bytes.
+func sparse(t *testing.T, path string, share, of int64) {
+	t.Helper()
+	write(t, path, "")
+	var st unix.Statfs_t
+	must(0, unix.Statfs(path, &st))(t)
+	if err := os.Truncate(path, int64(st.Blocks)*st.Bsize/of*share); err != nil {
+		t.Skip(err)
+	}
+}
+
+// TestAHugeSparseFileIsNotSent: a host read terabytes of zeros for another one, which waited for the beginning of the archive.
+func TestAHugeSparseFileIsNotSent(t *testing.T) {
+	dir := home(t)
+	sparse(t, dir+"/!a", 2, 1)
+	x := archive.Export{Home: dir, Name: "coder", Still: true, Begin: func(int64) { t.Error("it begins to send") }}
+	var out bytes.Buffer
+	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), `"!a" seems to have`) {
+		t.Errorf("%d bytes were sent: %v", out.Len(), err)
+	}
+}
+
+// TestAReaderThatHasGoneEndsTheReadingOfAFile: its head is sent before the first file is read, and reading ends with the request.
+func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
+	dir := home(t)
+	sparse(t, dir+"/!a", 7, 8)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	began := time.Now()
+	out := &flushed{flush: func(text string) {
+		if !strings.Contains(text, `"hinit_profile_archive":1`) {
+			t.Errorf("the reader has %q", text)
+		}
+		time.AfterFunc(100*time.Millisecond, cancel)
+	}}
+	x := archive.Export{Home: dir, Name: "coder", Still: true}
+	if _, _, _, err := x.Run(ctx, out); !errors.Is(err, os.ErrClosed) || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestAnArchiveIsRefusedByItsHead: an import waited for two megabytes of content before it looked at the head.
+func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
+	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
+	dir := t.TempDir()
+	write(t, dir+"/two/SOUL.md", "soul")
+	r, w := io.Pipe()
+	defer w.Close()
+	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // and no more
+	said := make(chan error, 1)
+	go func() {
+		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(r)
+		said <- err
+	}()
+	select {
+	case err := <-said:
+		if err == nil || !strings.Contains(err.Error(), "there is a profile or a file of that name") {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the content")
 	}
 }

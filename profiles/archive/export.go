@@ -149,10 +149,15 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
+	var st unix.Statfs_t
+	_ = unix.Statfs(x.Home, &st) // after an error there is no limit
 	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		if head.Files++; info.Mode().IsRegular() {
 			head.Bytes += info.Size()
+		}
+		if all := st.Blocks * uint64(max(st.Bsize, st.Frsize)); all > 0 && uint64(head.Bytes) > all {
+			return fmt.Errorf("%q seems to have %d bytes, and with the files before it more than the volume: it is sparse, and can't be sent", rel, info.Size())
 		}
 		if at := changedAt(info).UTC(); head.Created.Before(at) {
 			head.Created = at
@@ -179,6 +184,9 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
+	if f, is := out.(interface{ Flush() }); is { // the reader can refuse the archive by its head, before the first file is read
+		f.Flush()
+	}
 	if err == nil {
 		err = x.eachFile(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error {
 			return packFile(ctx, w, files, rel, target, info, all)
@@ -241,14 +249,14 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // ends the reads below
-	sum, err := sumOf(f)
-	if err == nil {
+	sum := sha256.New()
+	if _, err = io.Copy(sum, f); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		return err
 	}
-	h.PAXRecords = map[string]string{sumRecord: sum}
+	h.PAXRecords = map[string]string{sumRecord: hex.EncodeToString(sum.Sum(nil))}
 	all.add(h)
 	return pack(w, h, f)
 }

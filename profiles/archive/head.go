@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -114,10 +113,4 @@ func staysInside(at, target string) bool {
 	}
 	up := (len(target) - len(rest)) / len("../")
 	return rest != "" && !strings.HasPrefix(rest, "/") && !slices.Contains(strings.Split(rest, "/"), "..") && up <= strings.Count(at, "/")
-}
-
-func sumOf(r io.Reader) (string, error) {
-	h := sha256.New()
-	_, err := io.Copy(h, r)
-	return hex.EncodeToString(h.Sum(nil)), err
 }

@@ -97,7 +97,8 @@ func (im *Import) Where() (snapshot string, at int64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	return u.head.Snapshot, info.Size(), u.readHead()
+	err = u.readHead(u.start())
+	return u.head.Snapshot, info.Size(), err
 }
 
 // openTemporary creates and locks the temporary directory. If From is set, it locks the directory that the interrupted import has
@@ -124,21 +125,20 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
-			return cmp.Or(u.readHead(), u.admit())
+			return cmp.Or(u.readHead(u.start()), u.admit())
 		}
 	}
 	u.own = true
 	if u.archive, err = os.OpenFile(u.beside+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
-	at, err := u.archive.Seek(0, io.SeekEnd)
-	if err == nil && u.From == 0 {
-		at, err = io.CopyN(u.archive, in, 2*mostHead) // a valid head fits into these bytes
+	start := u.start()
+	if u.From == 0 {
+		start = io.TeeReader(in, u.archive) // the sender may need long for the first file, so no byte behind the head is read
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if err := cmp.Or(u.readHead(), u.admit()); err != nil {
+	err = cmp.Or(u.readHead(start), u.admit())
+	at, seekErr := u.archive.Seek(0, io.SeekEnd)
+	if err = cmp.Or(err, seekErr); err != nil {
 		return err
 	}
 	if u.From > 0 && u.From != at {
@@ -155,9 +155,12 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// readHead reads the head from u.archive.
-func (u *unpacking) readHead() error {
-	t := tar.NewReader(io.NewSectionReader(u.archive, 0, 2*mostHead))
+// start returns a reader of the archive from its beginning.
+func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*mostHead) }
+
+// readHead reads the head from start, and nothing behind it.
+func (u *unpacking) readHead(start io.Reader) error {
+	t := tar.NewReader(io.LimitReader(start, 2*mostHead)) // a valid head fits into these bytes
 	h, err := t.Next()
 	if err != nil || h.Name != headName || h.Size > mostHead {
 		return errors.Join(errors.New("it is not an archive of a profile"), err)
