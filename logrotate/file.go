@@ -355,7 +355,7 @@ func (f *file) finish() error {
 		if f.fault != nil {
 			f.retry(time.Now())
 		}
-		f.markComplete(f.fault == nil)
+		_ = f.set.opts.Actor.Do(func() error { f.markComplete(f.fault == nil); return nil })
 		f.closeFile()
 	})
 	if f.timer != nil {
@@ -370,7 +370,7 @@ func (f *file) finish() error {
 }
 
 // markComplete sets the mode bit finished of the file if done is true, or clears it. s6-log appends to a file with this bit, and
-// renames a file without it.
+// renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {

@@ -387,6 +387,25 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	wantLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
 }
 
+// TestAFileOfAnotherUserKeepsItsMode: the agent gave a file of root's, which it may write, the name of the log. Root changed its mode.
+func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
+	t.Parallel()
+	testkit.NeedRoot(t)
+	actor, dir := agent(t)
+	path := filepath.Join(dir, archive.Current)
+	if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // the agent may write it
+		t.Fatal(err)
+	}
+	v := newService(t, dir, Options{Actor: actor})
+	v.say("one")
+	v.end()
+	v.warn.want(t)
+	wantLines(t, stored(t, dir), "one")
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o666 {
+		t.Errorf("root's file has mode %v, %v", info.Mode(), err)
+	}
+}
+
 func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
