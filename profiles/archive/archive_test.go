@@ -592,7 +592,7 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}
 }
 
-// flushed is a writer that is flushed, as that of an HTTP response is.
+// flushed is a writer that is flushed, like an HTTP response.
 type flushed struct {
 	bytes.Buffer
 	flush func(text string)
