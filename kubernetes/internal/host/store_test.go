@@ -357,7 +357,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 // waited for ever, and four such profiles held all its workers.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 4096)) // the client goes away
+		_, _ = w.Write(make([]byte, 100)) // the client goes away
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
