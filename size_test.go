@@ -8,7 +8,10 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -132,4 +135,27 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 		n += max(1, fieldsOf(structs, in))
 	}
 	return n
+}
+
+// TestThePackageThatConnectsAllOthersOnlyConnects holds internal/container to the numbers of lines and imports that one reader can
+// follow. What decides or acts belongs to the packages that it connects.
+func TestThePackageThatConnectsAllOthersOnlyConnects(t *testing.T) {
+	const most, mostImports = 800, 24
+	out, err := exec.Command("tools/lines", "rooms").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := -1
+	for row := range strings.Lines(string(out)) {
+		if n, name, _ := strings.Cut(strings.TrimSpace(row), " "); name == "internal/container" {
+			lines, _ = strconv.Atoi(n)
+		}
+	}
+	if lines < 100 || lines > most {
+		t.Errorf("internal/container has %d lines of code, of at most %d", lines, most)
+	}
+	imports := goList(t, nil, "-f", `{{join .Imports "\n"}}`, "./internal/container")
+	if n := len(slices.DeleteFunc(imports, func(path string) bool { return !strings.HasPrefix(path, "hinit/") })); n < 10 || n > mostImports {
+		t.Errorf("internal/container imports %d packages of hinit, of at most %d", n, mostImports)
+	}
 }

@@ -4,12 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
-
-	"hinit/internal/tuning"
-	"hinit/logrotate/gzipped"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -31,6 +27,7 @@ import (
 	"hinit/internal/reexec"
 	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
+	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -45,7 +42,8 @@ type container struct {
 	args    []string                   // the container's CMD as given
 	route   atomic.Pointer[boot.Route] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
 	started time.Time
-	progress
+	// prepared says that the data volume was prepared and the boot hooks have run.
+	prepared atomic.Bool
 
 	procs    *proc.Table
 	loop     *supervisor.Loop
@@ -74,17 +72,13 @@ type dataVolume struct {
 	volume   *volumecheck.Examiner
 }
 
-// progress says which stages of the boot are done.
-type progress struct {
-	prepared atomic.Bool // the data volume was prepared and the boot hooks have run
-}
-
 // assemble creates all parts of a container and connects them. procs is the process table, which the caller has created or taken
 // over from the previous program.
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
+		stage: new(prepare.Stage), // it is filled below, when what it needs exists
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -100,12 +94,10 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	agents := c.agents()
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
-		Pack: func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
-			return c.stage.Pack(ctx, logs, young)
-		},
+		Pack: c.stage.Pack,
 	})
 	sig.Define(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
-	turns, spare := parallel(cfg)
+	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
@@ -134,7 +126,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		Withdraw: c.registry.Withdraw, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
 		Doubt: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
-	c.stage = &prepare.Stage{
+	*c.stage = prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, Route: c.route.Load, Serves: c.lease.Serves, Started: c.started,
 	}
@@ -185,14 +177,4 @@ func (c *container) observe(r supervisor.Record) {
 		c.Note(r.Service + ": " + r.Exit.Words())
 	}
 	c.registry.Observe(r)
-}
-
-// parallel returns how many gateways may start at the same time (first), and how many more may start once one of them is ready
-// (spare).
-func parallel(cfg *config.Config) (first, spare int) {
-	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
-		return n, 0
-	}
-	n := tuning.Processors()
-	return n, 2 * n
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
@@ -38,6 +39,15 @@ var allowedProcessors = runtime.NumCPU()
 
 // Processors returns how many processors the container may use.
 func Processors() int { return allowedProcessors }
+
+// ParallelStarts returns how many gateways may start at the same time (first), and how many more may start once one of them is
+// ready (spare). setting is start.parallel of the configuration: a number, or "auto" for a value that depends on the processors.
+func ParallelStarts(setting string) (first, spare int) {
+	if n, err := strconv.Atoi(setting); err == nil {
+		return n, 0
+	}
+	return allowedProcessors, 2 * allowedProcessors
+}
 
 // MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until they exist. The
 // error says that the container does not allow so many threads.
