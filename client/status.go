@@ -225,7 +225,7 @@ type Isolation struct {
 	InForce []string `json:"in_force"`
 }
 
-// Limit is a limit on a service, and what enforces it here.
+// Limit is a resource limit of a service, with the mechanism that enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
 	Value string `json:"value"` // as in the configuration

@@ -358,9 +358,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// held returns the events since the time after that may hold back a waiting task. These are the ends of attempts, and comments
-// with a pull request, which it returns as attempts with an empty outcome. It may return too many, because a pass that comes too
-// early does nothing. A task that waits for another reason is examined at each interval.
+// held returns the events that may delay a waiting task and are later than the parameter after. These are ends of attempts, and
+// comments with a link to GitHub, which it returns as attempts with an empty outcome. The dispatcher schedules its next pass by
+// them. An event too many is harmless: the pass then finds nothing to do. Tasks that wait for another reason are examined at each
+// regular pass.
 func (s *Store) held(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

@@ -112,7 +112,8 @@ type Termination struct {
 type Processes interface {
 	// Alive reports whether the process exists and isn't a zombie. A process that can't be examined counts as alive.
 	Alive(pid int) bool
-	// End sends SIGTERM, waits for the grace, sends SIGKILL and waits a moment.
+	// End sends SIGTERM and waits until the process has ended, at most for grace. If it still runs, End sends SIGKILL and waits a
+	// moment.
 	End(ctx context.Context, pid int, grace time.Duration) Termination
 	// Start returns when the process started, in clock ticks since boot; 0 if it does not exist or the time is unknown.
 	Start(pid int) uint64
@@ -190,8 +191,8 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with these environment variables. It sorts processes first whose parent was
-// started without them. sure reports whether the environment of every process of this user could be read.
+// ProcessesWith finds the processes that were started with the environment variables in vars. Processes whose parent was started
+// without these variables come first. sure reports whether the environment of every process of this user could be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {

@@ -105,7 +105,7 @@ func (s *Set) useFile(l *Log) *file {
 	return f
 }
 
-// releaseFile closes f when the last log stops using it. It does I/O.
+// releaseFile ends the use of f by one log, and closes f if no other log uses it. It may block on the disk.
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,8 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time limit that is kept for writing files and console after the wait for the pipes.
+// closeReserve is the part of Close's time limit that is reserved for the last writes to the files and the console. Close uses the
+// rest to wait for the pipes.
 const closeReserve = 200 * time.Millisecond
 
 // Close waits until every pipe has ended, and then until files and console are written and closed. Shortly before the deadline of

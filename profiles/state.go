@@ -195,7 +195,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text, between two characters, to at most most bytes, and marks the cut with "…".
+// shorten cuts text, between two characters, to the length most (in bytes), and marks the cut with "…".
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text

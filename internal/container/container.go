@@ -62,7 +62,7 @@ type container struct {
 	s6         *personality.Switch
 }
 
-// dataVolume holds the parts that use the data volume.
+// dataVolume groups the parts of the container that work on the data volume.
 type dataVolume struct {
 	store    *profiles.Store
 	intents  *profiles.Intents

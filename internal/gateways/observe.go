@@ -63,8 +63,8 @@ func (m *Manager) hasIntent(profile string) bool {
 	return asked
 }
 
-// Catchup makes up for records that [Manager.Observe] has not seen. Either the history has dropped them, or the program before a
-// re-execution observed them.
+// Catchup brings the manager up to date when [Manager.Observe] has missed records. Either the history had already dropped them, or
+// they came before hinit re-executed itself.
 func (m *Manager) Catchup() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)

@@ -266,7 +266,8 @@ func sharing(dir *os.File) (shared bool, alone string) {
 	return sharingOf(mounts, st.Mnt_id)
 }
 
-// sharingOf is sharing for the mount with number id. mounts is the table of mounts (proc(5), mountinfo).
+// sharingOf reports whether other machines can share the locks of the mount with number id. If not, alone says why. mounts is the
+// content of /proc/self/mountinfo (proc(5)).
 func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")

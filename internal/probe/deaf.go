@@ -153,7 +153,8 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	return same
 }
 
-// addRound adds the signs of one round, and returns the evidence so far. The time since the last round counts as at most most.
+// addRound adds the signs of one round, and returns the evidence so far. If more time than most has passed since the
+// last round, it counts as most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)

@@ -200,8 +200,9 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	return len(t.members.alive[r.id])+t.members.fresh[r.id] > 0
 }
 
-// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That
-// scan is recent enough, because each end of a main process causes a scan while an orphan is alive.
+// unmarkedSince returns the orphans that no run can be found for, because they have removed its mark, and that started after the
+// process main. It uses the result of the last scan. That result is recent enough: while an orphan is alive, the end of each main
+// process causes a scan.
 func (t *Table) unmarkedSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {

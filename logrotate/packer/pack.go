@@ -91,7 +91,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 	return r
 }
 
-// pack compresses one archive, unless it has more than most bytes.
+// pack compresses one archive, unless it is larger than most (in bytes).
 func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)

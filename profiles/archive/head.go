@@ -49,7 +49,7 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// leave records that the file rel is left out of the archive, for the reason why.
+// leave records that the file rel was left out of the archive. why is the reason.
 func (h *Head) leave(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))

@@ -97,7 +97,8 @@ func (p *Personality) failNotBegun(ctx context.Context, ref string, why error, f
 	return from.fail(code, why, ref)
 }
 
-// withoutGoneTexts replaces the texts in a message that would make the agent run the command again.
+// withoutGoneTexts rephrases an error message. The agent recognizes some phrases as "the container is gone", and would run the
+// command again.
 func withoutGoneTexts(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }

@@ -289,7 +289,7 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logSource is the directory of a log, and the user (as) with whose rights it is read.
+// logSource is the directory of a log. The field as is the user whose rights are used to read it.
 type logSource struct {
 	dir string
 	as  *fsutil.Actor

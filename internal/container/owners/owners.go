@@ -44,7 +44,8 @@ func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx
 }
 
 // All repairs the owners of all files and returns when that is done or ctx has ended. job names the agent's user. All does
-// nothing if hinit can't change owners, unless the boot has filled the data directory from the image (job.Planted).
+// nothing if hinit runs as the agent's user, unless the boot has filled the data directory from the image (job.Planted): then it
+// makes these files durable.
 func (r *Repairer) All(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.Planted {
 		r.repair(ctx, job, nil)

@@ -352,7 +352,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed returns the orders of the pending order, which the user has confirmed.
+// confirmed is called when the user has confirmed the pending command. It returns the orders to send.
 func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing

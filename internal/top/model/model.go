@@ -55,7 +55,7 @@ type Service struct {
 // ID returns the identity of the service.
 func (s Service) ID() ID { return ID{s.Host, s.Name} }
 
-// The verbs of orders that package client does not have.
+// Verbs for orders that only the screen has. Package client defines the other ones.
 const (
 	VerbSignal client.Verb = "signal"
 	VerbShell  client.Verb = "shell"

@@ -95,7 +95,7 @@ func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// content returns the content of a regular file. A file with more than most bytes is an error.
+// content returns the content of a regular file. A file larger than most (in bytes) is an error.
 func (s *Store) content(name string, most int64) ([]byte, error) {
 	f, size, err := s.open(name)
 	if err != nil {

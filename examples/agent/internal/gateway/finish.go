@@ -19,7 +19,7 @@ const (
 	restartPending = ".restart_pending.json"
 )
 
-// diagLife is how long the diagnostic helper lives that is started at a shutdown. The helper of the real agent lives as long.
+// diagLife is the lifetime of the diagnostic helper that a shutdown starts. It is the same as in the real agent.
 const diagLife = 5 * time.Second
 
 // finish ends the gateway as its cause demands and returns the exit code. Further signals have no effect.
