@@ -1,6 +1,9 @@
 package client
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
 // An event with lost tells a slow reader how many events it has lost before the next one.
@@ -146,4 +149,70 @@ type ReexecReply struct {
 type Notice struct {
 	Key  string `json:"key"`            // 1 to 64 letters, digits and ./_-
 	Data string `json:"data,omitempty"` // at most 1024 bytes
+}
+
+// Look describes the appearance of the status table. The zero value suits a file.
+type Look struct {
+	Width   int  // columns of the terminal; 0 for no limit
+	Colour  bool // print the states in colours
+	Verbose bool // show the duration and the steps of the boot
+}
+
+// Wait says how long a command waits for its effect. With the zero value it does not wait.
+type Wait struct {
+	Wait    bool
+	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
+	Force   bool          // start a profile's own gateway although another gateway serves the profile
+}
+
+// Verb is an order to a service. It is the last part of the request's path.
+type Verb string
+
+// EventOptions choose events. The zero value is the whole history.
+type EventOptions struct {
+	Since  uint64 // only events after this Seq
+	Last   int    // largest number of past events; 0 is no limit, a negative number is none
+	Follow bool   // go on with new events
+}
+
+// The orders that a client can give to a service.
+const (
+	VerbStart   Verb = "start"
+	VerbStop    Verb = "stop"
+	VerbRestart Verb = "restart"
+	VerbRunOnce Verb = "run-once"
+)
+
+// Finding is the result of one check, as `hinit doctor` prints it.
+type Finding struct {
+	Check  string `json:"check"`  // subject of the check
+	Result string `json:"result"` // ok, warning, failed
+	Detail string `json:"detail"` // what was found, and what to do about it
+}
+
+// The results of a check.
+const (
+	ResultOK      = "ok"
+	ResultWarning = "warning"
+	ResultFailed  = "failed"
+)
+
+// Findings are the results of checks, in the order in which they ran.
+type Findings []Finding
+
+// OK adds a check that found nothing wrong. The detail is formatted with fmt.Sprintf, as in Warning and Failed.
+func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
+
+// Warning adds a possible fault, or a check that could not run.
+func (f *Findings) Warning(check, format string, args ...any) {
+	f.add(check, ResultWarning, format, args)
+}
+
+// Failed adds a fault.
+func (f *Findings) Failed(check, format string, args ...any) {
+	f.add(check, ResultFailed, format, args)
+}
+
+func (f *Findings) add(check, result, format string, args []any) {
+	*f = append(*f, Finding{Check: check, Result: result, Detail: fmt.Sprintf(format, args...)})
 }

@@ -1,6 +1,10 @@
 package profiles
 
 import (
+	"crypto/sha256"
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -53,4 +57,75 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 // placeholder reports whether value is a word that people often write where a secret is missing.
 func placeholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
+}
+
+// Exclusive is a value that two running gateways must not both use, such as a bot token. Only a hash of the value is stored.
+type Exclusive struct {
+	Name  string // name of the environment variable
+	Value [sha256.Size]byte
+}
+
+// mostExclusive is the largest number of exclusive values that are read from one profile.
+const mostExclusive = 16
+
+// Exclusives returns the values in the profile's .env that only its own gateway may use: the tokens of its chat platforms, and
+// its port.
+func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+		vars, err := parseEnv(d, home)
+		for _, v := range vars {
+			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
+			if token && v.Value() != "" && !placeholder(v.Value()) && len(list) < mostExclusive {
+				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})
+			}
+		}
+		return err
+	})
+	return list, err
+}
+
+// Env returns the variables in the .env file of a profile. It returns none if the file is missing.
+func (s *Store) Env(profile string) (vars map[string]string, err error) {
+	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
+		vars, err = readEnv(d, home)
+		return err
+	})
+	return vars, err
+}
+
+// Envs works like Env for several profiles, with a single change of identity. The result maps each profile to its variables. A
+// profile whose file can't be read has no entry. An error means that the volume can't be used.
+func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
+	vars = make(map[string]map[string]string, len(profiles))
+	err = s.together(func(d *fsutil.Dir) error {
+		for _, profile := range profiles {
+			home, err := homeOf(profile)
+			if err != nil {
+				continue
+			}
+			if env, err := readEnv(d, home); err == nil {
+				vars[profile] = env
+			}
+		}
+		return nil
+	})
+	return vars, err
+}
+
+func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
+	parsed, err := parseEnv(d, home)
+	vars := make(map[string]string)
+	for _, v := range parsed {
+		vars[v.Name] = v.Value()
+	}
+	return vars, err
+}
+
+// parseEnv returns the variables in the .env file of a home, in the order of the file.
+func parseEnv(d *fsutil.Dir, home string) ([]dotenv.Var, error) {
+	text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return dotenv.Parse(string(text)), err
 }

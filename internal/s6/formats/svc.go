@@ -1,8 +1,12 @@
 package formats
 
 import (
+	"cmp"
 	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Letters are the command letters of s6-svc, in the order of its manual.
@@ -27,4 +31,19 @@ func SvcSignal(letter byte) (number int, group bool) {
 func ParseMilliseconds(text string) (time.Duration, bool) {
 	ms, err := strconv.ParseUint(text, 10, 32)
 	return time.Duration(ms) * time.Millisecond, err == nil
+}
+
+// synonyms maps additional names that ParseSignal accepts to signals.
+var synonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
+
+const lastSignal = 64
+
+// ParseSignal parses a signal: a number, or a name with or without "SIG", in any case.
+func ParseSignal(text string) (number int, ok bool) {
+	if n, err := strconv.Atoi(text); err == nil {
+		return n, n > 0 && n <= lastSignal
+	}
+	name := strings.TrimPrefix(strings.ToUpper(text), "SIG")
+	number = cmp.Or(int(unix.SignalNum("SIG"+name)), synonyms[name])
+	return number, number != 0
 }
