@@ -48,7 +48,7 @@ var grown = map[string]int{
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
 	"internal/web.servicePage":     27,
-	"kanban.watched":               43,
+	"kanban.observedTask":          43,
 	"logrotate.console":            27,
 	"logrotate.file":               27,
 	"profiles.Watcher":             31,
@@ -138,7 +138,7 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 }
 
 // TestThePackageThatConnectsAllOthersOnlyConnects holds internal/container to the numbers of lines and imports that one reader can
-// follow. What decides or acts belongs to the packages that it connects.
+// follow. The packages that it connects decide and act.
 func TestThePackageThatConnectsAllOthersOnlyConnects(t *testing.T) {
 	const most, mostImports = 800, 24
 	out, err := exec.Command("tools/lines", "rooms").Output()

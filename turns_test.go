@@ -83,7 +83,7 @@ var fileCalls = map[string][]string{
 }
 
 // openers open a directory, all operations of which wait in the turns of the actor that they are given.
-var openers = []string{"fsutil.OpenDir", "fsutil.OpenReal", "fsutil.MakeReal"}
+var openers = []string{"fsutil.OpenDir", "fsutil.OpenNoLink", "fsutil.MakeReal"}
 
 // bounded reports whether an actor can take turns: not the process itself, nor the one that all who take turns are made of.
 func bounded(actor ast.Expr) bool {

@@ -55,8 +55,8 @@ type RunsReply struct {
 	Runs []Run `json:"runs"`
 }
 
-// Said is the text that a service shows in the status (POST /v1/services/{name}/say).
-type Said struct {
+// StatusTextRequest is the text that a service shows in the status (POST /v1/services/{name}/say).
+type StatusTextRequest struct {
 	Text string `json:"text"`
 }
 

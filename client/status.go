@@ -317,5 +317,5 @@ func (c StatusChange) Apply(st *Status) {
 	st.Services = next
 }
 
-// WatchBeat is the longest time between two lines of the stream that follows the status.
-const WatchBeat = 2 * time.Second
+// WatchInterval is the longest time between two lines of the stream that follows the status.
+const WatchInterval = 2 * time.Second

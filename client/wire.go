@@ -38,8 +38,8 @@ type By struct {
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
-// Lost is the line of the event stream for lost events.
-type Lost struct {
+// LostEvents is the line of the event stream for lost events.
+type LostEvents struct {
 	Lost uint64 `json:"lost"`
 }
 
@@ -151,8 +151,8 @@ type Notice struct {
 	Data string `json:"data,omitempty"` // at most 1024 bytes
 }
 
-// Look describes the appearance of the status table. The zero value suits a file.
-type Look struct {
+// TableFormat describes the appearance of the status table. The zero value suits a file.
+type TableFormat struct {
 	Width   int  // columns of the terminal; 0 for no limit
 	Colour  bool // print the states in colours
 	Verbose bool // show the duration and the steps of the boot

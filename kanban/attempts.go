@@ -15,14 +15,14 @@ import (
 
 // crash is a worker that ended while its task was still running, with the release of the task that follows from that.
 type crash struct {
-	*watched
+	*observedTask
 	release
-	alone bool // not counted among similar crashes, for instance because the worker may have been asked to end
+	notSimilar bool // not counted among similar crashes, for instance because the worker may have been asked to end
 }
 
-// lastWord is how many seconds a task waits after the end of its worker, if a request to end could have caused that end. The
+// reasonGrace is how many seconds a task waits after the end of its worker, if a request to end could have caused that end. The
 // requesting program writes the reason on the board within this time: it checks every half second whether the worker has ended.
-const lastWord = 5
+const reasonGrace = 5
 
 // mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker exited as the agent's
 // worker does on SIGTERM, or was killed by SIGTERM.
@@ -33,11 +33,11 @@ func (x Exit) mayBeRequested() bool {
 
 // failureTime returns when the end of a worker counts as a failure, if the board has no reason for the end by then. 0 means that
 // the end counts at once.
-func (w *watched) failureTime() int64 {
+func (w *observedTask) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
 	}
-	return w.exit.At.Unix() + lastWord
+	return w.exit.At.Unix() + reasonGrace
 }
 
 // detectCrashed finds workers that have ended and releases their tasks. If at least systemicCrashes of them failed in the same
@@ -47,29 +47,29 @@ func (w *watched) failureTime() int64 {
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
-	var again []*watched
+	var again []*observedTask
 	for _, w := range p.watched {
-		known := w.sight != Unknown || w.gone
+		known := w.sight != Unknown || w.containerGone
 		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, no worker counts as young
-		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
+		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
-		if at := w.failureTime(); p.now < at && at-p.now <= lastWord+1 {
+		if at := w.failureTime(); p.now < at && at-p.now <= reasonGrace+1 {
 			continue
 		}
-		if w.sight == NeverStarted && !w.gone && p.mayStart {
+		if w.sight == NeverStarted && !w.containerGone && p.mayStart {
 			again = append(again, w)
 			continue
 		}
 		crashes = append(crashes, p.classify(w))
 	}
-	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.alone })
+	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.notSimilar })
 	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.why) })
 	for _, c := range crashes {
-		if c.counts && !c.alone && alike[fingerprint(c.why)] >= systemicCrashes {
-			c.trip = 1
+		if c.counts && !c.notSimilar && alike[fingerprint(c.why)] >= systemicCrashes {
+			c.limitOverride = 1
 		}
-		if _, err := p.release(c.watched, c.release); err != nil {
+		if _, err := p.release(c.observedTask, c.release); err != nil {
 			return err
 		}
 	}
@@ -82,21 +82,21 @@ func (p *pass) detectCrashed() error {
 }
 
 // classify decides how the task is released after the end of its worker, what is recorded, and whether it counts as a failure.
-func (p *pass) classify(w *watched) crash {
+func (p *pass) classify(w *observedTask) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
 	failed := func(event string, extra object, format string, args ...any) crash {
 		return crash{w, release{
-			event: event, outcome: "crashed", why: fmt.Sprintf(format, args...), payload: who.with(extra...), told: &p.res.Crashed, counts: true, extra: who,
+			event: event, outcome: "crashed", why: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, counts: true, extra: who,
 		}, x.mayBeRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
 		r := p.reclaimed(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
-		r.told = &p.res.Released
+		r.resultList = &p.res.Released
 		return crash{w, r, true}
 	}
 	switch {
-	case w.gone:
+	case w.containerGone:
 		return notTheTask("pid %d went down with its container", pid)
 	case w.sight == NeverStarted:
 		return notTheTask("the dispatcher ended before it started the worker")
@@ -105,7 +105,7 @@ func (p *pass) classify(w *watched) crash {
 	case x.Signal == 0 && x.Code == exitRateLimited: // the text is stored as the last failure, so that people see why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
-			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), told: &p.res.RateLimited,
+			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), resultList: &p.res.RateLimited,
 			set: ", last_failure_error = ?", args: []any{clip(why, failureErrorMaxChars)},
 		}, true}
 	case x.Terminated:
@@ -140,7 +140,7 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
 	}
-	return int64(cmp.Or(r.trip, p.failureLimit())), "dispatcher"
+	return int64(cmp.Or(r.limitOverride, p.failureLimit())), "dispatcher"
 }
 
 // countFailure counts a failure of a task that this transaction has released. If blocks is true, it blocks the task.
@@ -161,7 +161,7 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	t.event(task.ID, task.CurrentRunID, "gave_up", object{
 		{"failures", failures}, {"effective_limit", limit}, {"limit_source", source}, {"error", text}, {"trigger_outcome", r.outcome},
 	}.with(r.extra...))
-	if r.trip > 0 && failures < int64(p.failureLimit()) {
+	if r.limitOverride > 0 && failures < int64(p.failureLimit()) {
 		t.event(task.ID, task.CurrentRunID, "blocked", object{{"reason", text}})
 	}
 }
@@ -169,7 +169,7 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 // spawnFailed releases a claimed task whose worker couldn't be started.
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
-	ok, err := p.release(&watched{Task: task, from: from}, release{
+	ok, err := p.release(&observedTask{Task: task, from: from}, release{
 		event: "spawn_failed", outcome: "spawn_failed", why: text, counts: true,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
@@ -184,14 +184,14 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 
 // enforceMaxRuntime ends workers that have used up the time of their attempt.
 func (p *pass) enforceMaxRuntime() error {
-	over := lo.Filter(p.watched, func(w *watched, _ int) bool {
-		return !w.settled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
+	over := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
+		return !w.isHandled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
-	return p.endWorkers(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(over, "max_runtime_worker_alive", func(w *observedTask, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		_, err := p.release(w, release{
-			event: "timed_out", outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL", told: &p.res.TimedOut,
+			event: "timed_out", outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
 			payload: object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
 			counts:  true, extra: object{{"pid", w.WorkerPID}},
 		})
@@ -328,7 +328,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		at(here && w.sight == Unknown && !w.gone, p.now+interval) // the runner does not report its end
+		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report its end
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
@@ -339,9 +339,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		at(limit > 0, silent)
 	}
 	for _, w := range p.leaving {
-		at(true, p.leaves(w))
+		at(true, p.leaveDeadline(w))
 	}
-	held, err := d.Store.held(ctx, p.now-activePRWindow)
+	held, err := d.Store.delayingAttempts(ctx, p.now-activePRWindow)
 	for _, h := range held {
 		end := p.retryTime(h)
 		switch h.Outcome {
@@ -358,11 +358,11 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// held returns the events that may delay a waiting task and are later than the parameter after. These are ends of attempts, and
+// delayingAttempts returns the events that may delay a waiting task and are later than the parameter after. These are ends of attempts, and
 // comments with a link to GitHub, which it returns as attempts with an empty outcome. The dispatcher schedules its next pass by
 // them. An event too many is harmless: the pass then finds nothing to do. Tasks that wait for another reason are examined at each
 // regular pass.
-func (s *Store) held(ctx context.Context, after int64) ([]attempt, error) {
+func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
 		UNION ALL

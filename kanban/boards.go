@@ -68,7 +68,7 @@ func (b *Boards) db(slug string) string {
 // Current returns the board that a command without --board uses: the one in HERMES_KANBAN_BOARD, else the one that
 // [Boards.Switch] has chosen, else the default board. It skips a board that does not exist.
 func (b *Boards) Current() string {
-	line, _ := wholefile.Read(b.pointer(), mostRead)
+	line, _ := wholefile.Read(b.pointer(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
 		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
@@ -106,7 +106,7 @@ func (b *Boards) List() ([]Meta, error) {
 // Meta reads a board's metadata. If the file is missing or malformed, the result has only the slug, and a name made from it.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
-	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), mostRead)
+	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), maxFileSize)
 	if err != nil || json.Unmarshal(data, &m) != nil {
 		m = Meta{}
 	}
@@ -202,7 +202,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
 	}
-	if line, _ := wholefile.Read(b.pointer(), mostRead); strings.TrimSpace(string(line)) == slug {
+	if line, _ := wholefile.Read(b.pointer(), maxFileSize); strings.TrimSpace(string(line)) == slug {
 		_ = os.Remove(b.pointer())
 	}
 	return movedTo, nil
@@ -280,7 +280,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 			Disabled []string `yaml:"disabled_toolsets"`
 		} `yaml:"agent"`
 	}
-	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), mostRead)
+	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), maxFileSize)
 	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
 		return nil
 	}
@@ -338,12 +338,12 @@ func expand(path, home string) string {
 
 // Paths has the paths of one board.
 type Paths struct {
-	Board       string // slug
-	DB          string
-	Workspaces  string
-	Logs        string
-	Attachments string
-	Tip         string // file that exists once the hint about scratch workspaces was given; "": never give it
+	Board           string // slug
+	DB              string
+	Workspaces      string
+	Logs            string
+	Attachments     string
+	ScratchHintFile string // file that exists once the hint about scratch workspaces was given; "": never give it
 }
 
 // Log returns the path of the file that has the output of a task's workers.
@@ -375,7 +375,7 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 	}
 	p := Paths{
 		Board: slug, DB: b.db(slug), Workspaces: filepath.Join(dir, "workspaces"), Logs: filepath.Join(dir, "logs"),
-		Attachments: filepath.Join(dir, "attachments"), Tip: filepath.Join(b.Root, ".scratch_tip_shown"),
+		Attachments: filepath.Join(dir, "attachments"), ScratchHintFile: filepath.Join(b.Root, ".scratch_tip_shown"),
 	}
 	for name, place := range map[string]*string{
 		"HERMES_KANBAN_DB":               &p.DB,

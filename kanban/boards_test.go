@@ -39,7 +39,7 @@ func TestPins(t *testing.T) {
 	must(t, err)
 	if plain != (Paths{
 		Board: "default", DB: "/r/kanban.db", Workspaces: "/r/kanban/workspaces", Logs: "/r/kanban/logs", Attachments: "/r/kanban/attachments",
-		Tip: "/r/.scratch_tip_shown",
+		ScratchHintFile: "/r/.scratch_tip_shown",
 	}) {
 		t.Errorf("%+v", plain)
 	}

@@ -87,7 +87,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		}
 		t.event(id, run, "claimed", payload)
 		won = true
-		task, err = readTask(ctx, t.conn, id, lean)
+		task, err = readTask(ctx, t.conn, id, tasksWithoutBody)
 		return err
 	})
 	return task, won && err == nil, err
@@ -134,29 +134,29 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 
 // release describes how a running task goes back to the status from which it was claimed, and what is recorded about that.
 type release struct {
-	event   string
-	payload object
-	outcome string    // of the run, also used as its status
-	why     string    // error of the run
-	told    *[]string // list of the [Result] that gets the task's id
-	counts  bool      // it counts as a failure of the task
-	trip    int       // failure limit that applies in place of the dispatcher's; 0: none
-	extra   object    // further payload of the event gave_up, if the task reaches the limit
-	set     string    // SQL that sets further columns, with its args
-	args    []any
-	unmoved bool // release only if the claim was not extended meanwhile: a heartbeat saves it
+	event          string
+	payload        object
+	outcome        string    // of the run, also used as its status
+	why            string    // error of the run
+	resultList     *[]string // list of the [Result] that gets the task's id
+	counts         bool      // it counts as a failure of the task
+	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
+	extra          object    // further payload of the event gave_up, if the task reaches the limit
+	set            string    // SQL that sets further columns, with its args
+	args           []any
+	unlessExtended bool // release only if the claim was not extended meanwhile: a heartbeat saves it
 }
 
 // release puts a task back to ready, or to review if it was claimed there. This is the only way in which a pass takes a task out
 // of running. Its condition is the run and the claim as the pass saw them, so it does not touch a claim that has changed.
-func (p *pass) release(w *watched, r release) (ok bool, err error) {
+func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
-	w.settled = true
+	w.isHandled = true
 	err = p.write(func(t *tx) {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
 		args := append([]any{w.from}, r.args...)
 		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), orNull(w.CurrentRunID))
-		if r.unmoved {
+		if r.unlessExtended {
 			condition, args = condition+" AND claim_expires IS ?", append(args, orNull(w.ClaimExpires))
 		}
 		ok = t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
@@ -166,9 +166,9 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 		}
 		limit, _ := p.limitOf(w.Task, r)
 		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, as("gave_up", r.why))
+			t.closeRun(w.CurrentRunID, sameEnding("gave_up", r.why))
 		} else {
-			t.closeRun(w.CurrentRunID, as(r.outcome, r.why))
+			t.closeRun(w.CurrentRunID, sameEnding(r.outcome, r.why))
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.counts {
@@ -178,8 +178,8 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	if ok = ok && err == nil; ok && blocked {
 		p.res.AutoBlocked = append(p.res.AutoBlocked, w.ID)
 	}
-	if ok && r.told != nil {
-		*r.told = append(*r.told, w.ID)
+	if ok && r.resultList != nil {
+		*r.resultList = append(*r.resultList, w.ID)
 		if w.sight == Ended || w.WorkerPID != 0 {
 			p.res.Exits = append(p.res.Exits, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
 		}
@@ -189,14 +189,14 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 
 // heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent one isn't
 // stale.
-func (p *pass) heartbeatStale(w *watched) bool {
+func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
 // releaseStaleClaims handles expired claims. It extends a claim whose worker is alive. It releases the others, and ends their
 // workers first.
 func (p *pass) releaseStaleClaims() error {
-	var over []*watched
+	var over []*observedTask
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
@@ -209,7 +209,7 @@ func (p *pass) releaseStaleClaims() error {
 			over = append(over, w)
 		}
 	}
-	return p.endWorkers(over, "ttl_expired_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(over, "ttl_expired_worker_alive", func(w *observedTask, end Termination) error {
 		ok, err := p.release(w, p.reclaimed(w, end, "claim expired"))
 		if ok {
 			p.res.Reclaimed++
@@ -220,7 +220,7 @@ func (p *pass) releaseStaleClaims() error {
 
 // endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a
 // second worker on the same task would be worse. That is recorded with the reason in survives.
-func (p *pass) endWorkers(list []*watched, survives string, gone func(*watched, Termination) error) error {
+func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
 		w := list[i]
@@ -228,7 +228,7 @@ func (p *pass) endWorkers(list []*watched, survives string, gone func(*watched, 
 			errs = append(errs, gone(w, end))
 			continue
 		}
-		w.settled = true
+		w.isHandled = true
 		expires := p.now + survivorDefers
 		errs = append(errs, p.write(func(t *tx) {
 			if t.extend(w.ID, w.ClaimLock, expires, "") {
@@ -240,7 +240,7 @@ func (p *pass) endWorkers(list []*watched, survives string, gone func(*watched, 
 	return errors.Join(errs...)
 }
 
-func (p *pass) extend(w *watched) error {
+func (p *pass) extend(w *observedTask) error {
 	was := w.ClaimExpires
 	w.ClaimExpires = p.now + p.Store.ttl(0)
 	return p.write(func(t *tx) {
@@ -258,9 +258,9 @@ func (p *pass) extend(w *watched) error {
 }
 
 // reclaimed returns the release for a claim that is taken from its worker. It counts no failure.
-func (p *pass) reclaimed(w *watched, end Termination, why string) release {
+func (p *pass) reclaimed(w *observedTask, end Termination, why string) release {
 	info := w.info(end)
-	return release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{
+	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", orNull(w.WorkerPID)},
 		{"claim_expires", orNull(w.ClaimExpires)},
@@ -277,16 +277,16 @@ func (p *pass) detectStale() error {
 	if limit <= 0 {
 		return nil
 	}
-	stale := lo.Filter(p.watched, func(w *watched, _ int) bool {
+	stale := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
-		return !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
+		return !w.isHandled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
 	})
-	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *watched, end Termination) error {
+	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
 		var age any
 		if w.LastHeartbeatAt != 0 {
 			age = p.now - w.LastHeartbeatAt
 		}
-		_, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", told: &p.res.Stale, payload: object{
+		_, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", resultList: &p.res.Stale, payload: object{
 			{"elapsed_seconds", p.now - w.since},
 			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			{"heartbeat_age_seconds", age},
@@ -307,8 +307,8 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if err != nil {
 		return false, err
 	}
-	w := &watched{from: Ready}
-	if i := slices.IndexFunc(p.watched, func(w *watched) bool { return w.ID == id }); i >= 0 {
+	w := &observedTask{from: Ready}
+	if i := slices.IndexFunc(p.watched, func(w *observedTask) bool { return w.ID == id }); i >= 0 {
 		w = p.watched[i]
 	}
 	if w.ID == "" {
@@ -321,7 +321,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		}
 		w.Task, w.local = task, d.Store.hostLocal(task.ClaimLock)
 	}
-	end := p.terminate([]*watched{w})[0]
+	end := p.terminate([]*observedTask{w})[0]
 	why := "manual_reclaim"
 	if reason != "" {
 		why += ": " + reason

@@ -70,7 +70,7 @@ func (c Config) GatewaysDispatch(env Env) bool {
 // ReadConfig reads the board's configuration from a config.yaml. If the file is missing, it returns the default configuration. If
 // it can't be read, it returns that and an error.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
-	data, err := wholefile.Read(path, mostRead)
+	data, err := wholefile.Read(path, maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

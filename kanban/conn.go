@@ -98,19 +98,19 @@ func (t *tx) exec(query string, args ...any) (rows int64) {
 // insert adds a row and returns its id.
 func (t *tx) insert(query string, args ...any) (id int64) {
 	t.exec(query, args...)
-	return one[int64](t, "SELECT last_insert_rowid()")
+	return firstInTx[int64](t, "SELECT last_insert_rowid()")
 }
 
-// all is [read] inside a transaction, with the error kept in t.
-func all[T any](t *tx, query string, args ...any) (rows []T) {
+// readInTx is [read] inside a transaction, with the error kept in t.
+func readInTx[T any](t *tx, query string, args ...any) (rows []T) {
 	if t.err == nil {
 		rows, t.err = read[T](t.ctx, t.conn, query, args...)
 	}
 	return rows
 }
 
-// one is [first] inside a transaction, with the error kept in t.
-func one[T any](t *tx, query string, args ...any) (row T) {
+// firstInTx is [first] inside a transaction, with the error kept in t.
+func firstInTx[T any](t *tx, query string, args ...any) (row T) {
 	if t.err == nil {
 		row, t.err = first[T](t.ctx, t.conn, query, args...)
 	}
@@ -130,7 +130,7 @@ func (s *Store) Writable(ctx context.Context) error {
 // [errNothing].
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
-		task, err := readTask(ctx, t.conn, id, lean)
+		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		if errors.Is(err, ErrNoTask) {
 			return errNothing
 		}
@@ -159,11 +159,11 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 		err = t.err
 	}
 	if err == nil {
-		err = s.point("commit")
+		err = s.crashPoint("commit")
 	}
 	if err == nil {
 		if _, err = conn.ExecContext(ctx, "COMMIT"); err == nil {
-			return errors.Join(s.point("committed"), s.checkLength(ctx))
+			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
 		}
 	}
 	// The first error is the one to report. A connection that can't roll back must not be used again. A code of SQLITE_ERROR means
@@ -276,16 +276,16 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// lean is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body, whose size has
+// tasksWithoutBody is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body, whose size has
 // no limit.
-var lean = func() table {
+var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
 	t.columns[2].name = "''"
 	return t
 }()
 
-// readTask reads the task with this id. t is tasksTable, or [lean] to leave out the body.
+// readTask reads the task with this id. t is tasksTable, or [tasksWithoutBody] to leave out the body.
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
 	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {

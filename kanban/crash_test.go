@@ -145,10 +145,10 @@ func TestCrashes(t *testing.T) {
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
 			next, err := b.d.Next(t.Context(), b.now)
-			if must(t, err); next.Unix() != b.now.Unix()+lastWord {
+			if must(t, err); next.Unix() != b.now.Unix()+reasonGrace {
 				t.Errorf("next at %v, now %v", next, b.now)
 			}
-			b.pass(lastWord * time.Second)
+			b.pass(reasonGrace * time.Second)
 			r := b.tick()
 			same(t, "crashed", r.Crashed, id)
 			kinds := b.kinds(id)

@@ -48,7 +48,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 	}
 	var id string
 	err := s.write(ctx, now, func(t *tx) error {
-		for id = newID(); one[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
+		for id = newID(); firstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
 			id = newID()
 		}
 		return t.create(id, n)
@@ -125,7 +125,7 @@ func (t *tx) create(id string, n NewTask) error {
 	status := Ready
 	var unknown []string
 	for _, parent := range parents {
-		switch is := one[Status](t, "SELECT status FROM tasks WHERE id = ?", parent); {
+		switch is := firstInTx[Status](t, "SELECT status FROM tasks WHERE id = ?", parent); {
 		case is == "":
 			unknown = append(unknown, parent)
 		case !finished(is):
@@ -180,7 +180,7 @@ const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.
 
 // waits reports whether a task has an unfinished parent.
 func (t *tx) waits(id string) bool {
-	return one[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
+	return firstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
 // Assign assigns a task to a profile, or to none. It returns false if the task does not exist, and [ErrRunning] while a worker has
@@ -211,11 +211,11 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	}
 	return s.write(ctx, now, func(t *tx) error {
 		for _, id := range []string{parent, child} {
-			if _, err := readTask(ctx, t.conn, id, lean); err != nil {
+			if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
 				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
 			}
 		}
-		cycle := one[bool](t, `WITH RECURSIVE below(id) AS (
+		cycle := firstInTx[bool](t, `WITH RECURSIVE below(id) AS (
 				SELECT ? UNION SELECT l.child_id FROM task_links l JOIN below b ON l.parent_id = b.id)
 			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent)
 		if cycle {
@@ -248,7 +248,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 		return 0, refuse("cannot comment on %s: author and body are required", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		if _, err := readTask(ctx, t.conn, id, lean); err != nil {
+		if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
 		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
@@ -321,7 +321,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 			return errNothing
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		t.closeRun(task.CurrentRunID, as("reclaimed", "archived"))
+		t.closeRun(task.CurrentRunID, sameEnding("reclaimed", "archived"))
 		t.event(id, task.CurrentRunID, "archived", nil)
 		t.promoteChildren(id)
 		return nil

@@ -18,7 +18,7 @@ var errDied = errors.New("the process died")
 func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
-	opt := Options{Env: e.get, Host: testHost, PID: 4242, dies: func(name string) error {
+	opt := Options{Env: e.get, Host: testHost, PID: 4242, crashHook: func(name string) error {
 		passed = append(passed, name)
 		if n > 0 && len(passed) >= n {
 			return errDied
@@ -49,8 +49,8 @@ func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	return w, err
 }
 
-func (r *oneLife) Look(ctx context.Context, refs []Ref) ([]Sighting, error) {
-	list, err := r.fakeRunner.Look(ctx, refs)
+func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]Sighting, error) {
+	list, err := r.fakeRunner.WorkerStates(ctx, refs)
 	for i := range list {
 		if list[i].Sight == Unknown {
 			list[i].Sight = NeverStarted

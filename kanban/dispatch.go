@@ -34,23 +34,23 @@ type Dispatcher struct {
 	// command dispatch.
 	Backoff time.Duration
 
-	memories map[int64]*memory // by run
-	holds    *Lock             // lock of the board, if it is kept between passes
+	memories map[int64]*runNotes // by run
+	holds    *Lock               // lock of the board, if it is kept between passes
 }
 
-// memory is the data that a dispatcher keeps about a run between passes.
-type memory struct {
-	start uint64 // start time of the process that had the worker's pid when it was first seen
-	asked int64  // when the worker was last asked to end after its attempt, and survived
+// runNotes is the data that a dispatcher keeps about a run between passes.
+type runNotes struct {
+	start        uint64 // start time of the process that had the worker's pid when it was first seen
+	askedToEndAt int64  // when the worker was last asked to end after its attempt, and survived
 }
 
 // memory returns the memory of a run, which is empty at first. The caller may change it.
-func (d *Dispatcher) memory(run int64) *memory {
+func (d *Dispatcher) memory(run int64) *runNotes {
 	if d.memories == nil {
-		d.memories = make(map[int64]*memory)
+		d.memories = make(map[int64]*runNotes)
 	}
 	if d.memories[run] == nil {
-		d.memories[run] = &memory{}
+		d.memories[run] = &runNotes{}
 	}
 	return d.memories[run]
 }
@@ -86,9 +86,9 @@ func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
-	if d.holds != nil && !isAt(d.holds.file, d.Store.paths.TickLock()) {
+	if d.holds != nil && !isFileAt(d.holds.file, d.Store.paths.TickLock()) {
 		d.holds.Release()
-		d.holds, d.Store.holds = nil, nil
+		d.holds, d.Store.keptLock = nil, nil
 		if _, err := d.Hold(); err != nil {
 			return res, err
 		}
@@ -124,7 +124,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	}
 	err = p.dispatch(opt)
 	res.Leaving = len(p.leaving)
-	res.Alive = lo.CountBy(p.watched, func(w *watched) bool { return w.sight == Alive && !w.settled })
+	res.Alive = lo.CountBy(p.watched, func(w *observedTask) bool { return w.sight == Alive && !w.isHandled })
 	return res, err
 }
 
@@ -133,7 +133,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
-		d.holds, d.Store.holds = lock, lock
+		d.holds, d.Store.keptLock = lock, lock
 	}
 	return held, err
 }
@@ -171,7 +171,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 		return err
 	}
 	for _, w := range p.watched {
-		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.settled && !p.dead(w) {
+		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.dead(w) {
 			who[w.CurrentRunID] = w.Assignee // the attempt has ended since this pass examined the worker, which is still alive
 		}
 	}

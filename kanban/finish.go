@@ -22,9 +22,9 @@ type Completion struct {
 	Run             int64
 }
 
-// leave moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It returns
+// changeStatus moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It returns
 // errNothing if the task's status isn't in from, or if run isn't 0 and isn't the task's current run.
-func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) error {
+func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
 	}
@@ -33,9 +33,9 @@ func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, 
 	return nil
 }
 
-// handOver closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the summary
+// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the summary
 // and the metadata in e.
-func (t *tx) handOver(task Task, e ending) (run int64) {
+func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
 	}
@@ -65,12 +65,12 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 			})
 			return nil
 		}
-		err := t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
+		err := t.changeStatus(task, []Status{Running, Ready, Blocked}, Done, c.Run,
 			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", orNull(c.Result), t.now)
 		if err != nil {
 			return err
 		}
-		run := t.handOver(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
+		run := t.closeOrAddRun(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
 		payload := object{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
 		if len(verified) > 0 {
 			payload = payload.with(pair{"verified_cards", verified})
@@ -100,7 +100,7 @@ func firstLine(s string) string {
 // verifyCards separates the tasks that a task's worker has created from the ones that it only claims to have created.
 func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
 	return lo.FilterReject(cards, func(card string, _ int) bool {
-		return one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+		return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
 	})
 }
@@ -113,7 +113,7 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		var unknown []string
 		for _, ref := range references.FindAllString(text[1], -1) {
-			if !slices.Contains(unknown, ref) && !one[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref) {
+			if !slices.Contains(unknown, ref) && !firstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref) {
 				unknown = append(unknown, ref)
 			}
 		}
@@ -137,10 +137,10 @@ func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, 
 
 func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
-		if err := t.leave(task, from, to, run, ""); err != nil {
+		if err := t.changeStatus(task, from, to, run, ""); err != nil {
 			return err
 		}
-		run := t.handOver(task, ending{status: string(to), outcome: string(to), summary: reason})
+		run := t.closeOrAddRun(task, ending{status: string(to), outcome: string(to), summary: reason})
 		t.event(id, run, kind, object{{"reason", orNull(reason)}})
 		return nil
 	})
@@ -172,7 +172,7 @@ type Promotion struct {
 // Promote makes a todo or blocked task ready. If that is not allowed, the error is a [ValueError] with the reason.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
-		task, err := readTask(ctx, t.conn, id, lean)
+		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		switch {
 		case err != nil:
 			return fmt.Errorf("cannot promote %s: %w", id, err)
@@ -226,7 +226,7 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 
 // promoteChildren is the promotion pass for the tasks that waited for one task.
 func (t *tx) promoteChildren(parent string) {
-	t.promote(all[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
+	t.promote(readInTx[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
 
 // event appends to a task's history. A nil payload is null; a run of 0 means no run.
@@ -245,8 +245,10 @@ type ending struct {
 	metadata        string
 }
 
-// as returns an ending whose status and outcome are the same word.
-func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
+// sameEnding returns an ending whose status and outcome are the same word.
+func sameEnding(outcome, err string) ending {
+	return ending{status: outcome, outcome: outcome, err: err}
+}
 
 // closeRun closes a run if it is open. The caller clears the task's current_run_id. The end is never set before the start: the
 // time of this transaction was taken before it waited for the database's lock. During that wait another process may have started
@@ -263,6 +265,6 @@ func (t *tx) closeRun(run int64, e ending) {
 
 // closeLeaked closes a run to which a task still points although the task isn't running.
 func (t *tx) closeLeaked(task Task) {
-	t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind"))
+	t.closeRun(task.CurrentRunID, sameEnding("reclaimed", "the task had left the run behind"))
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	}
 	ownLocks() // before a test opens a file without it
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }
 
@@ -325,7 +325,7 @@ func (r *fakeRunner) pid(task string) (pid int) {
 	return pid
 }
 
-func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
+func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, error) {
 	r.Lock()
 	defer r.Unlock()
 	if r.lookErr != nil {
@@ -365,7 +365,7 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termi
 	return list
 }
 
-func (r *fakeRunner) Left(ref Ref) ([]int, bool) {
+func (r *fakeRunner) Leftovers(ref Ref) ([]int, bool) {
 	r.Lock()
 	defer r.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true

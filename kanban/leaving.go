@@ -19,18 +19,18 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// unopened returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has released
+// departedWorkers returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has released
 // it. open has the runs of all running tasks.
-func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
+func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
 		if e.Boot != p.instance { // its container or machine has ended, and the worker with it
-			p.over = append(p.over, e)
+			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
-		w := &watched{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, ours: true, local: true, settled: true}
+		w := &observedTask{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, dispatcherStarted: true, local: true, isHandled: true}
 		w.ref = p.Dispatcher.ref(w.Task)
 		w.ref.Worker = e.Worker
 		left = append(left, w)
@@ -50,7 +50,7 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 
 // settleDeparted sorts the workers whose attempt is over. They still run (leaving), have ended (over), or were requested and may
 // yet start (unanswered).
-func (p *pass) settleDeparted(left []*watched) {
+func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive
 		if w.sight == Unknown && w.ref.PID != 0 {
@@ -62,14 +62,14 @@ func (p *pass) settleDeparted(left []*watched) {
 		case w.ref.PID == 0 && w.sight != Ended:
 			p.unanswered = append(p.unanswered, w)
 		default:
-			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
 	}
 }
 
 // withdraw cancels requests for a worker that got no answer, so that none of them takes effect late, beside another attempt. If
 // the worker was already started, it is treated as a worker whose attempt is over.
-func (p *pass) withdraw(list []*watched) {
+func (p *pass) withdraw(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
 		switch {
@@ -81,15 +81,15 @@ func (p *pass) withdraw(list []*watched) {
 			w.WorkerPID = w.ref.PID
 			p.leaving = append(p.leaving, w)
 		default:
-			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
 	}
 }
 
-// leaves returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually still
+// leaveDeadline returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually still
 // writes something after it has finished its task.
-func (p *pass) leaves(w *watched) int64 {
-	asked, at := p.memory(w.CurrentRunID).asked, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+func (p *pass) leaveDeadline(w *observedTask) int64 {
+	asked, at := p.memory(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
@@ -100,22 +100,22 @@ func (p *pass) leaves(w *watched) int64 {
 	return at
 }
 
-// endLeaving ends the leaving workers whose time is over, see [pass.leaves].
+// endLeaving ends the leaving workers whose time is over, see [pass.leaveDeadline].
 func (p *pass) endLeaving() error {
-	due, stay := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return p.leaves(w) <= p.now })
-	p.leaving = append(stay, p.endLeft(due)...)
+	due, stay := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
+	p.leaving = append(stay, p.terminateDeparted(due)...)
 	return nil
 }
 
-// endLeft ends workers whose attempt is over, and returns the ones that survive.
-func (p *pass) endLeft(due []*watched) (survive []*watched) {
+// terminateDeparted ends workers whose attempt is over, and returns the ones that survive.
+func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
 		p.log().Info("ended a worker whose attempt is over", "task", w.ID, "run", w.CurrentRunID, "pid", w.WorkerPID, "ended", end.Terminated)
 		if end.Terminated {
 			continue
 		}
-		p.memory(w.CurrentRunID).asked = p.now
+		p.memory(w.CurrentRunID).askedToEndAt = p.now
 		survive = append(survive, w)
 	}
 	return survive
@@ -124,26 +124,26 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 // endLeftovers ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether
 // all have ended. Only then may the task start again, because two attempts must not use one workspace.
 func (p *pass) endLeftovers(task string) bool {
-	mine, others := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return w.ID == task })
-	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
-		mine = p.endLeft(mine)
+	mine, others := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return w.ID == task })
+	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
+		mine = p.terminateDeparted(mine)
 		p.leaving = append(others, mine...)
 	}
 	if len(mine) > 0 || p.Runner == nil {
 		return len(mine) == 0
 	}
-	if slices.ContainsFunc(p.unanswered, func(w *watched) bool { return w.ID == task }) {
+	if slices.ContainsFunc(p.unanswered, func(w *observedTask) bool { return w.ID == task }) {
 		return false
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
-	left, ok := p.Runner.Left(ref)
+	left, ok := p.Runner.Leftovers(ref)
 	if len(left) > 0 {
 		var all sync.WaitGroup
 		for _, pid := range left {
 			all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
 		}
 		all.Wait()
-		left, ok = p.Runner.Left(ref)
+		left, ok = p.Runner.Leftovers(ref)
 	}
 	if len(left) > 0 || !ok {
 		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left, "seen", ok)
@@ -162,8 +162,8 @@ type Leaving struct {
 // Leaving lists the living workers whose attempt is over.
 func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, error) {
 	p, err := d.observe(ctx, now)
-	return lo.Map(p.leaving, func(w *watched, _ int) Leaving {
-		return Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)}
+	return lo.Map(p.leaving, func(w *observedTask, _ int) Leaving {
+		return Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaveDeadline(w), 0)}
 	}), err
 }
 
@@ -171,12 +171,12 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 // the board, because the board's columns are shared with other programs. Host, volume and the worker's boot show later whether
 // the worker can still be alive.
 type entry struct {
-	Run    int64  `json:"run,omitempty"`
-	Task   string `json:"task,omitempty"`
-	Host   string `json:"host,omitempty"`
-	Volume string `json:"volume,omitempty"`
-	Lock   string `json:"lock,omitempty"` // set in an entry without a run: the claimant, as host:pid, that makes claims
-	Seen   bool   `json:"seen,omitempty"` // the claimant is another program, whose claims may have no worker
+	Run             int64  `json:"run,omitempty"`
+	Task            string `json:"task,omitempty"`
+	Host            string `json:"host,omitempty"`
+	Volume          string `json:"volume,omitempty"`
+	Lock            string `json:"lock,omitempty"` // set in an entry without a run: the claimant, as host:pid, that makes claims
+	ForeignClaimant bool   `json:"seen,omitempty"` // the claimant is another program, whose claims may have no worker
 	Worker
 }
 
@@ -190,7 +190,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := wholefile.Read(path, mostRead) // a file that can't be read counts as empty, and is replaced when the ledger is saved
+	data, _ := wholefile.Read(path, maxFileSize) // a file that can't be read counts as empty, and is replaced when the ledger is saved
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {

@@ -32,27 +32,27 @@ type Options struct {
 	Toolsets    []string      // names of toolsets, which are refused as skills
 	Trust       bool          // skip the integrity check of the whole file when this process opens it first
 
-	initWait time.Duration      // set by tests only
-	dies     func(string) error // set by tests only
-	Log      *slog.Logger       // nil: slog.Default
+	initWait  time.Duration      // set by tests only
+	crashHook func(string) error // set by tests only
+	Log       *slog.Logger       // nil: slog.Default
 }
 
 // Store is one open board. Several goroutines may use it; each call is one transaction at most.
 type Store struct {
-	db    *sql.DB
-	raw   *os.File       // a second descriptor of the file, to check its length
-	logs  [2]fs.FileInfo // the write-ahead log and its index as they were at the open, if they existed
-	paths Paths
-	opt   Options
-	holds *Lock // lock of the board, if a dispatcher keeps it between passes
+	db       *sql.DB
+	raw      *os.File       // a second descriptor of the file, to check its length
+	logs     [2]fs.FileInfo // the write-ahead log and its index as they were at the open, if they existed
+	paths    Paths
+	opt      Options
+	keptLock *Lock // lock of the board, if a dispatcher keeps it between passes
 }
 
-// point marks a place where a test can let the process die.
-func (s *Store) point(name string) error {
-	if s.opt.dies == nil {
+// crashPoint marks a place where a test can let the process die.
+func (s *Store) crashPoint(name string) error {
+	if s.opt.crashHook == nil {
 		return nil
 	}
-	return s.opt.dies(name)
+	return s.opt.crashHook(name)
 }
 
 // maxInitWait limits how long Open waits while another process checks and migrates the file. After that, Open does so itself
@@ -111,7 +111,7 @@ func (s *Store) open(ctx context.Context) error {
 	known := !empty && os.SameFile(st, initialised.files[path])
 	initialised.Unlock()
 	if known {
-		defer s.seeLog()
+		defer s.recordLogFiles()
 		return s.attach(ctx, "rwc")
 	}
 
@@ -134,16 +134,16 @@ func (s *Store) open(ctx context.Context) error {
 		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
 	}
 	initialised.files[path], _ = os.Stat(path)
-	s.seeLog()
+	s.recordLogFiles()
 	return nil
 }
 
 // companions are the suffixes of the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
 
-// seeLog records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while the board
+// recordLogFiles records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while the board
 // is open.
-func (s *Store) seeLog() {
+func (s *Store) recordLogFiles() {
 	for i, end := range companions {
 		s.logs[i], _ = os.Stat(s.paths.DB + end)
 	}
@@ -235,8 +235,8 @@ func (s *Store) Close() error {
 	if s.raw != nil {
 		err = errors.Join(err, s.raw.Close())
 	}
-	if s.holds != nil {
-		s.holds.Release()
+	if s.keptLock != nil {
+		s.keptLock.Release()
 	}
 	return err
 }
@@ -244,7 +244,7 @@ func (s *Store) Close() error {
 // InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. A program may have replaced
 // the file, for instance by a backup. Without the log or its index, no other program sees the changes of this store.
 func (s *Store) InPlace() bool {
-	if !isAt(s.raw, s.paths.DB) {
+	if !isFileAt(s.raw, s.paths.DB) {
 		return false
 	}
 	for i, end := range companions {
@@ -307,11 +307,11 @@ func (l *Lock) Release() {
 	_ = l.file.Close()
 }
 
-// mostRead is the size of the largest file of a board or profile that is read as a whole.
-const mostRead = 16 << 20
+// maxFileSize is the size of the largest file of a board or profile that is read as a whole.
+const maxFileSize = 16 << 20
 
-// isAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
-func isAt(f *os.File, path string) bool {
+// isFileAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
+func isFileAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	there, failed := os.Stat(path)
 	return err == nil && failed == nil && os.SameFile(open, there)

@@ -25,8 +25,8 @@ type Runner interface {
 	// left. A second call for the same run must not start a second worker.
 	Start(ctx context.Context, job Job) (Worker, error)
 
-	// Look returns the state of each run's worker, in the order of refs. It doesn't wait.
-	Look(ctx context.Context, refs []Ref) ([]Sighting, error)
+	// WorkerStates returns the state of each run's worker, in the order of refs. It doesn't wait.
+	WorkerStates(ctx context.Context, refs []Ref) ([]Sighting, error)
 
 	// Withdraw cancels a start that got no answer, so that it does not take effect later. If the worker was already started, the
 	// result describes it. After an error, it is still unknown whether the worker will start.
@@ -37,9 +37,9 @@ type Runner interface {
 	// doesn't know, the result has Attempted false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
-	// Left finds the processes that earlier attempts at a task have left, whichever program started them, by the environment that
+	// Leftovers finds the processes that earlier attempts at a task have left, whichever program started them, by the environment that
 	// they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
-	Left(ref Ref) (pids []int, ok bool)
+	Leftovers(ref Ref) (pids []int, ok bool)
 
 	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers have
 	// ended, which may be a moment after the end of the task.

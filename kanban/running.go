@@ -12,50 +12,50 @@ import (
 	"github.com/samber/lo"
 )
 
-// watched is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt is
+// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt is
 // over, and the worker may still run.
-type watched struct {
+type observedTask struct {
 	Task
-	since   int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
-	from    Status // status in which it was claimed, and to which its release returns it
-	ref     Ref
-	ours    bool // the ledger shows that a dispatcher started the run
-	local   bool // its pid is valid on this host
-	sight   Sight
-	exit    Exit
-	gone    bool // its container or machine has ended, and the worker with it
-	other   bool // its pid now belongs to another process
-	settled bool // a step of this pass has handled it
+	since             int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
+	from              Status // status in which it was claimed, and to which its release returns it
+	ref               Ref
+	dispatcherStarted bool // the ledger shows that a dispatcher started the run
+	local             bool // its pid is valid on this host
+	sight             Sight
+	exit              Exit
+	containerGone     bool // its container or machine has ended, and the worker with it
+	pidReused         bool // its pid now belongs to another process
+	isHandled         bool // a step of this pass has handled it
 }
 
 // pass is one pass over the board, made by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
-	ctx      context.Context //nolint:containedctx // it lives as long as the tick
-	now      int64
-	dry      bool
-	mayStart bool // this pass may start workers
-	res      *Result
-	ledger   *ledger
-	instance string
-	watched  []*watched
-	leaving  []*watched // living workers whose attempt is over
-	over     []entry    // entries of the ledger whose workers have ended
+	ctx          context.Context //nolint:containedctx // it lives as long as the tick
+	now          int64
+	dry          bool
+	mayStart     bool // this pass may start workers
+	res          *Result
+	ledger       *ledger
+	instance     string
+	watched      []*observedTask
+	leaving      []*observedTask // living workers whose attempt is over
+	endedEntries []entry         // entries of the ledger whose workers have ended
 
-	unanswered []*watched // attempts that are over, but whose worker was requested and may still start
+	unanswered []*observedTask // attempts that are over, but whose worker was requested and may still start
 }
 
 // dead reports whether the worker has ended. If the runner does not know the worker, its pid decides.
-func (p *pass) dead(w *watched) bool {
+func (p *pass) dead(w *observedTask) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
 	}
-	return w.gone || w.other || !p.procs().Alive(w.WorkerPID)
+	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
 
 // replaced reports whether the worker's pid now belongs to another process, which has another start time. The worker's start time
 // is in the ledger, or was remembered when the pid was first seen for this run.
-func (p *pass) replaced(w *watched) bool {
+func (p *pass) replaced(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true
 	}
@@ -76,7 +76,7 @@ func (p *pass) observeWorkers() error {
 		Task  Task
 		Since int64
 		From  Status
-	}](p.ctx, p.Store.db, "SELECT "+selection[Task](lean)+`,
+	}](p.ctx, p.Store.db, "SELECT "+selection[Task](tasksWithoutBody)+`,
 			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
 			CASE WHEN EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed'
 				AND e.payload LIKE '%"source_status": "review"%') THEN 'review' ELSE 'ready' END
@@ -85,20 +85,20 @@ func (p *pass) observeWorkers() error {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
 	for _, r := range rows {
-		p.watched = append(p.watched, &watched{Task: r.Task, since: r.Since, from: r.From})
+		p.watched = append(p.watched, &observedTask{Task: r.Task, since: r.Since, from: r.From})
 	}
 	open := make(map[int64]bool, len(p.watched))
-	var asked []*watched
+	var asked []*observedTask
 	var refs []Ref
 	for _, w := range p.watched {
 		open[w.CurrentRunID] = true
 		w.local = p.Store.hostLocal(w.ClaimLock)
 		w.ref = p.ref(w)
-		if (w.WorkerPID != 0 || w.ours) && !w.gone {
+		if (w.WorkerPID != 0 || w.dispatcherStarted) && !w.containerGone {
 			asked, refs = append(asked, w), append(refs, w.ref)
 		}
 	}
-	left, err := p.unopened(open)
+	left, err := p.departedWorkers(open)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (p *pass) observeWorkers() error {
 		refs = append(refs, w.ref)
 	}
 	if p.Runner != nil && len(refs) > 0 {
-		sightings, err := p.Runner.Look(p.ctx, refs)
+		sightings, err := p.Runner.WorkerStates(p.ctx, refs)
 		if err == nil && len(sightings) != len(refs) {
 			err = fmt.Errorf("%d answers", len(sightings))
 		}
@@ -122,7 +122,7 @@ func (p *pass) observeWorkers() error {
 		return err
 	}
 	for _, w := range asked {
-		w.other = w.sight == Unknown && w.local && w.WorkerPID != 0 && p.replaced(w)
+		w.pidReused = w.sight == Unknown && w.local && w.WorkerPID != 0 && p.replaced(w)
 	}
 	return nil
 }
@@ -139,20 +139,20 @@ func (p *pass) dropEnded() {
 	for _, w := range append(p.watched, p.leaving...) {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
-		if w.Status == Running && w.local && !w.gone { // another program's claim; the record tells later whether its worker can be alive
-			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
+		if w.Status == Running && w.local && !w.containerGone { // another program's claim; the record tells later whether its worker can be alive
+			p.remember(entry{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
 		}
 	}
-	maps.DeleteFunc(p.memories, func(run int64, _ *memory) bool { return !open[run] })
-	if len(p.over) == 0 {
+	maps.DeleteFunc(p.memories, func(run int64, _ *runNotes) bool { return !open[run] })
+	if len(p.endedEntries) == 0 {
 		return
 	}
 	if p.Runner != nil {
-		p.Runner.Forget(lo.Map(p.over, func(e entry, _ int) Ref {
+		p.Runner.Forget(lo.Map(p.endedEntries, func(e entry, _ int) Ref {
 			return Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
 		}))
 	}
-	for _, e := range p.over {
+	for _, e := range p.endedEntries {
 		delete(p.ledger.runs, e.Run)
 	}
 	maps.DeleteFunc(p.ledger.locks, func(lock string, _ entry) bool { return !locks[lock] })
@@ -162,7 +162,7 @@ func (p *pass) dropEnded() {
 // remember writes an entry to the ledger, with the identity of this container.
 func (p *pass) remember(e entry) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
-	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.Seen || !known.Seen) {
+	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {
 		return
 	}
 	p.ledger.record(e)
@@ -183,20 +183,20 @@ func (p *pass) isGone(e entry) bool {
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.ours and w.gone.
-func (p *pass) ref(w *watched) Ref {
+// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.dispatcherStarted and w.containerGone.
+func (p *pass) ref(w *observedTask) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
 	lock, claimed := p.ledger.locks[claimant(w.ClaimLock)]
 	if !known || e.Task != w.ID {
-		w.ours = w.WorkerPID == 0 && claimed && !lock.Seen
-		w.gone = claimed && p.isGone(lock)
+		w.dispatcherStarted = w.WorkerPID == 0 && claimed && !lock.ForeignClaimant
+		w.containerGone = claimed && p.isGone(lock)
 		return ref
 	}
-	if w.gone = p.isGone(e); !w.gone && e.Host != p.Store.opt.Host {
+	if w.containerGone = p.isGone(e); !w.containerGone && e.Host != p.Store.opt.Host {
 		return ref
 	}
-	w.ours = true
+	w.dispatcherStarted = true
 	if w.WorkerPID == 0 || w.WorkerPID == e.PID {
 		ref.Worker = e.Worker
 	}
@@ -209,8 +209,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 
 // note stores the answer of the runner. It ignores NeverStarted unless a dispatcher began the run: a claim without a worker may
 // belong to a person at a terminal.
-func (p *pass) note(w *watched, s Sighting) {
-	if s.Sight == NeverStarted && !w.ours {
+func (p *pass) note(w *observedTask, s Sighting) {
+	if s.Sight == NeverStarted && !w.dispatcherStarted {
 		return
 	}
 	w.sight, w.exit = s.Sight, s.Exit
@@ -223,7 +223,7 @@ func (p *pass) note(w *watched, s Sighting) {
 }
 
 // adopt records the pids of workers whose dispatcher died before it could record them. The runner or the ledger knows the pid.
-func (p *pass) adopt(asked []*watched) error {
+func (p *pass) adopt(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
 			continue
@@ -238,14 +238,14 @@ func (p *pass) adopt(asked []*watched) error {
 
 // terminate ends workers at the same time, through the runner if it knows them, else by their pids. The results are in the order
 // of list.
-func (p *pass) terminate(list []*watched) []Termination {
+func (p *pass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
 	var refs []Ref
 	var wait sync.WaitGroup
 	for i, w := range list {
 		switch {
-		case w.sight == Ended || w.sight == NeverStarted || w.gone || w.other:
+		case w.sight == Ended || w.sight == NeverStarted || w.containerGone || w.pidReused:
 			ends[i] = Termination{Attempted: true, Terminated: true}
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
@@ -269,10 +269,10 @@ func (p *pass) terminate(list []*watched) []Termination {
 }
 
 // survived reports whether a worker may still run after a termination, so that no other worker may get its task.
-func (w *watched) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
+func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
 // info returns the members of an event's payload that describe a termination.
-func (w *watched) info(t Termination) object {
+func (w *observedTask) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}

@@ -252,7 +252,7 @@ func (t *tx) rebuild(sh shape, table table) {
 
 // openRuns adds a run to each running task without one.
 func (t *tx) openRuns() {
-	for _, id := range all[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
+	for _, id := range readInTx[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
 				last_heartbeat_at, started_at)
 			SELECT id, assignee, current_step_key, 'running', claim_lock, claim_expires, worker_pid, max_runtime_seconds,

@@ -38,7 +38,7 @@ const reviewSkill = "sdlc-review"
 
 // run starts the worker of a claimed task, or releases the task. It reports whether a worker was started.
 func (p *pass) run(task Task, from Status) (started bool, err error) {
-	why, err := p.begin(&task, from)
+	why, err := p.startWorker(&task, from)
 	host, is := errors.AsType[*HostError](why)
 	switch {
 	case err != nil:
@@ -52,10 +52,10 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// begin prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a failure of
+// startWorker prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a failure of
 // the board.
-func (p *pass) begin(task *Task, from Status) (why, err error) {
-	if why, err := p.place(task); why != nil || err != nil {
+func (p *pass) startWorker(task *Task, from Status) (why, err error) {
+	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
 	}
 	p.tip(*task)
@@ -63,18 +63,18 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
-	if err := p.Store.point("claimed"); err != nil {
+	if err := p.Store.crashPoint("claimed"); err != nil {
 		return nil, err
 	}
 	p.remember(entry{Run: task.CurrentRunID, Task: task.ID})
-	if err := p.Store.point("remembered"); err != nil {
+	if err := p.Store.crashPoint("remembered"); err != nil {
 		return nil, err
 	}
 	worker, why := p.Runner.Start(p.ctx, job)
 	if why != nil {
 		return why, nil
 	}
-	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, the attempt ends with its claim
+	if err := p.Store.crashPoint("started"); err != nil || worker.PID == 0 { // without a pid, the attempt ends with its claim
 		return nil, err
 	}
 	if worker.Start == 0 {
@@ -87,12 +87,12 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 // startAgain requests the worker of an attempt again, after the dispatcher died before the request or got no answer. It does so
 // under the same run, for which the runner starts only one worker, even if the earlier request takes effect late. A new attempt
 // could run beside that late worker.
-func (p *pass) startAgain(w *watched) error {
-	task, err := readTask(p.ctx, p.Store.db, w.ID, lean)
-	w.settled = true
+func (p *pass) startAgain(w *observedTask) error {
+	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
+	w.isHandled = true
 	switch {
 	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed meanwhile
-		p.withdraw([]*watched{w})
+		p.withdraw([]*observedTask{w})
 		return nil
 	case err != nil:
 		return err
@@ -107,7 +107,7 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
-	w := &watched{Task: task, from: from, local: true}
+	w := &observedTask{Task: task, from: from, local: true}
 	_, err := p.release(w, p.reclaimed(w, Termination{}, why.Error()))
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
@@ -145,12 +145,12 @@ func (p *pass) job(task Task, from Status) Job {
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
-	job.Vars = p.worker(task, who, job.Dir)
+	job.Vars = p.workerEnv(task, who, job.Dir)
 	return job
 }
 
-// worker returns the environment variables that tell the agent that it is a worker, and for which task.
-func (p *pass) worker(task Task, who, dir string) map[string]string {
+// workerEnv returns the environment variables that tell the agent that it is a worker, and for which task.
+func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	optional := map[string]string{"HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
 		optional["TERMINAL_CWD"] = dir
@@ -200,13 +200,13 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 		return task, false, err
 	}
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix()}
-	why, err := p.place(&task)
+	why, err := p.makeWorkspace(&task)
 	return task, true, errors.Join(why, err)
 }
 
-// place makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a failure
+// makeWorkspace makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a failure
 // of the board.
-func (p *pass) place(task *Task) (why, err error) {
+func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
 		return fmt.Errorf("workspace: %w", why), nil
@@ -300,7 +300,7 @@ func exists(path string) error {
 
 // tip adds an event with the hint that a scratch workspace is removed when its task is done. It does so once in an installation.
 func (p *pass) tip(task Task) {
-	file := p.Store.paths.Tip
+	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {
 		return
 	}

@@ -361,7 +361,7 @@ func TestTheFirstErrorSticks(t *testing.T) {
 	id := b.ready("alpha")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
 		tx.exec("UPDATE tasks SET title = 'changed'")
-		if one[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
+		if firstInTx[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
 			t.Error("an answer after an error")
 		}
 		tx.exec("UPDATE tasks SET title = 'again'")

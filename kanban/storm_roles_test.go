@@ -64,7 +64,7 @@ func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
 	return Worker{PID: cmd.Process.Pid}, nil
 }
 
-func (r *stormRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
+func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]Sighting, error) {
 	r.Lock()
 	defer r.Unlock()
 	list := make([]Sighting, len(refs))
@@ -95,7 +95,7 @@ func stormFind(ref Ref) Sighting {
 }
 
 func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (Sighting, error) {
-	list, err := r.Look(ctx, []Ref{ref})
+	list, err := r.WorkerStates(ctx, []Ref{ref})
 	return list[0], err
 }
 
@@ -107,7 +107,7 @@ func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) 
 	return list
 }
 
-func (r *stormRunner) Left(ref Ref) ([]int, bool) {
+func (r *stormRunner) Leftovers(ref Ref) ([]int, bool) {
 	pids, _ := ProcessesWith(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, true
 }

@@ -13,14 +13,14 @@ import (
 
 const (
 	// consoleLimit is how many bytes may be queued for a console. Above this limit, a service may add lines only while it has
-	// less than consoleLittle queued.
+	// less than minSourceQueue queued.
 	consoleLimit = 1 << 20
-	// consoleShare is how many bytes one source may have queued. A source with more has to wait, because a longer queue would
+	// maxSourceQueue is how many bytes one source may have queued. A source with more has to wait, because a longer queue would
 	// delay the lines of other services.
-	consoleShare = 128 << 10
-	// consoleLittle is how many bytes a source may have queued even when the queue is full, so that a quiet service never waits
+	maxSourceQueue = 128 << 10
+	// minSourceQueue is how many bytes a source may have queued even when the queue is full, so that a quiet service never waits
 	// for others.
-	consoleLittle = 4 << 10
+	minSourceQueue = 4 << 10
 	// stalledShare is how many bytes one source may have queued while the reader has stalled. Further lines of this source are
 	// dropped.
 	stalledShare = consoleLimit / 4 * 3
@@ -75,11 +75,11 @@ type console struct {
 	writingBlock *block    // the block that is being written
 	waiting      int       // bytes in queue and writingBlock
 	pumps        []*waiter // pumps that wait for room, in the order of arrival
-	hurried      bool      // pumps must not wait, because they are about to stop
+	noWaiting    bool      // pumps must not wait, because they are about to stop
 	missing      []*source // sources whose dropped lines were not yet reported in a notice
 	dead         bool      // the reader is gone
 	closing      bool
-	synced       []chan struct{} // channels of whenWritten, to close when nothing is queued
+	drainWaiters []chan struct{} // channels of whenWritten, to close when nothing is queued
 	stamp        []byte          // current time for JSON lines, formatted once for each batch
 
 	done chan struct{}
@@ -133,7 +133,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	if c.dead || c.closing {
 		return nil
 	}
-	must = must || c.hurried || c.stalled()
+	must = must || c.noWaiting || c.stalled()
 	if src.dropped == 0 {
 		room := c.roomFor(src, must)
 		if mode == Raw {
@@ -167,9 +167,9 @@ func (c *console) roomFor(src *source, must bool) int {
 	case src.urgent:
 		return 2*consoleLimit - c.waiting // enough for everything that is in a pipe
 	case c.waiting < consoleLimit:
-		return consoleShare - src.waiting
+		return maxSourceQueue - src.waiting
 	}
-	return consoleLittle - src.waiting
+	return minSourceQueue - src.waiting
 }
 
 // addRaw queues the lines of chunk that fit into room, and returns the rest. The caller holds mu.
@@ -244,7 +244,7 @@ func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done := make(chan struct{})
-	c.synced = append(c.synced, done)
+	c.drainWaiters = append(c.drainWaiters, done)
 	c.closeSynced()
 	return done
 }
@@ -254,10 +254,10 @@ func (c *console) closeSynced() {
 	if !c.dead && c.waiting > 0 {
 		return
 	}
-	for _, done := range c.synced {
+	for _, done := range c.drainWaiters {
 		close(done)
 	}
-	c.synced = nil
+	c.drainWaiters = nil
 }
 
 // nextBlock waits for a block to write and returns it. It returns nil when the console is closed, or when its reader is gone.

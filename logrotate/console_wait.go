@@ -59,14 +59,14 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := consoleShare / 2 // wake a pump only if there is much room for it
+	need := maxSourceQueue / 2 // wake a pump only if there is much room for it
 	if c.waiting >= consoleLimit {
-		need = consoleLittle
+		need = minSourceQueue
 	}
 	left := c.pumps[:0]
 	for _, w := range c.pumps {
 		src := w.source
-		if c.dead || c.closing || c.hurried || src.urgent || src.dropped == 0 && c.roomFor(src, false) >= need {
+		if c.dead || c.closing || c.noWaiting || src.urgent || src.dropped == 0 && c.roomFor(src, false) >= need {
 			close(w.woken)
 			continue
 		}
@@ -80,7 +80,7 @@ func (c *console) wakePumps() {
 func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hurried = hurry
+	c.noWaiting = hurry
 	c.wakePumps()
 }
 

@@ -197,7 +197,7 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	reader.Wait()
 	inOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
 	// In front of it are the pipe, what is being written, and the share of the flooder.
-	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*consoleShare {
+	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*maxSourceQueue {
 		t.Errorf("the line comes after %d bytes of the flood", before)
 	}
 }

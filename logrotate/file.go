@@ -22,8 +22,8 @@ const (
 	// period is the shortest time between two attempts after an error of a file, and between two checks of a file's name. It is
 	// also the delay before an archive is compressed, and before suppressed lines are reported.
 	period = time.Second
-	// finished is the mode bit of a complete file (execute permission for the owner), as s6-log uses it.
-	finished = 0o100
+	// completeBit is the mode bit of a complete file (execute permission for the owner), as s6-log uses it.
+	completeBit = 0o100
 	// keepLimit is how many bytes of lines may wait in memory while a file can't be written.
 	keepLimit = 256 << 10
 )
@@ -262,7 +262,7 @@ func (f *file) closeFile() {
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
-		f.kept = f.set.room.grow(f.kept, len(f.kept)+len(p), keptSpare, keepLimit)
+		f.kept = f.set.memoryBudget.grow(f.kept, len(f.kept)+len(p), keptAllowance, keepLimit)
 		if room := cap(f.kept) - len(f.kept); len(p) > room {
 			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
 		}
@@ -335,7 +335,7 @@ func (f *file) retry(now time.Time) {
 
 // clearFault ends the fault and drops the kept lines.
 func (f *file) clearFault() {
-	f.set.room.free(f.kept, keptSpare)
+	f.set.memoryBudget.free(f.kept, keptAllowance)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
@@ -373,12 +373,12 @@ func (f *file) finish() error {
 // renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
-	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
+	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {
 		return
 	}
-	mode := st.Mode &^ (unix.S_IFMT | finished)
+	mode := st.Mode &^ (unix.S_IFMT | completeBit)
 	if done && !f.torn {
-		mode |= finished
+		mode |= completeBit
 	}
 	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user
 }

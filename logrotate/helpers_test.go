@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(flooderVar); order != "" {
 		os.Exit(writeLines(order))
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(6)
 	// lumberjack's clean-up goroutine never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
@@ -243,7 +243,7 @@ func agent(t *testing.T) (*fsutil.Actor, string) {
 	}
 	a := fsutil.NewActor(fsutil.Identity{UID: agentID, GID: agentID})
 	if !a.Switches() {
-		testkit.Cannot(t, "root here can't act as another user")
+		testkit.SkipOrFail(t, "root here can't act as another user")
 	}
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, agentID, agentID)); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func smallDisk(t *testing.T, size int) string {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", size)); err != nil {
-		testkit.Cannot(t, fmt.Sprintf("cannot mount a tmpfs: %v", err))
+		testkit.SkipOrFail(t, fmt.Sprintf("cannot mount a tmpfs: %v", err))
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

@@ -15,9 +15,9 @@ type limiter struct {
 
 	// A stream that is limited holds its turn lock while it writes to its sinks. So the record about suppressed lines appears at
 	// the place where they are missing. The lock is held during I/O.
-	turns [2]sync.Mutex
-	put   func(stream int, chunk []byte)
-	quiet time.Duration // how long after the last suppressed line the record is written if no other line comes
+	turns       [2]sync.Mutex
+	writeLines  func(stream int, chunk []byte)
+	recordDelay time.Duration // how long after the last suppressed line the record is written if no other line comes
 
 	mu         sync.Mutex  // never held across I/O
 	timer      *time.Timer // writes the record when the time quiet is over; nil before the first suppressed line
@@ -32,14 +32,14 @@ type limiter struct {
 // earlier. It returns how many lines of chunk it has suppressed.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
-		l.put(stream, chunk)
+		l.writeLines(stream, chunk)
 		return 0
 	}
 	l.turns[stream].Lock()
 	defer l.turns[stream].Unlock()
 	record, taken := l.admit(stream, chunk, time.Now())
-	l.put(stream, record)
-	l.put(stream, taken)
+	l.writeLines(stream, record)
+	l.writeLines(stream, taken)
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
@@ -53,13 +53,13 @@ func (l *limiter) writeRecord(stream int) {
 	l.mu.Lock()
 	record := l.makeRecord(stream)
 	l.mu.Unlock()
-	l.put(stream, record)
+	l.writeLines(stream, record)
 }
 
 // timerFired is the callback of the timer. The sinks are still open then: a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
-	wait := l.quiet - time.Since(l.last)
+	wait := l.recordDelay - time.Since(l.last)
 	if wait > 0 && l.suppressed != [2]int64{} {
 		l.timer.Reset(wait)
 	}
@@ -96,9 +96,9 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	if len(rest) > 0 {
 		l.limit, l.last = rate, now
 		if l.timer == nil {
-			l.timer = time.AfterFunc(l.quiet, l.timerFired)
+			l.timer = time.AfterFunc(l.recordDelay, l.timerFired)
 		} else if l.suppressed == [2]int64{} {
-			l.timer.Reset(l.quiet)
+			l.timer.Reset(l.recordDelay)
 		}
 	}
 	l.suppressed[stream] += int64(bytes.Count(rest, []byte{'\n'}))

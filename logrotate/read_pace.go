@@ -34,16 +34,16 @@ type pace struct {
 	reads int
 	since time.Time
 
-	size   int           // size of the pipe
-	came   int           // bytes read since the last pause
-	pause  time.Duration // length of the next pause
-	pauses int           // number of pauses during this flood after which there was enough data
+	size       int           // size of the pipe
+	sincePause int           // bytes read since the last pause
+	pause      time.Duration // length of the next pause
+	pauses     int           // number of pauses during this flood after which there was enough data
 	// number of consecutive floods that ended at their first pause, because the writer waits for an answer to each line; each one
 	// doubles the number of reads that starts a flood
-	doubt uint
+	fruitlessFloods uint
 }
 
-// floodDoubt is the largest value of pace.doubt.
+// floodDoubt is the largest value of pace.fruitlessFloods.
 const floodDoubt = 6
 
 // recordRead takes the result of a read into account: n bytes were read into a buffer of room bytes. changed reports whether a
@@ -51,7 +51,7 @@ const floodDoubt = 6
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
-	p.came += n
+	p.sincePause += n
 	switch {
 	case n >= room/2: // the pipe may have more data, so read again at once
 		return false
@@ -59,9 +59,9 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 		if rested && n < floodEnd {
 			doubt := uint(0)
 			if p.pauses == 0 {
-				doubt = min(p.doubt+1, floodDoubt)
+				doubt = min(p.fruitlessFloods+1, floodDoubt)
 			}
-			*p = pace{since: now, doubt: doubt}
+			*p = pace{since: now, fruitlessFloods: doubt}
 			return true
 		}
 		if rested {
@@ -72,26 +72,26 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	case n == 0:
 		return false
 	}
-	if now.Sub(p.since) > window<<p.doubt {
+	if now.Sub(p.since) > window<<p.fruitlessFloods {
 		p.reads, p.since = 0, now
 	}
 	p.reads++
-	if p.reads < floodReads<<p.doubt {
+	if p.reads < floodReads<<p.fruitlessFloods {
 		return false
 	}
-	p.flood, p.rest, p.came, p.pause = true, true, 0, floodPause
+	p.flood, p.rest, p.sincePause, p.pause = true, true, 0, floodPause
 	return true
 }
 
 // adaptPause sets the length of the next pause, so that a pause fills a quarter to half of the pipe.
 func (p *pace) adaptPause() {
 	switch {
-	case p.came > p.size/2:
+	case p.sincePause > p.size/2:
 		p.pause = max(p.pause/2, floodPause)
-	case p.came < p.size/4:
+	case p.sincePause < p.size/4:
 		p.pause = min(p.pause*2, floodPauseMost)
 	}
-	p.rest, p.came = true, 0
+	p.rest, p.sincePause = true, 0
 }
 
 // changePace enlarges the pipe and removes it from the poller when a flood has begun, or undoes both when it has ended. While a

@@ -67,8 +67,8 @@ func (f *file) pack() {
 	}
 }
 
-// Packing implements [gzipped.Log].
-func (f *file) Packing() (dir string, most int64) {
+// CompressionTarget implements [gzipped.Log].
+func (f *file) CompressionTarget() (dir string, most int64) {
 	limits := f.limits.Load()
 	if !limits.Compress {
 		return "", 0

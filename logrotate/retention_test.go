@@ -123,7 +123,7 @@ func TestSuppressedLines(t *testing.T) {
 // TestRateIsPerSecond drives the limiter by a clock.
 func TestRateIsPerSecond(t *testing.T) {
 	var l limiter
-	l.put, l.quiet = func(int, []byte) {}, time.Hour
+	l.writeLines, l.recordDelay = func(int, []byte) {}, time.Hour
 	defer func() { l.timer.Stop() }()
 	l.rate.Store(2)
 	now := time.Unix(100, 0)

@@ -23,9 +23,9 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Console: Off, period: time.Second, tailPatience: testkit.Patience})
-	full := s.room.left.Load()
-	if full != mostRoom {
-		t.Errorf("the room is of %d bytes, want %d", full, mostRoom)
+	full := s.memoryBudget.left.Load()
+	if full != maxBudget {
+		t.Errorf("the room is of %d bytes, want %d", full, maxBudget)
 	}
 	whole := bytes.Repeat([]byte(strings.Repeat("x", 999)+"\n"), 100)
 	endless := bytes.Repeat([]byte("x"), 60_000)
@@ -62,7 +62,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 			memory += cap(st.Carry)
 		}
 	}
-	if most := mostRoom + services*(keptSpare+2*carrySpare); memory > most || memory < mostRoom/2 {
+	if most := maxBudget + services*(keptAllowance+2*carryAllowance); memory > most || memory < maxBudget/2 {
 		t.Errorf("%d bytes are kept, want at most %d", memory, most)
 	}
 	if lines != read || read < services*200 {
@@ -73,7 +73,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	for i := range services {
 		s.Drop(fmt.Sprint("s", i))
 	}
-	testkit.Until(t, "the room is free again", func() bool { return s.room.left.Load() == full })
+	testkit.Until(t, "the room is free again", func() bool { return s.memoryBudget.left.Load() == full })
 	closeSet(t, s)
 }
 

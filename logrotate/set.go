@@ -22,11 +22,11 @@ const readSize = 64 << 10
 
 // Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
-	opts     Options
-	consoles [2]*console  // stdout, stderr
-	inputs   sync.Pool    // *[]byte with room for an unfinished line (MaxLine), followed by readSize
-	outputs  sync.Pool    // empty *[]byte for formatted lines
-	room     bufferBudget // memory limit for unfinished and kept lines
+	opts         Options
+	consoles     [2]*console  // stdout, stderr
+	inputs       sync.Pool    // *[]byte with room for an unfinished line (MaxLine), followed by readSize
+	outputs      sync.Pool    // empty *[]byte for formatted lines
+	memoryBudget bufferBudget // memory limit for unfinished and kept lines
 
 	mu     sync.Mutex // never held across I/O
 	closed bool
@@ -51,7 +51,7 @@ func New(o Options) *Set {
 		live:  make(map[*stream]struct{}),
 		idle:  make(chan struct{}),
 	}
-	s.room.setSize()
+	s.memoryBudget.setSize()
 	s.inputs.New = func() any {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
@@ -81,7 +81,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 		profile = name
 	}
 	l := &Log{set: s, name: name, profile: profile, path: file}
-	l.limiter.put, l.limiter.quiet = l.writeToSinks, s.opts.period
+	l.limiter.writeLines, l.limiter.recordDelay = l.writeToSinks, s.opts.period
 	for i := range l.sources {
 		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped, secrets: &l.secrets}
 	}
@@ -296,20 +296,20 @@ func (s *Set) flush() error {
 }
 
 const (
-	// mostRoom is how much memory, in bytes, the unfinished lines and kept lines of all services may use together. The first
-	// bytes of each buffer (keptSpare or carrySpare) don't count.
-	mostRoom = 16 << 20
-	// keptSpare is how many bytes of kept lines each file may hold without using the shared budget. Kept lines wait in memory
-	// while their file can't be written. carrySpare is the same for an unfinished line.
-	keptSpare = 16 << 10
+	// maxBudget is how much memory, in bytes, the unfinished lines and kept lines of all services may use together. The first
+	// bytes of each buffer (keptAllowance or carryAllowance) don't count.
+	maxBudget = 16 << 20
+	// keptAllowance is how many bytes of kept lines each file may hold without using the shared budget. Kept lines wait in memory
+	// while their file can't be written. carryAllowance is the same for an unfinished line.
+	keptAllowance = 16 << 10
 )
 
 // bufferBudget is how much memory, in bytes, services may still share for buffers. It needs a limit, because a service can leave
 // long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in memory.
 type bufferBudget struct{ left atomic.Int64 }
 
-// setSize sets the budget to mostRoom, or to a quarter of this process's memory limit if that is less.
-func (r *bufferBudget) setSize() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
+// setSize sets the budget to maxBudget, or to a quarter of this process's memory limit if that is less.
+func (r *bufferBudget) setSize() { r.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4)) }
 
 // grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
 // possible, up to limit. The first spare bytes of a buffer don't count against the budget.

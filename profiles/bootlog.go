@@ -43,12 +43,12 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 
 // fields formats the part of the decision that appears both in the boot log and in the container's output.
 func (dec Decision) fields() string {
-	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
+	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
 }
 
-// field formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long, or
+// quoteField formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long, or
 // that contains characters that would end the field or the line.
-func field(value string) string {
+func quoteField(value string) string {
 	const long = 64
 	plain := value != "" && len(value) <= long
 	for i := 0; plain && i < len(value); i++ {

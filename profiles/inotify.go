@@ -168,7 +168,7 @@ func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 // watchDir watches the directory rel below d, whose absolute path is path: the root, profiles/, or the home of a profile. It does
 // nothing if rel is not a directory.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
-	if w.hints == nil {
+	if w.inotify == nil {
 		return
 	}
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
@@ -179,11 +179,11 @@ func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 // watchHomes watches the directories of the listing l: first the homes of profiles, then some of the directories without the
 // marker.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
-	if w.hints == nil {
+	if w.inotify == nil {
 		return
 	}
 	ids := make(map[string]stamp, len(l.marked)+len(l.unmarked))
-	_ = d.Together(func(d *fsutil.Dir) error {
+	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for _, name := range slices.Concat(l.marked, l.unmarked) {
 			if info, err := d.Lstat(filepath.Join(profilesDir, name)); err == nil && info.IsDir() {
 				ids[name] = stampOf(info)
@@ -215,12 +215,12 @@ const mostUnmarkedWatches = 256
 
 // watchUnmarked watches a directory without the marker. Beyond mostUnmarkedWatches it removes the oldest such watch.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
-	if w.hints == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
+	if w.inotify == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
 	}
 	w.unmarkedWatches = append(w.unmarkedWatches, name)
 	if len(w.unmarkedWatches) > mostUnmarkedWatches {
-		w.hints.forget(w.store.namedProfile(w.unmarkedWatches[0]).Home)
+		w.inotify.forget(w.store.namedProfile(w.unmarkedWatches[0]).Home)
 		w.unmarkedWatches = w.unmarkedWatches[1:]
 	}
 }
@@ -229,19 +229,19 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 // allows no more watches, it first removes the watches of the directories without the marker. Once the kernel has refused a
 // watch, watchAt adds no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
-	if w.exhausted && !w.hints.watchesAt(path, id) {
+	if w.exhausted && !w.inotify.watchesAt(path, id) {
 		return false
 	}
-	complete, err := w.hints.add(path, id)
+	complete, err := w.inotify.add(path, id)
 	if needed && len(w.unmarkedWatches) > 0 && errors.Is(err, unix.ENOSPC) {
 		for _, name := range w.unmarkedWatches {
-			w.hints.forget(w.store.namedProfile(name).Home)
+			w.inotify.forget(w.store.namedProfile(name).Home)
 		}
 		w.unmarkedWatches = nil
-		complete, err = w.hints.add(path, id)
+		complete, err = w.inotify.add(path, id)
 	}
-	if w.hintErr == nil {
-		w.hintErr = err
+	if w.notifyErr == nil {
+		w.notifyErr = err
 	}
 	if errors.Is(err, unix.ENOSPC) {
 		w.exhausted, w.lacking, w.lackingID = true, path, id
@@ -255,12 +255,12 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 
 // startNotifications resets what the last full scan knew about missing watches. It creates an inotify instance unless one exists.
 func (w *Watcher) startNotifications() {
-	w.partial, w.exhausted, w.remote, w.hintErr = false, false, false, nil
-	if w.hints == nil {
-		w.hints, w.hintErr = w.o.hints()
+	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
+	if w.inotify == nil {
+		w.inotify, w.notifyErr = w.o.hints()
 		w.unmarkedWatches = nil
 	}
-	if w.hints == nil {
+	if w.inotify == nil {
 		w.partial = true
 	}
 }
@@ -268,12 +268,12 @@ func (w *Watcher) startNotifications() {
 // canWatchMore reports whether the last full scan lacked an inotify instance or a watch that can be had now.
 func (w *Watcher) canWatchMore() bool {
 	switch {
-	case w.hints == nil:
-		w.hints, _ = w.o.hints()
+	case w.inotify == nil:
+		w.inotify, _ = w.o.hints()
 		w.unmarkedWatches = nil
-		return w.hints != nil
+		return w.inotify != nil
 	case w.exhausted:
-		_, err := w.hints.add(w.lacking, w.lackingID)
+		_, err := w.inotify.add(w.lacking, w.lackingID)
 		return err == nil
 	}
 	return false
@@ -281,7 +281,7 @@ func (w *Watcher) canWatchMore() bool {
 
 // warnNotifications reports why notifications are missing or incomplete.
 func (w *Watcher) warnNotifications() {
-	err := w.hintErr
+	err := w.notifyErr
 	if err != nil {
 		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, inotifyAdvice(err))
 	}

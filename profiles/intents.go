@@ -82,7 +82,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	failed := in.write(profile, want, now, soon)
+	failed := in.write(profile, want, now, syncLater)
 	// If the disk has delayed the write, a gateway may have read the old file meanwhile. So the order counts from the end of the
 	// write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {

@@ -47,9 +47,9 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
 	}
-	l, err := s.listPatiently(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
+	l, err := s.listResponding(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
 	if err == nil && l.profilesLeftOut {
-		l, err = s.listPatiently(func(d *fsutil.Dir, name string, marked bool) bool {
+		l, err = s.listResponding(func(d *fsutil.Dir, name string, marked bool) bool {
 			return prefer(name, marked) || marked && d.Has(filepath.Join(name, stateFile)) == nil
 		})
 	}
@@ -59,15 +59,15 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listPatiently reads profiles/ and waits for each directory only as long as patience. When a directory doesn't answer in time,
+// listResponding reads profiles/ and waits for each directory only as long as patience. When a directory doesn't answer in time,
 // it starts again without this directory.
-func (s *Store) listPatiently(prefer preference) (listing, error) {
+func (s *Store) listResponding(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
 			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
 		}
 		l, err := examineEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
-			err = d.Together(func(d *fsutil.Dir) error {
+			err = d.WithIdentity(func(d *fsutil.Dir) error {
 				l, err = s.listIn(d, at, prefer)
 				return err
 			})
@@ -98,7 +98,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= mostStuck // one more stuck call would block the whole store, so skip mount points
+	careful := s.stuckCalls() >= maxHangingCalls // one more stuck call would block the whole store, so skip mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
 		path := filepath.Join(s.root, profilesDir, name)

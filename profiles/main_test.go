@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(EnvHelper); mode != "" {
 		helperMain(mode)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(6)
 	goleak.VerifyTestMain(m)
 }

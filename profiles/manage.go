@@ -66,7 +66,7 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default, nil
 	}
-	if IsOdd(err) {
+	if IsUnusableFile(err) {
 		return Default, fmt.Errorf("no profile is selected, for %w; remove %s", err, filepath.Join(d.Path(), ActiveFile))
 	}
 	if name := Normalize(string(data)); name != "" {
@@ -75,9 +75,9 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsOdd reports whether err says that a small text file can't be used because it is a symbolic link, too large, or no regular
+// IsUnusableFile reports whether err says that a small text file can't be used because it is a symbolic link, too large, or no regular
 // file.
-func IsOdd(err error) bool {
+func IsUnusableFile(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
@@ -91,7 +91,7 @@ const (
 // Sweep removes the temporary directories of a Create or a Delete (see package manage) that was interrupted. It keeps directories
 // that changed at or after the time before, because another process may still use them.
 func (s *Store) Sweep(before time.Time) error {
-	err := s.together(func(d *fsutil.Dir) error {
+	err := s.withVolume(func(d *fsutil.Dir) error {
 		var left []string
 		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {

@@ -29,7 +29,7 @@ func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
 }
 
 func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
-	s := NewVolume(t).Limit(50)
+	s := NewVolume(t).SetMaxProfiles(50)
 	emptyDirs(t, s, "a", 1000)
 	Write(t, s, "profiles/zz/SOUL.md", "")
 	Write(t, s, "profiles/zz/gateway_state.json", state("running"))
@@ -70,7 +70,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 }
 
 func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
-	s := NewVolume(t).Limit(3)
+	s := NewVolume(t).SetMaxProfiles(3)
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
@@ -137,7 +137,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
-	t.Cleanup(func() { w.hints.close() })
+	t.Cleanup(func() { w.inotify.close() })
 	var changed []string
 	all := true
 	testkit.Until(t, "the times of the files are old enough", func() bool {
@@ -220,13 +220,13 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", mostUnmarkedWatches+50)
 	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
-	t.Cleanup(func() { w.hints.close() })
+	t.Cleanup(func() { w.inotify.close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(w.hints.watched); n != mostUnmarkedWatches+2 || w.partial {
+	if n := len(w.inotify.watched); n != mostUnmarkedWatches+2 || w.partial {
 		t.Errorf("%d watches, incomplete: %t", n, w.partial)
 	}
 	d, err := s.open()
@@ -240,7 +240,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
 	}
-	if n := len(w.hints.watched); n != mostUnmarkedWatches+2 || len(w.unmarkedWatches) != mostUnmarkedWatches || w.unmarkedWatches[mostUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
+	if n := len(w.inotify.watched); n != mostUnmarkedWatches+2 || len(w.unmarkedWatches) != mostUnmarkedWatches || w.unmarkedWatches[mostUnmarkedWatches-1] != fmt.Sprintf("new%d-000000", 59) {
 		t.Errorf("%d watches", n)
 	}
 }
@@ -294,7 +294,7 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 // BenchmarkScans measures a look at everything and a poll of a quiet volume, for N directories without the marker.
 func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
-		s := Open(b.TempDir(), nil, "").Limit(2000)
+		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
 		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newDirWatches}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
@@ -317,7 +317,7 @@ func BenchmarkScans(b *testing.B) {
 				}
 			}
 		})
-		w.hints.close()
+		w.inotify.close()
 	}
 }
 

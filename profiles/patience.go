@@ -10,25 +10,25 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is probably
+// answerTimeout is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is probably
 // a mount whose server is gone.
-const patience = time.Second
+const answerTimeout = time.Second
 
 // patienceSteps is the number of short waits into which patience is divided. If this whole process is paused, the pause uses up
 // at most one of them, and the directory isn't blamed for it.
 const patienceSteps = 10
 
-// mostStuck limits the calls that wait for directories without an answer, because each call holds a thread and a turn of
-// [blocking.Volume]. When mostStuck calls wait, hinit stops using mount points below profiles/. When more wait, it uses no
+// maxHangingCalls limits the calls that wait for directories without an answer, because each call holds a thread and a turn of
+// [blocking.Volume]. When maxHangingCalls calls wait, hinit stops using mount points below profiles/. When more wait, it uses no
 // directory of the volume.
-const mostStuck = 3
+const maxHangingCalls = 3
 
 // errSilent means that a directory of the volume does not answer within patience.
 var errSilent = errors.New("it does not answer")
 
-// patiently runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
+// withTimeLimit runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
 // errSilent. The goroutine then continues until the disk answers.
-func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
+func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
@@ -46,7 +46,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		err    error
 	}
 	a := &attempt{store: s}
-	if s.stuckCalls() > mostStuck {
+	if s.stuckCalls() > maxHangingCalls {
 		return result, a.silentError()
 	}
 	done := make(chan answer, 1)
@@ -62,7 +62,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		}
 		done <- answer{r, err}
 	}()
-	tick := time.NewTicker(patience / patienceSteps)
+	tick := time.NewTicker(answerTimeout / patienceSteps)
 	defer tick.Stop()
 	for beats, quiet := 0, 0; ; {
 		select {
@@ -128,7 +128,7 @@ func (a *attempt) giveUp(beats int) bool {
 		return false
 	}
 	a.abandoned = true
-	a.store.stuck++
+	a.store.hangingCalls++
 	if a.rel != "" {
 		a.store.silent[a.rel] = true
 	}
@@ -141,7 +141,7 @@ func (a *attempt) recordEnd() {
 	defer a.store.mu.Unlock()
 	a.over = true
 	if a.abandoned {
-		a.store.stuck--
+		a.store.hangingCalls--
 		delete(a.store.silent, a.rel)
 	}
 }
@@ -149,7 +149,7 @@ func (a *attempt) recordEnd() {
 func (s *Store) stuckCalls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stuck
+	return s.hangingCalls
 }
 
 // isSilent reports whether a directory did not answer its last call and that call still waits.

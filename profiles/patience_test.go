@@ -15,7 +15,7 @@ import (
 
 // heldUp stops this process while it asks the volume, and says what came of that. It is the helper "held".
 func heldUp(s *Store) {
-	fmt.Print(s.patiently(func(*fsutil.Dir) error {
+	fmt.Print(s.withTimeLimit(func(*fsutil.Dir) error {
 		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		<-time.After(10 * time.Millisecond) // another thread may be the one that takes it
 		return err
@@ -50,7 +50,7 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 		return err == nil && strings.Contains(string(text), ") T ")
 	})
-	<-time.After(patience + patience/2)
+	<-time.After(answerTimeout + answerTimeout/2)
 	got := ""
 	testkit.Until(t, "it goes on", func() bool {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // it may have ended

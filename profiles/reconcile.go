@@ -132,7 +132,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 	at := now()
 	write := func() error {
-		return s.patiently(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
+		return s.withTimeLimit(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
 	}
 	if o.Log != nil {
 		o.Log(write)
@@ -190,7 +190,7 @@ func (p *Plan) makeFinal(deliver chan<- Decision) {
 // An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := isTruthy(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
-	err := s.together(func(d *fsutil.Dir) error {
+	err := s.withVolume(func(d *fsutil.Dir) error {
 		migrated := s.migrate(d, p, args, noSupervise, now())
 		var err error
 		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
@@ -223,7 +223,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 		o.Found(1 + len(l.marked))
 	}
 	for names := range slices.Chunk(l.marked, decidedAhead) {
-		err := s.together(func(d *fsutil.Dir) error {
+		err := s.withVolume(func(d *fsutil.Dir) error {
 			for _, name := range names {
 				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Topology.Multiplexed })
 			}
@@ -269,7 +269,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if names.mayHave(filepath.Dir(lifecycleFile)) {
 		dec.PriorExit = priorExit(d, home)
 	}
-	for _, name := range usedFiles {
+	for _, name := range activityFiles {
 		if names.unknown || !slices.Contains(names.found, name) {
 			continue
 		}
@@ -277,7 +277,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			dec.Used = info.ModTime()
 		}
 	}
-	for _, stale := range names.leftBehind() {
+	for _, stale := range names.staleFiles() {
 		if err := d.Remove(filepath.Join(home, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.warn(name, filepath.Join(dec.Profile.Home, stale), "cannot remove a stale file of profile %q: %v", name, err)
 		}
@@ -285,8 +285,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// usedFiles lists the files whose modification times show when the agent was last used.
-var usedFiles = [...]string{"state.db", "sessions"}
+// activityFiles lists the files whose modification times show when the agent was last used.
+var activityFiles = [...]string{"state.db", "sessions"}
 
 // homeNames lists which of the files that Reconcile needs exist in a home. Listing the directory once is cheaper than a system
 // call for each file. The home may contain any number of other files.
@@ -298,10 +298,10 @@ type homeNames struct {
 func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
 		switch name {
-		case usedFiles[0], usedFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
+		case activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
-			if halfWritten(name) && len(n.found) < fsutil.MostNames { // temporary files beyond the limit stay until the next boot
+			if isTempFile(name) && len(n.found) < fsutil.MostNames { // temporary files beyond the limit stay until the next boot
 				n.found = append(n.found, name)
 			}
 		}
@@ -316,19 +316,19 @@ func (n homeNames) mayHave(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
-// leftBehind returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
+// staleFiles returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
 // writes. It returns only existing files, because on a read-only volume even the removal of a missing file fails.
-func (n homeNames) leftBehind() []string {
+func (n homeNames) staleFiles() []string {
 	var found []string
 	for _, name := range n.found {
-		if name == pidFile || name == processesFile || halfWritten(name) {
+		if name == pidFile || name == processesFile || isTempFile(name) {
 			found = append(found, name)
 		}
 	}
 	return found
 }
 
-func halfWritten(name string) bool {
+func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
 	return temporary && slices.ContainsFunc([]string{intentFile, stateFile, plannedStopFile, ActiveFile}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")

@@ -17,7 +17,7 @@ func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T)
 	testkit.NeedRoot(t)
 	root := t.TempDir()
 	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=1m"); err != nil {
-		testkit.Cannot(t, "needs the right to mount: "+err.Error())
+		testkit.SkipOrFail(t, "needs the right to mount: "+err.Error())
 	}
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
 	for _, name := range []string{"coder", "late", "greedy"} {

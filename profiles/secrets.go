@@ -97,7 +97,7 @@ func (s *Store) Env(profile string) (vars map[string]string, err error) {
 // profile whose file can't be read has no entry. An error means that the volume can't be used.
 func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
 	vars = make(map[string]map[string]string, len(profiles))
-	err = s.together(func(d *fsutil.Dir) error {
+	err = s.withVolume(func(d *fsutil.Dir) error {
 		for _, profile := range profiles {
 			home, err := homeOf(profile)
 			if err != nil {

@@ -300,8 +300,8 @@ func encodeObject(members []member) []byte {
 type durability bool
 
 const (
-	soon   durability = false // survives a crash of the machine only after a later call of syncState
-	synced durability = true  // survives a crash of the machine
+	syncLater durability = false // survives a crash of the machine only after a later call of syncState
+	synced    durability = true  // survives a crash of the machine
 )
 
 // syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was soon.
@@ -384,7 +384,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	members = setMember(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
 	data = encodeObject(members)
-	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == soon, Confirm: func(now fs.FileInfo) error {
+	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == syncLater, Confirm: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
 			return errChanged
 		}

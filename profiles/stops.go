@@ -10,18 +10,18 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// stopsFile records how long the last stop of the container took, if that was close to the time limit. The agent can write the
+// slowStopFile records how long the last stop of the container took, if that was close to the time limit. The agent can write the
 // file, so hinit only displays its content.
-const stopsFile = ".hinit-slow-stop"
+const slowStopFile = ".hinit-slow-stop"
 
-// longestStop is the largest duration that hinit accepts when it reads stopsFile.
+// longestStop is the largest duration that hinit accepts when it reads slowStopFile.
 const longestStop = time.Hour
 
-// NoteStop records how long the container took to stop, if that is at least three quarters of budget, its time limit. Otherwise
-// NoteStop removes the old record.
-func (s *Store) NoteStop(took, budget time.Duration) error {
+// RecordStopDuration records how long the container took to stop, if that is at least three quarters of budget, its time limit. Otherwise
+// RecordStopDuration removes the old record.
+func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
-		file := filepath.Join(home, stopsFile)
+		file := filepath.Join(home, slowStopFile)
 		if took < budget*3/4 {
 			if err := d.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -33,12 +33,12 @@ func (s *Store) NoteStop(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns the duration of the container's last stop and its time limit, as [Store.NoteStop] recorded them. It returns
+// SlowStop returns the duration of the container's last stop and its time limit, as [Store.RecordStopDuration] recorded them. It returns
 // zeros if that stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.inHome(Default, func(d *fsutil.Dir, home string) error {
-		text, err := d.ReadFile(filepath.Join(home, stopsFile), maxMarker)
+		text, err := d.ReadFile(filepath.Join(home, slowStopFile), maxMarker)
 		if err == nil {
 			_, err = fmt.Sscan(string(text), &of[0], &of[1])
 		}

@@ -18,7 +18,7 @@ func TestASlowStopIsRemembered(t *testing.T) {
 	}
 	note := func(took time.Duration) {
 		t.Helper()
-		if err := s.NoteStop(took, 8*time.Second); err != nil {
+		if err := s.RecordStopDuration(took, 8*time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -45,13 +45,13 @@ type Store struct {
 	max    int // maximum number of named profiles, and of directories without the marker
 	now    func() time.Time
 
-	mu     sync.Mutex              // guards the fields below; never held during disk operations
-	locks  map[string]*profileLock // locks of the profiles that are being written
-	silent map[string]bool         // directories, relative to the root, that did not answer their last call
-	stuck  int                     // number of calls that still wait for a silent directory
+	mu           sync.Mutex              // guards the fields below; never held during disk operations
+	locks        map[string]*profileLock // locks of the profiles that are being written
+	silent       map[string]bool         // directories, relative to the root, that did not answer their last call
+	hangingCalls int                     // number of calls that still wait for a silent directory
 }
 
-// NoLimit is the default for [Store.Limit], a number that no volume reaches.
+// NoLimit is the default for [Store.SetMaxProfiles], a number that no volume reaches.
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
@@ -75,9 +75,9 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
-// Limit sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It returns
+// SetMaxProfiles sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It returns
 // the store. Call Limit before any other method.
-func (s *Store) Limit(most int) *Store {
+func (s *Store) SetMaxProfiles(most int) *Store {
 	s.max = most
 	return s
 }
@@ -109,11 +109,11 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// together runs fn with the opened volume. The whole call of fn runs with the agent's identity, so that several operations need
-// only one change of identity. fn must use the Dir only in its own goroutine, see [fsutil.Dir.Together].
-func (s *Store) together(fn func(d *fsutil.Dir) error) error {
+// withVolume runs fn with the opened volume. The whole call of fn runs with the agent's identity, so that several operations need
+// only one change of identity. fn must use the Dir only in its own goroutine, see [fsutil.Dir.WithIdentity].
+func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
-		d, err := fsutil.OpenDir(s.root, s.actor.Inside())
+		d, err := fsutil.OpenDir(s.root, s.actor.WithoutSwitch())
 		if err != nil {
 			return err
 		}
@@ -140,9 +140,9 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// In opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative to
+// WithHome opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative to
 // the opened volume d.
-func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
+func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.inHome(profile, fn)
 }
 
@@ -152,7 +152,7 @@ func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error
 	if err != nil {
 		return err
 	}
-	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
+	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
 // profileLock excludes concurrent writers of one profile. It exists while a goroutine writes to the profile or waits for the
@@ -216,9 +216,9 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// before reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may be
+// settledBefore reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may be
 // invisible.
-func (s stamp) before(t time.Time) bool {
+func (s stamp) settledBefore(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }

@@ -71,10 +71,10 @@ type Watcher struct {
 
 // notifications is the state of the inotify watches, and says which directories they don't cover.
 type notifications struct {
-	hints           *dirWatches
+	inotify         *dirWatches
 	unmarkedWatches []string // candidates with a watch, the oldest first
 	partial         bool     // some directories are not watched completely
-	hintErr         error    // the first error in the last full scan that prevented a watch
+	notifyErr       error    // the first error in the last full scan that prevented a watch
 	remote          bool     // other machines can change the volume
 	exhausted       bool     // the kernel allows no more watches; lacking is the first directory without one
 	lacking         string
@@ -91,13 +91,13 @@ type lastScan struct {
 
 // pending says what must be scanned next because of notifications, and when.
 type pending struct {
-	dirty    map[string]bool // homes to scan
-	fresh    map[string]bool // changed names in profiles/
-	dirtyAll bool
-	soon     bool      // an early scan is pending, see WatchOptions.Appear
-	first    time.Time // time of the first notification since the last scan; zero for none
-	due      time.Time // when to scan for these notifications
-	nextPoll time.Time
+	changedHomes map[string]bool // homes to scan
+	changedNames map[string]bool // changed names in profiles/
+	dirtyAll     bool
+	soon         bool      // an early scan is pending, see WatchOptions.Appear
+	first        time.Time // time of the first notification since the last scan; zero for none
+	due          time.Time // when to scan for these notifications
+	nextPoll     time.Time
 }
 
 // request is a waiting call of Rescan or Find.
@@ -112,7 +112,7 @@ type scanned struct {
 	scannedAt     time.Time // when the scan began
 	state         State
 	beat          time.Time // time of the last beat
-	seen          stamp     // stamp of the state file
+	stateStamp    stamp     // stamp of the state file
 	stateComplete bool      // as long as seen is unchanged, state is too
 	inputs        [3]stamp
 	inputsSure    bool
@@ -142,7 +142,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		known:      make(map[string]*scanned),
 		candidates: make(map[string]bool),
 		warned:     make(map[string]string),
-		pending:    pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
+		pending:    pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
 		w.known[p.Name] = &scanned{profile: p}
@@ -218,7 +218,7 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
-	defer func() { w.hints.close() }()
+	defer func() { w.inotify.close() }()
 	_ = w.scanAll(ctx) // the error was reported as a warning
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -226,13 +226,13 @@ func (w *Watcher) run(ctx context.Context) {
 		timer.Reset(time.Until(w.deadline()))
 		select {
 		case <-ctx.Done():
-		case ev, ok := <-w.hints.changes():
+		case ev, ok := <-w.inotify.changes():
 			if ok {
 				w.markChanged(ev)
 			} else {
 				w.endNotifications()
 			}
-		case _, ok := <-w.hints.errors():
+		case _, ok := <-w.inotify.errors():
 			if ok {
 				w.markAll()
 			} else {
@@ -308,14 +308,14 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 func (w *Watcher) clearPending() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
-	clear(w.dirty)
-	clear(w.fresh)
+	clear(w.changedHomes)
+	clear(w.changedNames)
 }
 
 // markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases, so it
 // ignores files that hinit doesn't use.
 func (w *Watcher) markChanged(ev fsnotify.Event) {
-	self := w.hints.handleGone(ev)
+	self := w.inotify.handleGone(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
@@ -325,7 +325,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 	name := Default
 	switch {
 	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate was removed or renamed
-		w.fresh[file] = true
+		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
 	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may already be scanned and watched
@@ -334,14 +334,14 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 	case dir == profilesPath && strings.HasPrefix(file, "."):
 		return // temporary directories of hinit and of other programs
 	case dir == profilesPath:
-		w.fresh[file] = true
+		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
 	case dir != w.store.root:
 		name = filepath.Base(dir)
 	}
 	if w.matters(name, file) {
-		w.dirty[name] = true
+		w.changedHomes[name] = true
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.scheduleSoon()
@@ -359,8 +359,8 @@ func (w *Watcher) isQuiet(name string) bool {
 
 // endNotifications drops an inotify instance that has failed. The next scan makes a new one.
 func (w *Watcher) endNotifications() {
-	w.hints.close()
-	w.hints = nil
+	w.inotify.close()
+	w.inotify = nil
 	w.markAll()
 }
 

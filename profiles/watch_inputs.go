@@ -42,9 +42,9 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	}
 	var h Hash
 	began := time.Now()
-	_ = d.Together(func(d *fsutil.Dir) error {
+	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		k.inputs = w.store.inputStamps(d, home)
-		k.inputsSure = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.before(began) })
+		k.inputsSure = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.settledBefore(began) })
 		h = w.store.inputsHash(d, home)
 		return nil
 	})

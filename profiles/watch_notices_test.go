@@ -51,16 +51,16 @@ func TestMark(t *testing.T) {
 			defer hints.close()
 			hints.watched = map[string]watched{"/v": {}, "/v/profiles": {}, "/v/profiles/a": {}, "/v/profiles/i": {}}
 			w := &Watcher{
-				store: s, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
+				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
 				o:             WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
-				notifications: notifications{hints: hints},
+				notifications: notifications{inotify: hints},
 			}
 			w.markChanged(tt.event)
-			if w.dirtyAll != tt.all || len(w.dirty) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.dirty[tt.dirty] {
-				t.Errorf("all %t, homes %v", w.dirtyAll, w.dirty)
+			if w.dirtyAll != tt.all || len(w.changedHomes) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.changedHomes[tt.dirty] {
+				t.Errorf("all %t, homes %v", w.dirtyAll, w.changedHomes)
 			}
-			if len(w.fresh) > 0 != (tt.fresh != "") || tt.fresh != "" && !w.fresh[tt.fresh] {
-				t.Errorf("new %v", w.fresh)
+			if len(w.changedNames) > 0 != (tt.fresh != "") || tt.fresh != "" && !w.changedNames[tt.fresh] {
+				t.Errorf("new %v", w.changedNames)
 			}
 			if w.first.IsZero() == (tt.all || tt.dirty != "" || tt.fresh != "") {
 				t.Errorf("a look is due: %t", !w.first.IsZero())
@@ -132,7 +132,7 @@ func TestWatch200(t *testing.T) {
 
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
-		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)}, notifications: notifications{hints: new(dirWatches)},
+		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, notifications: notifications{inotify: new(dirWatches)},
 		o: WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.due) <= time.Minute }
@@ -329,8 +329,8 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{hints: new(dirWatches)},
-				pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
+				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{inotify: new(dirWatches)},
+				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
 				o:       WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
 			}

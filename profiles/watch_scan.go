@@ -102,13 +102,13 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	for _, name := range w.newlyMarked(d) { // the marker appeared during the scan
 		w.scanHome(ctx, d, name, true)
 	}
-	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.before(began)
+	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.settledBefore(began)
 	return ctx.Err()
 }
 
 // newlyMarked returns the directories that have the marker now, but did not have it when profiles/ was listed.
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
-	_ = d.Together(func(d *fsutil.Dir) error {
+	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
 			if d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
 				names = append(names, name)
@@ -160,9 +160,9 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	w.mu.Lock()
 	interest := maps.Clone(w.interest)
 	w.mu.Unlock()
-	_ = d.Together(func(d *fsutil.Dir) error {
+	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		root, err := d.Lstat(".")
-		if all = err != nil || w.hints != nil && !w.hints.watchesAt(w.store.root, stampOf(root)) && !w.exhausted; all {
+		if all = err != nil || w.inotify != nil && !w.inotify.watchesAt(w.store.root, stampOf(root)) && !w.exhausted; all {
 			return nil
 		}
 		if all = stampAt(d, profilesDir) != w.dir; all {
@@ -173,7 +173,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			if err != nil || w.store.isSilent(home) {
 				continue
 			}
-			same := k.stateComplete && stampAt(d, filepath.Join(home, stateFile)) == k.seen
+			same := k.stateComplete && stampAt(d, filepath.Join(home, stateFile)) == k.stateStamp
 			if _, asked := interest[name]; asked && same {
 				same = k.inputsSure && w.store.inputStamps(d, home) == k.inputs
 			}
@@ -210,7 +210,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 		}
 		gone = append(gone, name)
 	}
-	w.hints.retain(func(path string) bool {
+	w.inotify.retain(func(path string) bool {
 		return path == w.store.root || filepath.Dir(path) == w.store.root || here[filepath.Base(path)]
 	})
 	slices.Sort(gone)
@@ -225,9 +225,9 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 
 // scanDirty scans the homes about which notifications came, and the names in profiles/ that are new or changed.
 func (w *Watcher) scanDirty(ctx context.Context) {
-	fresh := slices.Sorted(maps.Keys(w.fresh))
-	names := make([]string, 0, len(w.dirty))
-	for name := range w.dirty {
+	fresh := slices.Sorted(maps.Keys(w.changedNames))
+	names := make([]string, 0, len(w.changedHomes))
+	for name := range w.changedHomes {
 		if w.known[name] != nil || w.candidates[name] {
 			if home, err := homeOf(name); err == nil && !w.store.isSilent(home) {
 				names = append(names, name)
@@ -296,7 +296,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	info, err := d.Lstat(rel)
 	switch {
 	case w.known[name] != nil:
-		if err != nil || !info.IsDir() || !w.hints.watchesAt(path, stampOf(info)) {
+		if err != nil || !info.IsDir() || !w.inotify.watchesAt(path, stampOf(info)) {
 			return false
 		}
 		w.scanHome(ctx, d, name, false) // a known profile
@@ -309,10 +309,10 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	case !info.IsDir():
 		w.forgetCandidate(name)
 		return true
-	case w.candidates[name] && w.hints.watchesAt(path, stampOf(info)):
+	case w.candidates[name] && w.inotify.watchesAt(path, stampOf(info)):
 		w.scanHome(ctx, d, name, false)
 		return true
-	case w.hints.watches(stampOf(info)):
+	case w.inotify.watches(stampOf(info)):
 		return false // the same directory is watched under another name: it was renamed
 	}
 	complete := !w.partial
@@ -330,7 +330,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 func (w *Watcher) forgetCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
-	w.hints.forget(w.store.namedProfile(name).Home)
+	w.inotify.forget(w.store.namedProfile(name).Home)
 }
 
 // dropCandidate forgets one candidate (a directory without the marker) if there are as many as the limit allows.
@@ -388,7 +388,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		w.known[name] = k
 		delete(w.candidates, name)
 		w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
-		if name != Default && w.hints != nil && w.hints.watched[p.Home] == (watched{}) {
+		if name != Default && w.inotify != nil && w.inotify.watched[p.Home] == (watched{}) {
 			w.watchDir(d, home, p.Home)
 		}
 		w.o.Notify(Appeared{Profile: p})
@@ -396,9 +396,9 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began := time.Now()
 	k.scannedAt = began
-	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
-		k.seen = stampAt(d, filepath.Join(home, stateFile))
-		k.stateComplete = k.seen.before(began)
+	err = d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
+		k.stateStamp = stampAt(d, filepath.Join(home, stateFile))
+		k.stateComplete = k.stateStamp.settledBefore(began)
 		st, err = readState(d, home)
 		return err
 	})

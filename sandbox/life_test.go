@@ -248,7 +248,7 @@ func TestReaper(t *testing.T) {
 			if c.fail != "" {
 				f.fail[c.fail] = errFake
 			}
-			got, _, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: 600 * time.Second})
+			got, _, err := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: 600 * time.Second})
 			n := 0
 			for _, r := range got {
 				if r.Error == "" {
@@ -265,7 +265,7 @@ func TestReaper(t *testing.T) {
 	}
 	t.Run("profile filter", func(t *testing.T) {
 		f := newFake(old("a"))
-		got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{Profile: "writer"})
+		got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), SweepOptions{Profile: "writer"})
 		if len(got) != 0 || f.called("list")[0] != "list hermes-agent=1 hermes-profile=writer" {
 			t.Errorf("%v: %q", got, f.calls)
 		}
@@ -281,12 +281,12 @@ func TestReaper(t *testing.T) {
 		young, mine := old("a"), Container{ID: "b", State: Running, Labels: Labels(Key{})}
 		young.Finished = at(time.Minute)
 		f := newFake(young, mine)
-		_, next, err := fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: time.Hour})
+		_, next, err := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: time.Hour})
 		if want := young.Finished.Add(time.Hour); err != nil || !next.Equal(want) {
 			t.Errorf("%v and not %v; %v", next, want, err)
 		}
 		f.vanish("a")
-		if _, next, err = fakeManager(t, f, coder).Sweep(t.Context(), Reap{MaxAge: time.Hour}); err != nil || !next.IsZero() {
+		if _, next, err = fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: time.Hour}); err != nil || !next.IsZero() {
 			t.Errorf("with a running one alone: %v, %v", next, err)
 		}
 	})
@@ -318,7 +318,7 @@ func TestReaper(t *testing.T) {
 		c := old("a")
 		c.Labels[LabelVolume] = "somebody else"
 		f := newFake(c)
-		if got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), Reap{}); len(got) != 0 {
+		if got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), SweepOptions{}); len(got) != 0 {
 			t.Error(got)
 		}
 		f.count(t, "remove", 0)
@@ -333,7 +333,7 @@ func TestReaper(t *testing.T) {
 		}
 		f.containers = append(f.containers, &Container{ID: "a", Name: "agents", State: Running, Labels: Labels(Key{})},
 			&Container{ID: "o", Name: "other", State: Running, Labels: map[string]string{LabelVolume: m.store.id}})
-		if _, _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
+		if _, _, err := m.Sweep(t.Context(), SweepOptions{MaxAge: time.Nanosecond}); err != nil {
 			t.Fatal(err)
 		}
 		for _, dir := range []string{runDir, recordsDir} {
@@ -345,7 +345,7 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("dry run", func(t *testing.T) {
 		f := newFake(old("a"))
-		if got, _, _ := fakeManager(t, f, coder).Sweep(t.Context(), Reap{DryRun: true}); len(got) != 1 {
+		if got, _, _ := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{DryRun: true}); len(got) != 1 {
 			t.Error(got)
 		}
 		f.count(t, "remove", 0)
@@ -358,7 +358,7 @@ func TestReaper(t *testing.T) {
 			labels[LabelVolume] = m.store.id
 			f.containers = append(f.containers, &Container{ID: id, State: state, Labels: labels, Created: at(time.Hour)})
 		}
-		if got, _, _ := m.Sweep(t.Context(), Reap{}); len(got) != 2 || len(f.containers) != 2 {
+		if got, _, _ := m.Sweep(t.Context(), SweepOptions{}); len(got) != 2 || len(f.containers) != 2 {
 			t.Errorf("%+v", got)
 		}
 	})

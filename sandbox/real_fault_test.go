@@ -259,7 +259,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if err := removeBoxes(t.Context(), other, Key{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := other.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
+	if _, _, err := other.Sweep(t.Context(), SweepOptions{MaxAge: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {

@@ -267,7 +267,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(6)
 	code := m.Run()
 	sweepTests()

@@ -117,7 +117,7 @@ func TestRealAdopt(t *testing.T) {
 	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}}", id); state != "running" {
 		t.Error(state)
 	}
-	if got, _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil || len(got) != 0 {
+	if got, _, err := m.Sweep(t.Context(), SweepOptions{MaxAge: time.Nanosecond}); err != nil || len(got) != 0 {
 		t.Errorf("the sweep took %v, %v", got, err)
 	}
 	dockerCmd(t, "rm", "-f", id)

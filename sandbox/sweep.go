@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reap selects the containers that a sweep removes.
-type Reap struct {
+// SweepOptions selects the containers that a sweep removes.
+type SweepOptions struct {
 	MaxAge time.Duration // 0 is [OrphanAge] of the lifetime in the options
 	// AnyAge selects every container that is not running, whatever its age. A container that was never started is kept for a minute,
 	// because another process may be about to start it.
@@ -64,7 +64,7 @@ func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minut
 // must not prevent work.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	if m.opts.SweepOrphans {
-		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, Reap{Profile: profile}) })
+		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: profile}) })
 	}
 }
 
@@ -74,7 +74,7 @@ const recheckTime = time.Minute
 // Sweep removes the unused containers of this volume: ended, created or dead ones that have reached the age. It never touches a
 // container with another volume's label. A container without such a label may belong to another user's agent, so Sweep removes it
 // only if it has ended. next is when the next container reaches the age, zero if none will.
-func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
+func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if what.Profile != "" {
@@ -118,7 +118,7 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 // reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
 // time says when to check it next. The check is repeated under the lock of the container's key, so that no command can start in
 // it in the meantime.
-func (m *Manager) reapContainer(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
+func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}

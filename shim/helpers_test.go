@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 	image, ok := os.LookupEnv(imageEnv)
 	if !ok {
-		testkit.Alone()
+		testkit.IsolateProcess()
 		os.Exit(m.Run())
 	}
 	f := strings.Split(image, "\n")

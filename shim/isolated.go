@@ -40,8 +40,8 @@ func profileOf(words []string) string {
 	return ""
 }
 
-// becomeTenant replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
+// execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
-func (o *options) becomeTenant(argv, env []string) error {
+func (o *options) execIsolated(argv, env []string) error {
 	return unix.Exec(o.native, append([]string{"hinit", "shell", profileOf(argv[1:]), "--", o.target}, argv[1:]...), env)
 }

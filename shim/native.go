@@ -10,10 +10,10 @@ import (
 // nativeEnv is the variable whose value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// goNative replaces the process by hinit if hinit handles the command. If not, or if the exec fails, goNative returns, and the
-// agent handles the command. If PID 1 does not answer the commands of s6, goNative also sends all other commands that start or
+// execHinit replaces the process by hinit if hinit handles the command. If not, or if the exec fails, execHinit returns, and the
+// agent handles the command. If PID 1 does not answer the commands of s6, execHinit also sends all other commands that start or
 // stop gateways to hinit. The agent would then do nothing and report success, or wait for ever.
-func (o *options) goNative(argv, env []string) {
+func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
 	}

@@ -103,7 +103,7 @@ func run(argv, env []string, o options) int {
 	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
 		isolated, err := o.needsIsolation(argv)
 		if isolated {
-			err = o.becomeTenant(argv, env)
+			err = o.execIsolated(argv, env)
 		}
 		if err != nil {
 			writeError("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
@@ -127,7 +127,7 @@ func run(argv, env []string, o options) int {
 		}
 		env = withEnv(env, "HOME", home)
 	}
-	o.goNative(argv, env)
+	o.execHinit(argv, env)
 	return replaceProcess(o.target, argv, env)
 }
 

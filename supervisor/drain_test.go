@@ -152,7 +152,7 @@ func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{LastSignal: 30}}}
 	l.units["s"] = &unit{Unit: Unit{Name: "s"}}
 	for event, want := range map[Event]error{
-		SignalMain{Name: "lease", Signal: 30}: ErrLast, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,
+		SignalMain{Name: "lease", Signal: 30}: ErrReservedSignal, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,
 		SignalMain{Name: "s"}: nil, SignalMain{Name: "lease"}: nil,
 	} {
 		if err := l.admit(request{event: event}); !errors.Is(err, want) {

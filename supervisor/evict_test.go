@@ -24,7 +24,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 			t.Errorf("%s: actions %v, want it killed", state, got)
 		}
 		s := r.s()
-		if s.want != WantDown || s.again {
+		if s.want != WantDown || s.restartAfterRun {
 			t.Errorf("%s: it is still wanted", state)
 		}
 		run := s.live()

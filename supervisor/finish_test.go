@@ -150,7 +150,7 @@ func TestLoopHandsOverTheFilesOfAUnit(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.directory(t, func(u *Unit) { u.Std = [3]*os.File{files[0], files[1], files[2]} })
+		b.directory(t, func(u *Unit) { u.StdOverrides = [3]*os.File{files[0], files[1], files[2]} })
 		for _, what := range []string{"run", "finish"} {
 			if _, spec := b.last(); !slices.Equal(spec.Files, files) {
 				t.Errorf("the %s gets %v", what, spec.Files)

@@ -190,9 +190,9 @@ func (w *world) act(b int) {
 func fuzzOrder(name string, n int) Order {
 	others := map[string][]string{"a": {"b", "c"}, "b": {"c", "a"}, "c": {"a", "b"}}[name]
 	o := Order{
-		After:       []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
-		MaxRestarts: n % 3, RestartsWindow: time.Minute,
-		OneShot: n%5 == 0, EachStart: n%10 == 0,
+		RestartPolicy: []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
+		MaxRestarts:   n % 3, RestartsWindow: time.Minute,
+		IsConfiguredTask: n%5 == 0, EachStart: n%10 == 0,
 		Needs: []Need{{others[0], []Until{UntilReady, UntilDone, UntilStarted, UntilTried}[n%4], n%7 == 0}},
 	}
 	if n%4 == 1 {
@@ -328,12 +328,12 @@ func (w *world) mayKill(name string, p *process) {
 func (w *world) check() {
 	links := 0
 	for _, s := range w.m.order {
-		links += s.policy.linkCount()
+		links += s.policy.dependsOnOthers()
 	}
-	if links != w.m.links {
-		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.links)
+	if links != w.m.dependentServices {
+		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.dependentServices)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.place == 0 })); n != len(w.m.queue) {
+	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.queuePosition == 0 })); n != len(w.m.queue) {
 		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.queue))
 	}
 	for _, s := range w.m.order {
@@ -370,10 +370,10 @@ func (w *world) check() {
 				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
-			if at, ok := w.m.Deadline(); s.place != 0 && (w.m.freeTurns(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
+			if at, ok := w.m.Deadline(); s.queuePosition != 0 && (w.m.freeTurns(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
 				w.t.Fatalf("%s waits for a turn that nobody takes: %v", s.name, at)
 			}
-			if names, _ := w.m.unmetNeeds(s); s.place == 0 && len(s.needs) == 0 && len(names) == 0 {
+			if names, _ := w.m.unmetNeeds(s); s.queuePosition == 0 && len(s.needs) == 0 && len(names) == 0 {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:

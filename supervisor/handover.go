@@ -32,7 +32,7 @@ func (l *Loop) Yield(ctx context.Context, call func()) error { return l.ask(ctx,
 // use the result only there.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
-		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingers, Orphans: l.orphans.Load(), OOMKills: l.oomKills,
+		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills,
 		Notify: make(map[uint64]*os.File),
 	}
 	for _, s := range l.machine.order {
@@ -58,7 +58,7 @@ func (l *Loop) HandOver() *Handover {
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
-	l.machine.effects.moved = true
+	l.machine.effects.servicesChanged = true
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
@@ -67,7 +67,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 			s.processSince = s.since
 		}
 		l.machine.services[s.name] = s
-		l.machine.links += s.policy.linkCount()
+		l.machine.dependentServices += s.policy.dependsOnOthers()
 		l.units[s.name] = &unit{Unit: Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
@@ -89,14 +89,14 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		l.notifiers[run] = n
 		guard.Go("waiting for readiness", func() { n.awaitNewline(func() { l.Post(Ready{h.Runs[run], run, true, ""}) }) })
 	}
-	l.lingers = h.Lingers
+	l.lingeringRuns = h.Lingers
 	l.orphans.Store(h.Orphans)
 	l.oomKills = h.OOMKills
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
 		// The stop command has ended, but a fault of the old loop lost that event.
-		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) {
+		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingeringRuns, s.command.run) {
 			l.addLingering(s.name, s.command.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
@@ -131,8 +131,8 @@ func (l *Loop) reconcile(s *service, main int) {
 
 func (l *Loop) addLingering(name string, run uint64) {
 	l.runs[run] = name
-	if !slices.Contains(l.lingers, run) {
-		l.lingers = append(l.lingers, run)
+	if !slices.Contains(l.lingeringRuns, run) {
+		l.lingeringRuns = append(l.lingeringRuns, run)
 	}
 }
 

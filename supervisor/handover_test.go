@@ -139,13 +139,13 @@ func everyEvent(m *Machine) []Event {
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
 		"needs": "only replaced", "fastExits.recent": "only replaced",
-		"last":            "never changed, only replaced",
-		"tally.exits":     "never changed, only replaced",
-		"tally.restarted": "never changed, only replaced",
-		"policy":          "only replaced",
-		"policy.ParkOn":   "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
+		"last":                "never changed, only replaced",
+		"tally.exits":         "never changed, only replaced",
+		"tally.restartCauses": "never changed, only replaced",
+		"policy":              "only replaced",
+		"policy.ParkOn":       "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
 		"policy.Finishes.PermanentFinish": "never changed", "policy.Order.Needs": "never changed", "policy.Order.RestartOn": "never changed",
-		"order.taskNeeds": "only appended to, and replaced", "order.respawns": "only replaced", "order.unmet": "never changed, only replaced",
+		"dependencyState.taskNeeds": "only appended to, and replaced", "dependencyState.respawns": "only replaced", "dependencyState.unmet": "never changed, only replaced",
 		"mainCode":       "never changed, only replaced",
 		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
 		"services": "made anew from order", "order": "only appended to, and replaced", "effects.out": "not state", "shortage.held": "only replaced", "Random": "not state",
@@ -280,8 +280,8 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	if !reflect.DeepEqual(next.resumed, want) {
 		t.Errorf("got %+v", next.resumed)
 	}
-	if !slices.Equal(next.lingers, []uint64{run("lost")}) {
-		t.Errorf("lingers: %v", next.lingers)
+	if !slices.Equal(next.lingeringRuns, []uint64{run("lost")}) {
+		t.Errorf("lingers: %v", next.lingeringRuns)
 	}
 }
 

@@ -16,11 +16,11 @@ import (
 
 // Errors of the loop's methods.
 var (
-	ErrUnknown  = errors.New("no such service")
-	ErrStopping = errors.New("the container is stopping")
-	ErrCmd      = errors.New("it is the container's CMD, which runs once")
-	ErrLast     = errors.New("only hinit sends it this signal, when nothing else of the container is alive")
-	ErrStranger = errors.New("it is no process of the service")
+	ErrUnknown        = errors.New("no such service")
+	ErrStopping       = errors.New("the container is stopping")
+	ErrIsCMD          = errors.New("it is the container's CMD, which runs once")
+	ErrReservedSignal = errors.New("only hinit sends it this signal, when nothing else of the container is alive")
+	ErrForeignProcess = errors.New("it is no process of the service")
 )
 
 // Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop's goroutine calls a Spawner. Its
@@ -69,23 +69,23 @@ type Config struct {
 // Loop owns the machine and all other state of the supervisor that changes. Run executes the loop in the calling goroutine. All
 // other methods may be called from any goroutine, unless they say otherwise.
 type Loop struct {
-	cfg          Config
-	machine      Machine
-	units        map[string]*unit
-	runs         map[uint64]string    // service names by run number, for runs that have a living process
-	notifiers    map[uint64]*notifier // pipes on which live runs may still report readiness, by run number
-	lingers      []uint64             // lingering runs: their main process has ended, but descendants are alive
-	orphansEnded map[uint64]int       // how many orphans of each lingering run have been reaped
-	requests     chan request
-	ended        chan struct{}
-	code         int
-	done         bool
-	orphans      atomic.Uint64
-	flood        flood
-	oomKills     uint64
-	undo         undo
-	resumed      []Event    // events that TakeOver and Resume have queued; Run handles them first
-	orderedBy    *client.By // the client whose order the next step carries out; nil for none
+	cfg           Config
+	machine       Machine
+	units         map[string]*unit
+	runs          map[uint64]string    // service names by run number, for runs that have a living process
+	notifiers     map[uint64]*notifier // pipes on which live runs may still report readiness, by run number
+	lingeringRuns []uint64             // lingering runs: their main process has ended, but descendants are alive
+	orphansEnded  map[uint64]int       // how many orphans of each lingering run have been reaped
+	requests      chan request
+	ended         chan struct{}
+	code          int
+	done          bool
+	orphans       atomic.Uint64
+	flood         flood
+	oomKills      uint64
+	undo          undo
+	resumed       []Event    // events that TakeOver and Resume have queued; Run handles them first
+	orderedBy     *client.By // the client whose order the next step carries out; nil for none
 	published
 }
 
@@ -155,7 +155,7 @@ func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 func (l *Loop) Ended() <-chan struct{} { return l.ended }
 
 // Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown service,
-// ErrCmd or ErrLast for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
+// ErrIsCMD or ErrReservedSignal for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
 // Sweep reaps all processes that have ended by now, and returns when the snapshot shows their exits. It returns the same errors
@@ -202,14 +202,14 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// Tell passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until the
-// loop has handled the message. The error is ErrStranger if pid belongs to no run of service t.Name, and ErrStopping if the loop
+// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until the
+// loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and ErrStopping if the loop
 // has ended.
-func (l *Loop) Tell(pid int, t Notified) (run uint64, err error) {
+func (l *Loop) HandleNotify(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
 		if t.Run = l.cfg.Procs.RunOf(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
-			stranger = ErrStranger
+			stranger = ErrForeignProcess
 			return
 		}
 		l.step(t)
@@ -358,10 +358,10 @@ func (l *Loop) admit(r request) error {
 			return ErrUnknown
 		}
 		if u.Policy.Once {
-			return ErrCmd
+			return ErrIsCMD
 		}
 		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.LastSignal {
-			return ErrLast
+			return ErrReservedSignal
 		}
 	case Add:
 		if r.unit == nil {
@@ -397,7 +397,7 @@ func (l *Loop) step(e Event) {
 		case SpawnFinish:
 			follow = append(follow, l.spawnFinish(a))
 		case SpawnStop:
-			follow = append(follow, l.spawnStop(a)...)
+			follow = append(follow, l.spawnStopCommand(a)...)
 		case Signal:
 			follow = append(follow, l.signalRun(a)...)
 		case SignalRest:

@@ -272,7 +272,7 @@ func TestLoopRefusesWhatMakesNoSense(t *testing.T) {
 		if err := b.Register(t.Context(), u, WantUp); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Do(t.Context(), Stop{"cmd"}); !errors.Is(err, ErrCmd) {
+		if err := b.Do(t.Context(), Stop{"cmd"}); !errors.Is(err, ErrIsCMD) {
 			t.Errorf("error %v", err)
 		}
 		b.register(t, "deaf", WantUp)

@@ -147,7 +147,7 @@ const (
 	ReasonTaken = "because its profile was renamed or removed"
 	ReasonLoop  = "crash loop" // begins the remark that explains a crash loop
 
-	reasonRequested = "ended as asked"
+	reasonEndedAsRequested = "ended as asked"
 )
 
 // Numbers of the signals that the machine sends itself (signal(7)). A test compares them with the system's.
@@ -187,9 +187,9 @@ type Machine struct {
 	// all the time, so a few more starts are then useful.
 	ParallelExtra int `reexec:"-"`
 
-	services map[string]*service `reexec:"-"`
-	order    []*service          `reexec:"-"` // all services, in the order of registration
-	links    int                 `reexec:"-"` // how many services depend on other services
+	services          map[string]*service `reexec:"-"`
+	order             []*service          `reexec:"-"` // all services, in the order of registration
+	dependentServices int                 `reexec:"-"` // how many services depend on other services
 	turns
 	runs     uint64
 	phase    phase
@@ -204,8 +204,8 @@ type Machine struct {
 
 // effects holds the results of one call of Step.
 type effects struct {
-	moved bool // a service has changed, so startReleased must check the waiting services again
-	out   []Action
+	servicesChanged bool // a service has changed, so startReleased must check the waiting services again
+	out             []Action
 }
 
 // Step handles one event and returns the actions that it causes, in order. now must never go backwards. The next call of Step
@@ -220,7 +220,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		m.add(now, e)
 	case NeedMet:
 		// The services that were used last get the first turns.
-		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) }
+		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.needMet(now, s, e.Need)
 		}
@@ -338,7 +338,7 @@ func (m *Machine) Stopping() bool { return m.phase != running }
 func (m *Machine) emit(a Action) { m.effects.out = append(m.effects.out, a) }
 
 func (m *Machine) changed(s *service) {
-	m.effects.moved = true
+	m.effects.servicesChanged = true
 	m.emit(Changed{s.name})
 }
 
@@ -357,7 +357,7 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 		if s.ready {
 			s.ready, s.readySince = false, time.Time{}
 		}
-		s.said = ""
+		s.readinessText = ""
 	}
 	m.emit(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.changed(s)
@@ -368,7 +368,7 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 
 func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
-		m.links += e.Policy.linkCount() - s.policy.linkCount()
+		m.dependentServices += e.Policy.dependsOnOthers() - s.policy.dependsOnOthers()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
 		if !s.checked || !e.Checked { // the set of checks may have changed, so earlier results don't count
 			s.probed = readinessReport{}
@@ -397,7 +397,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
-	m.links += s.policy.linkCount()
+	m.dependentServices += s.policy.dependsOnOthers()
 	m.order = append(m.order, s)
 	m.emit(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.changed(s)
@@ -442,7 +442,7 @@ func (m *Machine) startRun(now time.Time, s *service, reason string) {
 		s.respawn = false
 		s.restarts++
 		if s.last != nil {
-			s.restarted = s.restarted.with(s.last.Cause, 1)
+			s.restartCauses = s.restartCauses.with(s.last.Cause, 1)
 		}
 	}
 	m.setState(now, s, Starting, time.Time{}, reason)

@@ -11,8 +11,8 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	r.up()
 	want := func(exits, restarted causeCounts) {
 		t.Helper()
-		if !slices.Equal(r.s().exits, exits) || !slices.Equal(r.s().restarted, restarted) {
-			t.Errorf("exits %v, restarts %v; want %v, %v", r.s().exits, r.s().restarted, exits, restarted)
+		if !slices.Equal(r.s().exits, exits) || !slices.Equal(r.s().restartCauses, restarted) {
+			t.Errorf("exits %v, restarts %v; want %v, %v", r.s().exits, r.s().restartCauses, exits, restarted)
 		}
 	}
 	again := func() {
@@ -43,7 +43,7 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
 	refusing := policy
-	refusing.Refusal = "Refusing to bind"
+	refusing.ParkOnOutput = "Refusing to bind"
 	r.do(Add{Name: "s", Policy: refusing, Want: WantUp})
 	r.spawned()
 	r.exit(1)

@@ -14,23 +14,23 @@ const ReasonUnhealthy = "unhealthy"
 // checks holds the readiness reports about a run, from the run itself and from its checks, and why hinit ended it if a check
 // failed.
 type checks struct {
-	own    readinessReport // report of the run itself
-	probed readinessReport // report of its ready and start-up checks
-	answer string          // last answer of the failed check for which hinit ended the run
-	park   bool            // park the service after this run
+	own          readinessReport // report of the run itself
+	probed       readinessReport // report of its ready and start-up checks
+	failedAnswer string          `reexec:"answer"` // last answer of the failed check for which hinit ended the run
+	park         bool            // park the service after this run
 }
 
 // readinessReport says whether a run is ready, according to the run itself or to its checks.
 type readinessReport struct {
 	ready bool
-	said  string
+	text  string `reexec:"said"`
 }
 
 // updateReadiness computes whether a running service is ready. The run itself must be ready, and its checks too if it has any.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
-	said := strings.Join(slices.DeleteFunc([]string{s.own.said, s.probed.said}, func(t string) bool { return t == "" }), "; ")
-	if s.ready == ready && s.said == said {
+	said := strings.Join(slices.DeleteFunc([]string{s.own.text, s.probed.text}, func(t string) bool { return t == "" }), "; ")
+	if s.ready == ready && s.readinessText == said {
 		return
 	}
 	if s.ready != ready {
@@ -38,11 +38,11 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 		if ready {
 			s.readySince = now
 			if s.policy.Turns {
-				m.unready, m.readied = 0, true
+				m.timedOutTurns, m.anyReady = 0, true
 			}
 		}
 	}
-	s.said = said
+	s.readinessText = said
 	m.changed(s)
 }
 
@@ -51,7 +51,7 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return
 	}
-	s.requestedCause, s.answer, s.park = CauseHealth, e.Answer, e.Park
+	s.requestedCause, s.failedAnswer, s.park = CauseHealth, e.Answer, e.Park
 	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }
 
@@ -97,6 +97,6 @@ func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 // period.
 func (m *Machine) markOverdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
-		s.requestedCause, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
+		s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
 	}
 }

@@ -20,8 +20,8 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.s().failures, r.s().reason)
 		}
 		r.do(Start{"s"})
-		if r.s().answer != "" || r.s().requestedCause != "" {
-			t.Errorf("the next run begins with %q", r.s().answer)
+		if r.s().failedAnswer != "" || r.s().requestedCause != "" {
+			t.Errorf("the next run begins with %q", r.s().failedAnswer)
 		}
 	}
 }
@@ -65,8 +65,8 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		r.do(Spawned{"s", 7})
 		expect := func(when string, ready bool, said string) {
 			t.Helper()
-			if s := r.s(); s.ready != ready || s.said != said || ready == s.readySince.IsZero() {
-				t.Errorf("announces %t, %s: ready %t, %q", announces, when, s.ready, s.said)
+			if s := r.s(); s.ready != ready || s.readinessText != said || ready == s.readySince.IsZero() {
+				t.Errorf("announces %t, %s: ready %t, %q", announces, when, s.ready, s.readinessText)
 			}
 		}
 		expect("at first", false, "")

@@ -22,7 +22,7 @@ func (m *Machine) start(now time.Time, s *service) {
 		s.forgetFailures()
 		m.startOrWait(now, s, "operator asked to start")
 	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
-		s.again = true
+		s.restartAfterRun = true
 		m.changed(s)
 	case Up: // the service runs already, but its earlier failures are forgotten
 		s.forgetFailures()
@@ -42,7 +42,7 @@ func (m *Machine) restart(now time.Time, s *service) {
 		return
 	}
 	m.wantUpAgain(s)
-	s.again = true
+	s.restartAfterRun = true
 	m.requestEnd(now, s, "operator asked to restart")
 }
 
@@ -68,7 +68,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 
 // setWantDown sets the desired state to down without ending a running process.
 func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
-	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
+	s.want, s.restartAfterRun, s.once, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
 	switch s.state {
 	case Waiting, Backoff, Parked, Failed:
@@ -83,7 +83,7 @@ func (m *Machine) startOnce(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
 	}
-	s.want, s.again, s.respawns = WantDown, false, nil
+	s.want, s.restartAfterRun, s.respawns = WantDown, false, nil
 	switch s.state {
 	case Down, Waiting, Backoff, Parked, Failed:
 		s.forgetFailures()
@@ -135,7 +135,7 @@ func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if signal == 0 {
 		signal = s.policy.StopSignal
 	}
-	s.sent = signal
+	s.operatorSignal = signal
 	m.sendSignal(s, signal, group)
 }
 

@@ -83,15 +83,15 @@ type (
 	}
 	// Exited reports the end of a main process or of a finish command.
 	Exited struct {
-		Name     string
-		PID      int
-		Code     int    // -1 after the end by a signal
-		Signal   int    // 0 after an exit
-		OOM      bool   // the kernel's out-of-memory killer killed the process
-		Leftover bool   // descendants of the process are alive
-		Strays   string // PIDs of living processes that may belong to the run but hide it; "" for none
-		CPU      time.Duration
-		MaxRSS   int64
+		Name         string
+		PID          int
+		Code         int    // -1 after the end by a signal
+		Signal       int    // 0 after an exit
+		OOM          bool   // the kernel's out-of-memory killer killed the process
+		Leftover     bool   // descendants of the process are alive
+		MaybeMembers string // PIDs of living processes that may belong to the run but hide it; "" for none
+		CPU          time.Duration
+		MaxRSS       int64
 	}
 	// StopCommandEnded reports that the stop command of a service has ended, or could not be started.
 	StopCommandEnded struct {
@@ -156,7 +156,7 @@ type (
 	}
 	// HoldStarts makes all services with Policy.Sheddable wait before they start. An empty Reason releases them.
 	HoldStarts struct{ Reason string }
-	// Notified is an sd_notify message from a process of a running service, see [Loop.Tell].
+	// Notified is an sd_notify message from a process of a running service, see [Loop.HandleNotify].
 	Notified struct {
 		Name            string
 		Run             uint64

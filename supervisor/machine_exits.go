@@ -18,7 +18,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 		return
 	}
 	wanted := s.want == WantUp || s.once
-	anew := s.started && !s.policy.OneShot
+	anew := s.started && !s.policy.IsConfiguredTask
 	s.pid, s.processSince, s.readySince = e.PID, now, time.Time{}
 	s.started, s.once = true, false
 	forget := time.Time{}
@@ -54,13 +54,13 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
 		m.mainCode = &e.Code
 		m.setState(now, s, Failed, time.Time{}, e.Error)
-	case s.want == WantDown, s.policy.Task:
+	case s.want == WantDown, s.policy.SingleRun:
 		s.want = WantDown
 		m.setState(now, s, Down, time.Time{}, e.Error)
 	case s.policy.SpawnRetry > 0 && (s.policy.Once || !e.Passing):
 		s.respawn = true
 		m.setState(now, s, Backoff, now.Add(s.policy.SpawnRetry), e.Error)
-	case e.Permanent, s.policy.After == RestartNever, s.policy.After == RestartOnSuccess:
+	case e.Permanent, s.policy.RestartPolicy == RestartNever, s.policy.RestartPolicy == RestartOnSuccess:
 		m.setState(now, s, Failed, time.Time{}, e.Error)
 	default:
 		next := s.limitRestarts(now, nextState{Backoff, m.afterFailure(now, s), now, e.Error})
@@ -81,17 +81,17 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	}
 	exit := &Exit{
 		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.processSince),
-		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.answer,
+		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.failedAnswer,
 	}
-	if s.policy.Task {
+	if s.policy.SingleRun {
 		s.want = WantDown
 	}
 	s.done = s.requestedCause == "" && s.policy.success(e.Code) && e.Signal == 0
 	s.next = s.limitRestarts(now, m.afterExit(now, s, exit))
 	s.pid, s.paused, s.processSince, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
-	if e.Strays != "" && !s.policy.LeaveDescendants {
-		hides := "process " + e.Strays + " hides which service it is of, so hinit does not end it; it may be of this one"
+	if e.MaybeMembers != "" && !s.policy.LeaveDescendants {
+		hides := "process " + e.MaybeMembers + " hides which service it is of, so hinit does not end it; it may be of this one"
 		s.next.reason += "; " + hides
 		m.emit(Note{Record{At: now, Service: s.name, Reason: hides}})
 	}
@@ -149,7 +149,7 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 // not start again. A start that was requested after the exit overrides that.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
-	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
+	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
 		s.want, s.permanent = WantDown, true
 		s.next = nextState{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
 	}
@@ -160,14 +160,14 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describe(exit)
 	switch {
 	case s.requestedCause != "" && s.requestedCause != CauseHealth:
-		return nextState{state: Down, reason: reasonRequested}
+		return nextState{state: Down, reason: reasonEndedAsRequested}
 	case s.policy.Once, s.want == WantDown, m.phase != running:
 		return nextState{state: Down, reason: reason}
 	}
 	if s.park {
 		return nextState{state: Parked, reason: reason}
 	}
-	if s.policy.After == RestartNever {
+	if s.policy.RestartPolicy == RestartNever {
 		next, _ := s.stateWithoutRestart(exit, reason)
 		return next
 	}
@@ -310,12 +310,12 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.setState(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
 		m.setState(now, s, Down, time.Time{}, next.reason)
-		if s.policy.OneShot && s.done {
+		if s.policy.IsConfiguredTask && s.done {
 			m.restartFollowers(now, s)
 		}
 	case s.want == WantDown:
-		m.setState(now, s, Down, time.Time{}, reasonRequested)
-	case s.again:
+		m.setState(now, s, Down, time.Time{}, reasonEndedAsRequested)
+	case s.restartAfterRun:
 		m.startOrWait(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.startTime().After(now):
 		m.startOrWait(now, s, next.reason)
@@ -330,8 +330,8 @@ func (m *Machine) settle(now time.Time, s *service) {
 func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
-		m.links -= s.policy.linkCount()
-		m.effects.moved = true
+		m.dependentServices -= s.policy.dependsOnOthers()
+		m.effects.servicesChanged = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.emit(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
@@ -340,13 +340,13 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 // certainCauses lists the causes that are known for certain, so a CorrectCause event must not replace them.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// parkRefused parks a service if its last output says that a restart would not help, see Policy.Refusal.
+// parkRefused parks a service if its last output says that a restart would not help, see Policy.ParkOnOutput.
 func (m *Machine) parkRefused(now time.Time, s *service) {
-	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
+	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.last.Code < 1 {
 		return
 	}
 	for _, line := range s.last.Tail {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.Refusal) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.ParkOnOutput) {
 			s.forgetFailures()
 			m.setState(now, s, Parked, time.Time{}, line)
 			return
@@ -375,7 +375,7 @@ func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
 	case s.state == Backoff:
 		s.forgetFailures()
 		m.setState(now, s, Parked, time.Time{}, ReasonReplaced)
-	case (s.leftover || s.onlyStopCommandLives() || s.state == Finishing) && !s.again:
+	case (s.leftover || s.onlyStopCommandLives() || s.state == Finishing) && !s.restartAfterRun:
 		s.next = nextState{state: Parked, reason: ReasonReplaced}
 	}
 }

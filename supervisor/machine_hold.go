@@ -39,12 +39,12 @@ const (
 	NeedDisk   = "disk"
 )
 
-func forDisk(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
+func isDiskHold(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
 
 // hold handles a Hold event: it ends a running service and keeps it from starting, or releases it if the event has no reason.
 func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
-	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && forDisk(held) || e.Disk && e.Reason == "" && !forDisk(held) {
+	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {
 		return
 	}
 	m.setHold(s.name, e.Reason)
@@ -82,11 +82,11 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	}
 }
 
-// lacksRoom returns NeedDisk or NeedMemory if the service must wait for it, and the reason. Both results are "" if the service
+// shortageFor returns NeedDisk or NeedMemory if the service must wait for it, and the reason. Both results are "" if the service
 // may start.
-func (m *Machine) lacksRoom(s *service) (need, reason string) {
+func (m *Machine) shortageFor(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {
-	case forDisk(held):
+	case isDiskHold(held):
 		return NeedDisk, held
 	case s.policy.Sheddable:
 		return NeedMemory, cmp.Or(held, m.shortage.all)

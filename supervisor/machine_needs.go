@@ -40,27 +40,27 @@ type Need struct {
 
 // Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value changes nothing.
 type Order struct {
-	After          RestartAfter
-	MaxRestarts    int           // limit of automatic restarts within RestartsWindow; 0 is no limit
-	RestartsWindow time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
-	Needs          []Need
-	RestartOn      []string  // restart the service when one of these is started again, or is a task that has succeeded
-	OneShot        bool      // the service is a task (of hinit.yaml), so its end is expected
-	Turns          bool      // its starts need a turn, which limits simultaneous starts, see [Machine.Parallel]
-	Used           time.Time // when the service was last used; for the first start, recently used services come first in the queue
-	EachStart      bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
+	RestartPolicy    RestartAfter  `reexec:"After"`
+	MaxRestarts      int           // limit of automatic restarts within RestartsWindow; 0 is no limit
+	RestartsWindow   time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
+	Needs            []Need
+	RestartOn        []string  // restart the service when one of these is started again, or is a task that has succeeded
+	IsConfiguredTask bool      `reexec:"OneShot"` // the service is a task (of hinit.yaml), so its end is expected
+	Turns            bool      // its starts need a turn, which limits simultaneous starts, see [Machine.Parallel]
+	LastUsed         time.Time `reexec:"Used"` // when the service was last used; for the first start, recently used services come first in the queue
+	EachStart        bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
 }
 
-// linkCount returns 1 if the policy makes a service depend on others, else 0.
-func (o *Order) linkCount() int {
+// dependsOnOthers returns 1 if the policy makes a service depend on others, else 0.
+func (o *Order) dependsOnOthers() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
 	}
 	return 0
 }
 
-// order is the part of a service's state that belongs to the [Order] of its policy.
-type order struct {
+// dependencyState is the part of a service's state that belongs to the [Order] of its policy.
+type dependencyState struct {
 	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: runs of EachStart tasks that must succeed before this start
 	unmet     []string    `reexec:"lacks"` // in state waiting: names of the unmet needs
 	done      bool        // the last run ended by itself with success
@@ -130,7 +130,7 @@ func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
-	case t == nil && n.Optional, t != nil && n.Optional && t.want == WantDown && !t.policy.OneShot:
+	case t == nil && n.Optional, t != nil && n.Optional && t.want == WantDown && !t.policy.IsConfiguredTask:
 		return ""
 	case t == nil:
 		return n.Name + ", which does not exist"
@@ -138,7 +138,7 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	met, to := false, string(n.Until)
 	switch n.Until {
 	case UntilStarted:
-		met = t.state == Up || t.policy.OneShot && t.started
+		met = t.state == Up || t.policy.IsConfiguredTask && t.started
 		to = "up"
 	case UntilReady, UntilTried:
 		met = t.state == Up && t.ready || n.Until == UntilTried && t.last != nil
@@ -168,7 +168,7 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 // waitForNeeds puts a service into the state waiting if a need is unmet, or if it must wait for memory or disk space. It
 // reports whether the service has to wait.
 func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
-	need, reason := m.lacksRoom(s)
+	need, reason := m.shortageFor(s)
 	names := []string{need}
 	if reason == "" {
 		if len(s.policy.Needs) == 0 {
@@ -193,14 +193,14 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 // startReleased starts the waiting services whose needs are now met. Step calls it after each event; it does nothing if no
 // service has changed.
 func (m *Machine) startReleased(now time.Time) {
-	if m.links == 0 || m.phase != running {
+	if m.dependentServices == 0 || m.phase != running {
 		return
 	}
 	for range len(m.order) + 1 { // each start may meet a need of another service
-		if !m.effects.moved {
+		if !m.effects.servicesChanged {
 			return
 		}
-		m.effects.moved = false
+		m.effects.servicesChanged = false
 		for _, s := range m.order {
 			if s.state == Waiting && len(s.needs) == 0 {
 				m.startOrWait(now, s, "what it needs is there")
@@ -211,12 +211,12 @@ func (m *Machine) startReleased(now time.Time) {
 
 // restartFollowers restarts the services that have t in Policy.RestartOn.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
-	if m.links == 0 || m.phase != running {
+	if m.dependentServices == 0 || m.phase != running {
 		return
 	}
 	for _, s := range m.order {
 		if s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
-			s.again = true
+			s.restartAfterRun = true
 			m.requestEnd(now, s, t.name+" was started anew")
 		}
 	}
@@ -226,7 +226,7 @@ func (m *Machine) restartFollowers(now time.Time, t *service) {
 // false if the policy restarts it.
 func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
-	switch s.policy.After {
+	switch s.policy.RestartPolicy {
 	case RestartAlways:
 		return nextState{}, false
 	case RestartOnFailure:
@@ -242,11 +242,11 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	s.respawn = false
 	switch {
 	case !clean:
-		return nextState{state: Failed, reason: reason + " and is not restarted (" + string(s.policy.After) + ")"}, true
-	case s.policy.OneShot:
+		return nextState{state: Failed, reason: reason + " and is not restarted (" + string(s.policy.RestartPolicy) + ")"}, true
+	case s.policy.IsConfiguredTask:
 		reason = "done: " + reason
 	default:
-		reason += " and is not restarted (" + string(s.policy.After) + ")"
+		reason += " and is not restarted (" + string(s.policy.RestartPolicy) + ")"
 	}
 	s.want = WantDown
 	return nextState{state: Down, reason: reason}, true
@@ -325,7 +325,7 @@ func (m *Machine) dependantHeights() (of map[*service]int, top int) {
 
 // endUnneeded ends, during a shutdown, the services whose dependants have all ended.
 func (m *Machine) endUnneeded(now time.Time) {
-	if m.links == 0 {
+	if m.dependentServices == 0 {
 		return
 	}
 	needed := make(map[string]bool)

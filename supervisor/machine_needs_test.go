@@ -53,10 +53,10 @@ func (r *rig) order(word string) []string {
 		r.do(Start{"o"})
 		return r.do(Spawned{"o", 51})
 	case "over":
-		define(Order{After: RestartOnFailure})
+		define(Order{RestartPolicy: RestartOnFailure})
 		return r.exit(0)
 	case "never":
-		define(Order{After: RestartNever})
+		define(Order{RestartPolicy: RestartNever})
 		return r.exit(1)
 	}
 	define(Order{MaxRestarts: 1, RestartsWindow: time.Hour})
@@ -123,7 +123,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.do(Add{Name: "db", Policy: db, Want: WantUp})
 	c.spawn("db")
 	c.why("web", "waits for db to be ready (it is up, and not ready), and for migrate, which does not exist")
-	c.add("migrate", Order{After: RestartNever, OneShot: true, Needs: needs("db:ready")})
+	c.add("migrate", Order{RestartPolicy: RestartNever, IsConfiguredTask: true, Needs: needs("db:ready")})
 	c.why("migrate", "waits for db to be ready (it is up, and not ready)")
 	c.do(Ready{"db", c.of("db").id, true, ""})
 	c.spawn("migrate")
@@ -181,14 +181,14 @@ func TestChangedNeedsCountForWhoWaits(t *testing.T) {
 	c.why("web", "waits for db2")
 	c.add("web", Order{})
 	c.spawn("web")
-	if c.m.links != 0 {
-		t.Errorf("%d services depend on others", c.m.links)
+	if c.m.dependentServices != 0 {
+		t.Errorf("%d services depend on others", c.m.dependentServices)
 	}
 }
 
 func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
 	c := newCrew(t)
-	task := Order{After: RestartNever, OneShot: true, EachStart: true}
+	task := Order{RestartPolicy: RestartNever, IsConfiguredTask: true, EachStart: true}
 	c.add("keys", task)
 	c.spawn("keys")
 	c.add("a", Order{Needs: needs("keys:done")})
@@ -233,7 +233,7 @@ func TestPolicies(t *testing.T) {
 				want = Failed
 			}
 			c := newCrew(t)
-			c.add("s", Order{After: tt.after})
+			c.add("s", Order{RestartPolicy: tt.after})
 			c.spawn("s")
 			c.ends("s", code)
 			if c.of("s").state != want {
@@ -251,7 +251,7 @@ func TestPolicies(t *testing.T) {
 			}
 		}
 		c := newCrew(t)
-		c.add("s", Order{After: tt.after})
+		c.add("s", Order{RestartPolicy: tt.after})
 		c.spawn("s")
 		c.do(Stop{"s"})
 		c.do(Exited{Name: "s", PID: c.of("s").pid, Code: -1, Signal: sigTerm})
@@ -293,7 +293,7 @@ func TestTooManyRestartsAreAFailure(t *testing.T) {
 func TestRestartOn(t *testing.T) {
 	c := newCrew(t)
 	c.add("db", Order{})
-	c.add("certs", Order{After: RestartNever, OneShot: true})
+	c.add("certs", Order{RestartPolicy: RestartNever, IsConfiguredTask: true})
 	c.spawn("db")
 	c.spawn("certs")
 	c.ends("certs", 0)
@@ -332,7 +332,7 @@ func TestRestartOn(t *testing.T) {
 
 func TestASchedule(t *testing.T) {
 	c := newCrew(t)
-	c.do(Add{Name: "s", Policy: with(Order{After: RestartNever, OneShot: true}), Want: WantDown})
+	c.do(Add{Name: "s", Policy: with(Order{RestartPolicy: RestartNever, IsConfiguredTask: true}), Want: WantDown})
 	next := c.now.Add(time.Hour)
 	c.do(Scheduled{"s", next, false})
 	c.is("s", Down)
@@ -439,7 +439,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 
 func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	c := newCrew(t)
-	c.add("keys", Order{After: RestartNever, OneShot: true, EachStart: true})
+	c.add("keys", Order{RestartPolicy: RestartNever, IsConfiguredTask: true, EachStart: true})
 	c.spawn("keys")
 	c.ends("keys", 0)
 	c.add("a", Order{Needs: needs("keys:done")})
@@ -451,8 +451,8 @@ func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	u.restore(&c.m)
 	c.is("keys", Up)
 	c.is("a", Waiting)
-	if len(c.of("a").taskNeeds) != 1 || c.m.links != 1 {
-		t.Errorf("gates %v, links %d", c.of("a").taskNeeds, c.m.links)
+	if len(c.of("a").taskNeeds) != 1 || c.m.dependentServices != 1 {
+		t.Errorf("gates %v, links %d", c.of("a").taskNeeds, c.m.dependentServices)
 	}
 	c.ends("keys", 0)
 	c.spawn("a")

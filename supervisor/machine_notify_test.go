@@ -25,7 +25,7 @@ func TestARunTellsOfItself(t *testing.T) {
 	r.do(Add{Name: "s", Policy: p, Want: WantUp})
 	r.spawned()
 	r.told(Notified{Status: "loading", HasStatus: true})
-	if s := r.s(); s.ready || s.status != "loading" || s.said != "" {
+	if s := r.s(); s.ready || s.status != "loading" || s.readinessText != "" {
 		t.Errorf("%+v", s.run)
 	}
 	r.told(Notified{Ready: true, Run: 99})
@@ -137,11 +137,11 @@ func TestTellKnowsWhoseProcessSaysIt(t *testing.T) {
 		b.register(t, "a", WantUp)
 		b.register(t, "b", WantUp)
 		a, other := b.Snapshot().Find("a"), b.Snapshot().Find("b")
-		if run, err := b.Tell(a.PID, Notified{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
+		if run, err := b.HandleNotify(a.PID, Notified{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
 			t.Errorf("run %d, %v", run, err)
 		}
 		for _, pid := range []int{other.PID, 1, 0, -1} {
-			if _, err := b.Tell(pid, Notified{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrStranger) {
+			if _, err := b.HandleNotify(pid, Notified{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrForeignProcess) {
 				t.Errorf("of process %d: %v", pid, err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestTellKnowsWhoseProcessSaysIt(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		b.shutdown(t)
-		if _, err := b.Tell(a.PID, Notified{Name: "a"}); !errors.Is(err, ErrStopping) {
+		if _, err := b.HandleNotify(a.PID, Notified{Name: "a"}); !errors.Is(err, ErrStopping) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

@@ -16,11 +16,11 @@ type service struct {
 	reason   string    // why the service is in this state
 	deadline time.Time // when the machine must act on this state; zero for never
 
-	want     Want
-	removing bool
-	once     bool  // the pending start is for one run only
-	respawn  bool  // the pending start is an automatic restart
-	place    int64 // position in the queue for turns, lowest first; 0 when not in the queue
+	want          Want
+	removing      bool
+	once          bool  // the pending start is for one run only
+	respawn       bool  // the pending start is an automatic restart
+	queuePosition int64 `reexec:"place"` // position in the queue for turns, lowest first; 0 when not in the queue
 
 	run
 
@@ -33,14 +33,14 @@ type service struct {
 	tally
 	readiness
 	fastExits
-	order
+	dependencyState
 }
 
 // tally counts the exits of a service.
 type tally struct {
-	restarts  int
-	exits     causeCounts // all exits by cause, including failed starts
-	restarted causeCounts // the exits that were followed by a restart, by cause
+	restarts      int
+	exits         causeCounts // all exits by cause, including failed starts
+	restartCauses causeCounts `reexec:"restarted"` // the exits that were followed by a restart, by cause
 }
 
 // readiness is the part of the readiness state that outlives a run.
@@ -63,18 +63,18 @@ type run struct {
 	id             uint64 `reexec:"run"`
 	pid            int    // main process; in state finishing the finish command; 0 for none
 	ready          bool
-	said           string // text of the last Ready event
+	readinessText  string `reexec:"said"` // text of the last Ready event
 	status         string // text of the last Notified event with a status
 	paused         bool
-	sent           int          // last signal that an operator sent
+	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent
 	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not
 	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
-	finish    uint64 // run number of the finish command, 0 before that starts
-	permanent bool   // the exit code of the finish command said not to start the service again
-	next      nextState
-	again     bool // start the service again at once after this run
+	finish          uint64 // run number of the finish command, 0 before that starts
+	permanent       bool   // the exit code of the finish command said not to start the service again
+	next            nextState
+	restartAfterRun bool `reexec:"again"` // start the service again at once after this run
 
 	checks
 }
@@ -140,7 +140,7 @@ func (s *service) classify(e Exited) Cause {
 	switch {
 	case s.requestedCause != "":
 		return s.requestedCause
-	case e.Signal != 0 && e.Signal == s.sent:
+	case e.Signal != 0 && e.Signal == s.operatorSignal:
 		return CauseOperator
 	case e.OOM:
 		return CauseOOM

@@ -27,11 +27,11 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.emit(Note{Record{At: now, Reason: "stopping the container: " + reason}})
 	var heights map[*service]int
 	top := 0
-	if m.links > 0 {
+	if m.dependentServices > 0 {
 		heights, top = m.dependantHeights()
 	}
 	for _, s := range m.order {
-		s.again = false
+		s.restartAfterRun = false
 		switch s.state {
 		case Up:
 			height := heights[s]

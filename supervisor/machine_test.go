@@ -1140,16 +1140,16 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 		t.Error("ready because of another run")
 	}
 	r.do(Ready{"s", r.s().id, false, "it still loads"})
-	if v := r.s(); v.ready || v.said != "it still loads" {
-		t.Errorf("ready %v, said %q", v.ready, v.said)
+	if v := r.s(); v.ready || v.readinessText != "it still loads" {
+		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
 	r.do(Ready{"s", r.s().id, true, "a port is in use"})
-	if v := r.s(); !v.ready || v.said != "a port is in use" {
-		t.Errorf("ready %v, said %q", v.ready, v.said)
+	if v := r.s(); !v.ready || v.readinessText != "a port is in use" {
+		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
 	r.exit(1)
-	if v := r.s(); v.ready || v.said != "" {
-		t.Errorf("not running: ready %v, said %q", v.ready, v.said)
+	if v := r.s(); v.ready || v.readinessText != "" {
+		t.Errorf("not running: ready %v, said %q", v.ready, v.readinessText)
 	}
 }
 
@@ -1284,7 +1284,7 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 
 func TestATaskRunsOnce(t *testing.T) {
 	p := policy
-	p.Task = true
+	p.SingleRun = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
 		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().id}) },

@@ -24,11 +24,11 @@ const (
 // turns holds the services that are starting, and the queue of services that wait for a turn. A step replaces the slices
 // instead of modifying them, so that undo can restore the old ones.
 type turns struct {
-	starting  []*service `reexec:"-"`
-	queue     []*service `reexec:"-"` // not sorted: service.place gives the order
-	lastPlace int64      `reexec:"tickets"`
-	unready   int        `reexec:"-"` // number of turns that timed out since a service with Policy.Turns last became ready
-	readied   bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
+	starting      []*service `reexec:"-"`
+	queue         []*service `reexec:"-"` // not sorted: service.queuePosition gives the order
+	lastPlace     int64      `reexec:"tickets"`
+	timedOutTurns int        `reexec:"-"` // number of turns that timed out since a service with Policy.Turns last became ready
+	anyReady      bool       `reexec:"-"` // a service has become ready since the list of starting services was last empty
 }
 
 // holdsTurn reports whether a service occupies a turn now.
@@ -38,7 +38,7 @@ func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 
 // turnLimit returns how long a service may keep its turn.
 func (m *Machine) turnLimit() time.Duration {
-	if m.unready >= 2*m.Parallel {
+	if m.timedOutTurns >= 2*m.Parallel {
 		return shortTurn
 	}
 	return turnTime
@@ -48,7 +48,7 @@ func (m *Machine) turnLimit() time.Duration {
 // don't need a turn.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
-	case s.place != 0:
+	case s.queuePosition != 0:
 		if s.unmet != nil { // its needs are met again
 			s.unmet, s.reason = nil, ReasonTurn
 			m.changed(s)
@@ -58,16 +58,16 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
 		return false
 	case len(m.queue) == 0 && m.freeTurns(now) > 0:
-		m.readied = m.readied && len(m.starting) > 0
+		m.anyReady = m.anyReady && len(m.starting) > 0
 		m.starting = append(slices.Clone(m.starting), s)
 		return false
 	}
 	m.lastPlace++
-	s.place = m.lastPlace
-	// Recently used services come first. The agent controls Policy.Used, so it may have any value. Place 0 is reserved for "not
+	s.queuePosition = m.lastPlace
+	// Recently used services come first. The agent controls Policy.LastUsed, so it may have any value. Place 0 is reserved for "not
 	// in the queue".
-	if ns := s.policy.Used.UnixNano(); !s.started && !s.policy.Used.IsZero() && ns != 0 {
-		s.place = -ns
+	if ns := s.policy.LastUsed.UnixNano(); !s.started && !s.policy.LastUsed.IsZero() && ns != 0 {
+		s.queuePosition = -ns
 	}
 	m.queue = append(m.queue, s)
 	m.setState(now, s, Waiting, time.Time{}, ReasonTurn)
@@ -82,9 +82,9 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.unready += ended // only now, because turnLimit and holdsTurn read it above
+		m.timedOutTurns += ended // only now, because turnLimit and holdsTurn read it above
 	}
-	if m.readied {
+	if m.anyReady {
 		return m.Parallel + m.ParallelExtra - len(m.starting)
 	}
 	return m.Parallel - len(m.starting)
@@ -92,8 +92,8 @@ func (m *Machine) freeTurns(now time.Time) int {
 
 // dequeue removes a service from the queue.
 func (m *Machine) dequeue(s *service) {
-	if s.place != 0 {
-		s.place = 0
+	if s.queuePosition != 0 {
+		s.queuePosition = 0
 		m.queue = without(m.queue, func(o *service) bool { return o == s })
 		m.showPlaces()
 	}
@@ -115,7 +115,7 @@ func (m *Machine) startQueued(now time.Time) {
 }
 
 func byPlace(a, b *service) int {
-	if a.place < b.place {
+	if a.queuePosition < b.queuePosition {
 		return -1
 	}
 	return 1
@@ -135,8 +135,8 @@ func (m *Machine) showPlaces() {
 	}
 }
 
-// affectedByTurns returns the services that startQueued, dequeue and showPlaces may change in one step, for undo.
-func (m *Machine) affectedByTurns() []*service {
+// servicesAwaitingTurn returns the services that startQueued, dequeue and showPlaces may change in one step, for undo.
+func (m *Machine) servicesAwaitingTurn() []*service {
 	if len(m.queue) <= mostShownPlaces {
 		return m.queue
 	}
@@ -146,7 +146,7 @@ func (m *Machine) affectedByTurns() []*service {
 // resumeTurns rebuilds the queue and the list of starting services after a re-execution.
 func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
-		if s.place != 0 {
+		if s.queuePosition != 0 {
 			m.queue = append(m.queue, s)
 		} else if s.policy.Turns && m.holdsTurn(now, s) {
 			m.starting = append(m.starting, s)

@@ -15,7 +15,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	p.Turns, p.Announces = true, true
 	names := []string{"a", "b", "old", "new", "middle"}
 	for i, name := range names {
-		p.Used = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
+		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
 		c.do(Add{Name: name, Policy: p, Want: WantUp})
 	}
 	see := func() string {
@@ -111,7 +111,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	p := policy
 	p.Turns, p.Announces = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
-		p.Used = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
+		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
 		c.do(Add{Name: name, Policy: p, Want: WantUp, Needs: []string{"profiles"}})
 	}
 	c.do(NeedMet{Need: "profiles"})
@@ -129,11 +129,11 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	p := policy
 	p.Turns, p.Announces = true, true
 	for _, name := range []string{"a", "b", "c"} {
-		p.Used = time.Unix(0, 0)
+		p.LastUsed = time.Unix(0, 0)
 		c.do(Add{Name: name, Policy: p, Want: WantUp})
 	}
-	if c.m.services["b"].place == 0 || c.m.services["c"].place == 0 || len(c.m.queue) != 2 {
-		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].place, c.m.services["c"].place, len(c.m.queue))
+	if c.m.services["b"].queuePosition == 0 || c.m.services["c"].queuePosition == 0 || len(c.m.queue) != 2 {
+		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].queuePosition, c.m.services["c"].queuePosition, len(c.m.queue))
 	}
 }
 

@@ -58,8 +58,8 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	return l.startProcess(u, a.Run, spec, oomCheap, nil)
 }
 
-// spawnStop starts the stop command of a service. If that fails, it returns a StopCommandEnded event.
-func (l *Loop) spawnStop(a SpawnStop) []Event {
+// spawnStopCommand starts the stop command of a service. If that fails, it returns a StopCommandEnded event.
+func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
@@ -133,8 +133,8 @@ func (l *Loop) reap() {
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 		}
 	}
-	if len(l.lingers) > 0 {
-		for _, id := range l.cfg.Procs.Gone(l.lingers) {
+	if len(l.lingeringRuns) > 0 {
+		for _, id := range l.cfg.Procs.Gone(l.lingeringRuns) {
 			l.forgetRun(id)
 		}
 	}
@@ -147,14 +147,14 @@ func (l *Loop) exited(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {
 		l.orphans.Add(1)
-		if x.Of != 0 {
-			l.orphansEnded[x.Of]++
+		if x.OrphanRun != 0 {
+			l.orphansEnded[x.OrphanRun]++
 		}
 		return
 	}
 	u := l.units[name]
 	e := Exited{
-		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: formatPIDs(x.Unmarked),
+		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, MaybeMembers: formatPIDs(x.MaybeMembers),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	if l.cfg.OOMKills != nil { // read at every exit, so that the kill of one process is not attributed to a later exit of another
@@ -166,7 +166,7 @@ func (l *Loop) exited(x proc.Exit) {
 		e.OOM = *x.OOM
 	}
 	if x.Leftover {
-		l.lingers = append(l.lingers, x.ID)
+		l.lingeringRuns = append(l.lingeringRuns, x.ID)
 	} else {
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
@@ -211,7 +211,7 @@ func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
 	delete(l.orphansEnded, id)
-	l.lingers = slices.DeleteFunc(l.lingers, func(other uint64) bool { return other == id })
+	l.lingeringRuns = slices.DeleteFunc(l.lingeringRuns, func(other uint64) bool { return other == id })
 	l.cfg.Procs.Forget(id)
 	l.step(Gone{name, id})
 }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testproc.Main()
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }
 

@@ -12,8 +12,8 @@ const (
 	keptSize = 8    // how many overwritten records are kept for each service
 	mostKept = 512  // for how many services overwritten records are kept
 
-	rootOrders = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
-	rootSize   = 64     // how many overwritten records of root's orders are kept
+	rootOrders     = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
+	keptRootOrders = 64     // how many overwritten records of root's orders are kept
 )
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow
@@ -49,7 +49,7 @@ func (r *Ring) store(rec *Record) {
 	}
 	key, size := old.Service, keptSize
 	if old.By != nil && old.By.UID == 0 {
-		key, size = rootOrders, rootSize
+		key, size = rootOrders, keptRootOrders
 	}
 	var services map[string]*keptRecords
 	if p := r.kept.Load(); p != nil {

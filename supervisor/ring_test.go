@@ -49,7 +49,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	var r Ring
 	root, agent := &client.By{Program: "hinit", Way: client.WayExec}, &client.By{UID: 10000, Program: "sh", Way: client.WayAPI}
-	for i := range 2 * rootSize {
+	for i := range 2 * keptRootOrders {
 		r.add(Record{Service: "agents", Reason: fmt.Sprint("root ", i), By: root})
 	}
 	r.add(Record{Service: "gone", Dropped: true, By: root})
@@ -65,7 +65,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 		for _, rec := range kept {
 			of[rec.By.Program+rec.Service]++
 		}
-		if of["hinitagents"] != rootSize-1 || of["hinitgone"] != 1 || of["shagents"] != keptSize || len(kept) != rootSize+keptSize {
+		if of["hinitagents"] != keptRootOrders-1 || of["hinitgone"] != 1 || of["shagents"] != keptSize || len(kept) != keptRootOrders+keptSize {
 			t.Errorf("kept are %v of %d", of, len(kept))
 		}
 	}

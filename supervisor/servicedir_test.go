@@ -396,9 +396,9 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	service := serviceDir(t, "s", "echo run $$; exec sleep 1000", "echo finish")
-	service.Std[1] = w
+	service.StdOverrides[1] = w
 	logger := serviceDir(t, "s/log", `while read x; do echo "logged $x"; done; echo "end of file"`, "")
-	logger.Std[0] = r
+	logger.StdOverrides[0] = r
 	register(t, l, logger, WantUp)
 	register(t, l, service, WantUp)
 	said := func(want string) {

@@ -7,9 +7,9 @@ import (
 
 // Snapshot is the state of all services after one iteration of the loop. It is immutable.
 type Snapshot struct {
-	Services []*Service // in the order of registration
-	Stopping bool       // the container is shutting down
-	Full     string     // why starts must wait for memory; "" if they need not wait
+	Services   []*Service // in the order of registration
+	Stopping   bool       // the container is shutting down
+	HoldReason string     // why starts must wait for memory; "" if they need not wait
 }
 
 // Find returns the service with this name, or nil.
@@ -27,41 +27,41 @@ type Service struct {
 	Name    string
 	Profile string // "" if the service belongs to no profile
 	// Group is a name under which operators address several services; "" for none.
-	Group        string
-	Kind         Kind
-	Yields       bool     // a profile of the same name takes precedence, see [Unit]
-	Log          string   // path of the current log file; "" if the service has none
-	Command      []string // command of the running process, else of the next start
-	Drifted      bool     // the definition has changed since the running process was started
-	State        State
-	Want         Want
-	Reason       string    // why the service is in this state
-	Since        time.Time // when the service entered this state
-	ProcessSince time.Time // when the main process last started or ended; before the first start, when the service was registered
-	PID          int       // PID of the main process, 0 if it is not running; never the PID of a finish command
-	Run          uint64    // number of the current or last run, 0 before the first
-	Ready        bool
+	Group           string
+	Kind            Kind
+	YieldsToProfile bool     // a profile of the same name takes precedence, see [Unit]
+	Log             string   // path of the current log file; "" if the service has none
+	Command         []string // command of the running process, else of the next start
+	Drifted         bool     // the definition has changed since the running process was started
+	State           State
+	Want            Want
+	Reason          string    // why the service is in this state
+	Since           time.Time // when the service entered this state
+	ProcessSince    time.Time // when the main process last started or ended; before the first start, when the service was registered
+	PID             int       // PID of the main process, 0 if it is not running; never the PID of a finish command
+	Run             uint64    // number of the current or last run, 0 before the first
+	Ready           bool
 	// ReadySince is when the service became ready, zero while it is not ready. While no process of the service runs, it is the
 	// end of the last run.
-	ReadySince time.Time
-	Announces  bool      // the service reports its readiness itself
-	Warning    string    // warning from the running main process, see [Ready]; the service controls this text
-	Status     string    // what the running service says about its current work, see [Notified]; not a warning
-	Paused     bool      // an operator has stopped the process with SIGSTOP
-	Started    bool      // the service has started at least once
-	Permanent  bool      // the service won't start again by itself: its finish command said so, or it is parked or failed
-	Restarts   int       // number of automatic restarts
-	Failures   int       // number of fast exits in a row
-	CrashLoop  bool      // the service had too many fast exits within the window, and now restarts with the longest delay
-	NextStart  time.Time // when the service starts by itself, zero if it doesn't
-	Needs      []string  // names of the services and other conditions that the service waits for
-	Held       bool      // the service was ended, or must not start, because memory is short; see [Hold]
-	OOMAdj     int       // oom_score_adj of the service's processes, minus the oom_score_adj of hinit
-	LastExit   *Exit
-	NextRun    time.Time    // next start by the schedule; zero without a schedule
-	After      RestartAfter // kinds of exit that restart the service
-	Task       bool         // the service is a task: its end is expected
-	Done       bool         // the last run ended by itself with success
+	ReadySince    time.Time
+	Announces     bool      // the service reports its readiness itself
+	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
+	Status        string    // what the running service says about its current work, see [Notified]; not a warning
+	Paused        bool      // an operator has stopped the process with SIGSTOP
+	Started       bool      // the service has started at least once
+	Permanent     bool      // the service won't start again by itself: its finish command said so, or it is parked or failed
+	Restarts      int       // number of automatic restarts
+	Failures      int       // number of fast exits in a row
+	CrashLoop     bool      // the service had too many fast exits within the window, and now restarts with the longest delay
+	NextStart     time.Time // when the service starts by itself, zero if it doesn't
+	Needs         []string  // names of the services and other conditions that the service waits for
+	Held          bool      // the service was ended, or must not start, because memory is short; see [Hold]
+	OOMAdj        int       // oom_score_adj of the service's processes, minus the oom_score_adj of hinit
+	LastExit      *Exit
+	NextRun       time.Time    // next start by the schedule; zero without a schedule
+	RestartPolicy RestartAfter // kinds of exit that restart the service
+	Task          bool         // the service is a task: its end is expected
+	Done          bool         // the last run ended by itself with success
 
 	Exits     []CauseCount // number of exits by cause; must not be changed
 	Restarted []CauseCount // number of restarts by the cause of the preceding exit; must not be changed
@@ -75,13 +75,13 @@ type CauseCount struct {
 
 func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
-		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, Yields: u.Yields, Log: u.Log, Command: u.Spec.Argv,
+		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, YieldsToProfile: u.YieldsToProfile, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		ProcessSince: s.processSince, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Warning: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
+		ProcessSince: s.processSince, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
-		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.OneShot, Done: s.done, After: s.policy.After,
-		Exits: s.exits, Restarted: s.restarted,
+		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.done, RestartPolicy: s.policy.RestartPolicy,
+		Exits: s.exits, Restarted: s.restartCauses,
 	}
 	if s.runs() {
 		v.PID, v.Status = s.pid, s.status
@@ -102,7 +102,7 @@ func (s *service) snapshot(u *unit) *Service {
 func (l *Loop) viewOf(s *service, u *unit) *Service {
 	v := s.snapshot(u)
 	held := l.machine.shortage.held[s.name]
-	v.Held = held != "" && !forDisk(held)
+	v.Held = held != "" && !isDiskHold(held)
 	return v
 }
 
@@ -110,10 +110,10 @@ func (l *Loop) viewOf(s *service, u *unit) *Service {
 func (l *Loop) publish() {
 	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
-	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.Full == l.machine.shortage.all {
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.HoldReason == l.machine.shortage.all {
 		return
 	}
-	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.shortage.all}
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), HoldReason: l.machine.shortage.all}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
 		kept = 0 // a service was removed, so the indexes of the others have changed

@@ -96,14 +96,14 @@ type Policy struct {
 	LoopCount        int           // this many fast exits within LoopWindow are a crash loop
 	LoopWindow       time.Duration // time window of LoopCount
 	ParkOn           []int         // exit codes after which the service is parked
-	Refusal          string        // a failed run whose last output has a line with this beginning parks the service; "" for none
+	ParkOnOutput     string        `reexec:"Refusal"` // a failed run whose last output has a line with this beginning parks the service; "" for none
 	ImmediateOn      []int         // exit codes after which the service restarts at once, without counting a failure
 	Successes        []int         // exit codes other than 0 that mean success
 	StopSignal       int           // signal that asks the service to end
 	Grace            time.Duration // time from the stop signal to SIGKILL
 	StopCommand      []string      // command to run first when the service must end; the stop signal follows after its end; empty for none
 	Announces        bool          // the service is ready only after a Ready event; otherwise it is ready as soon as it is up
-	Task             bool          // every run is a single run: after it the desired state is down (hooks, commands of clients, exec checks)
+	SingleRun        bool          `reexec:"Task"`  // every run is a single run: after it the desired state is down (hooks, commands of clients, exec checks)
 	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive the main process stay alive
 	Sheddable        bool          `reexec:"Sheds"` // when memory is short, the service may be ended, or must wait before it starts
 	Once             bool          // the service is the CMD: it runs once, and its exit ends the container with its code

@@ -21,14 +21,14 @@ func (u *undo) prepare(m *Machine, e Event) {
 	clear(u.touched)
 	u.touched, u.services = u.touched[:0], u.services[:0]
 	one := m.services[changedService(e)]
-	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linkCount() > 0 { // services that depend on others may change too
+	if add, ok := e.(Add); m.dependentServices > 0 || ok && add.Policy.dependsOnOthers() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
-			if s.policy.linkCount() > 0 || s.policy.EachStart {
+			if s.policy.dependsOnOthers() > 0 || s.policy.EachStart {
 				u.save(s)
 			}
 		}
 	}
-	for _, s := range m.affectedByTurns() {
+	for _, s := range m.servicesAwaitingTurn() {
 		u.save(s)
 	}
 	switch e.(type) {

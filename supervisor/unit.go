@@ -10,22 +10,22 @@ import (
 
 // Unit is the definition of a service, which is passed to Register.
 type Unit struct {
-	Name    string
-	Profile string
-	Kind    Kind
-	Yields  bool // an agent could have created this service, so a profile of the same name takes precedence
-	Policy  Policy
-	Spec    proc.Spec // at each start the loop sets ID, Name and Files
-	Log     string
-	Needs   []string
-	Group   string // name under which operators address several services; "" for none
+	Name            string
+	Profile         string
+	Kind            Kind
+	YieldsToProfile bool `reexec:"Yields"` // an agent could have created this service, so a profile of the same name takes precedence
+	Policy          Policy
+	Spec            proc.Spec // at each start the loop sets ID, Name and Files
+	Log             string
+	Needs           []string
+	Group           string // name under which operators address several services; "" for none
 
 	// Stdio, if not nil, lists the descriptors of the process, starting with descriptor 0. Such a service has no log.
 	Stdio []*os.File `reexec:"-"`
-	// Std replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1 and
+	// StdOverrides replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1 and
 	// 2. The owner of these files closes them after the loop has forgotten the service. During a shutdown the loop closes
 	// Std[1] when the service is down, so that the reader of that pipe sees the end of the input.
-	Std [3]*os.File `reexec:"-"`
+	StdOverrides [3]*os.File `reexec:"-"`
 
 	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It is
 	// used together with Policy.Announces.
@@ -70,7 +70,7 @@ func (u *unit) setDefinition(next Unit) {
 	if !next.Spec.Same(ran) {
 		u.LastSpec = &ran
 	}
-	u.Stdio, u.Files = next.Stdio != nil, next.Std
+	u.Stdio, u.Files = next.Stdio != nil, next.StdOverrides
 	if u.Stdio {
 		copy(u.Files[:], next.Stdio)
 	}

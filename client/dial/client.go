@@ -19,7 +19,7 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 }
 
 // StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up.
-func (c *Client) StatusTable(ctx context.Context, look client.Look, names ...string) (table []byte, down int, err error) {
+func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
 	query := url.Values{"name": names, "as": {client.AsTable}}
 	for name, is := range map[string]bool{"colour": look.Colour, "verbose": look.Verbose} {
 		if is {
@@ -39,7 +39,7 @@ func (c *Client) StatusTable(ctx context.Context, look client.Look, names ...str
 		down, err = strconv.Atoi(r.header.Get(client.DownHeader))
 	}
 	if err != nil {
-		return nil, 0, explain(ctx, q, c.broken(err))
+		return nil, 0, withAction(ctx, q, c.exchangeError(err))
 	}
 	return table, down, nil
 }
@@ -152,13 +152,13 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 		case err == nil && s.Init.Image > was.Image:
 			return s.Init, nil
 		case err == nil && s.Init.ReexecError != "":
-			return s.Init, explain(ctx, q, &client.Error{Kind: client.KindFailed, Message: s.Init.ReexecError})
+			return s.Init, withAction(ctx, q, &client.Error{Kind: client.KindFailed, Message: s.Init.ReexecError})
 		case err != nil && ctx.Err() != nil:
 			return client.Init{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return client.Init{}, explain(ctx, q, &client.Error{Kind: client.KindTimeout, Message: "it has not come about in time"})
+			return client.Init{}, withAction(ctx, q, &client.Error{Kind: client.KindTimeout, Message: "it has not come about in time"})
 		case <-time.After(reexecPoll):
 		}
 	}
@@ -229,7 +229,7 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 // Say makes the status show a text beside the service until the service's process ends. Only the service's main process may call
 // it.
 func (c *Client) Say(ctx context.Context, service, text string) error {
-	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.Said{Text: text})
+	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.StatusTextRequest{Text: text})
 	q.repeats = true
 	return c.askNothing(ctx, q)
 }
@@ -272,19 +272,19 @@ func (c *Client) SlotScan(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
 
-func (c *Client) oneSlot(ctx context.Context, q question) (client.Slot, error) {
+func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 	r, err := ask[client.SlotsReply](ctx, c, q)
 	switch {
 	case err != nil:
 		return client.Slot{}, err
 	case len(r.Slots) != 1:
-		return client.Slot{}, explain(ctx, q, &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("hinit answers with %d slots", len(r.Slots))})
+		return client.Slot{}, withAction(ctx, q, &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("hinit answers with %d slots", len(r.Slots))})
 	}
 	return r.Slots[0], nil
 }
 
 // Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [client.WatchBeat]. So a longer silence means that hinit does not answer. Each call has all changes
+// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call has all changes
 // since the call before. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch returns nil
 // when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		fmt.Print(errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable), " ", err)
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }
 
@@ -101,7 +101,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 	}{
 		{"GET /v1/status", func() error { _, err := c.Status(ctx); return err }},
 		{"GET /v1/status?name=a&name=b+c", func() error { _, err := c.Status(ctx, "a", "b c"); return err }},
-		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, client.Look{}, "a"); return err }},
+		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, client.TableFormat{}, "a"); return err }},
 		{"GET /v1/services/a%2Fb%3F", func() error { _, err := c.Service(ctx, "a/b?"); return err }},
 		{`POST /v1/services/x/start {"wait":false}`, func() error { _, err := c.Start(ctx, "x", client.Wait{}); return err }},
 		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", client.Wait{Wait: true}); return err }},

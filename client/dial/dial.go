@@ -52,7 +52,7 @@ func New(socket string) *Client {
 // Here returns a client of the init of this container, which it finds at the first request, and again when that init has stopped
 // listening. socket is the configured path, or "". env looks up environment variables. Here does not connect.
 func Here(socket string, env func(string) (string, bool)) *Client {
-	return anyOf(func() []string { return Sockets(socket, env, os.Geteuid()) })
+	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
 // Find looks for the init of this container at the places of [Sockets], and returns a client of it, as [Dial] does.
@@ -64,7 +64,7 @@ func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 // owner of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
 // ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
-	c := anyOf(func() []string { return candidates })
+	c := searchingClient(func() []string { return candidates })
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func Dial(candidates []string) (*Client, error) {
 	return c, nil
 }
 
-func anyOf(places func() []string) *Client {
+func searchingClient(places func() []string) *Client {
 	c := New("")
 	c.places, c.found = places, true
 	return c
@@ -133,7 +133,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
-		if err = trusted(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
+		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
 			_ = conn.Close() // nothing was sent
 		}
 	}
@@ -156,11 +156,11 @@ func quoted(words []string) string {
 	return strings.Join(out, ", ")
 }
 
-// trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an
+// checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an
 // abstract name, and a writable directory on the path lets others replace the socket. A server in this PID namespace must also
 // belong to this container, because the containers of a pod may share the namespace and a volume. If here is false, trusted skips
 // this last check, because the user has named a socket of another container.
-func trusted(conn net.Conn, here bool) error {
+func checkServer(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	}
 	var sockets []string
 	for _, user := range trusted {
-		for _, path := range client.Places(socket, env, user) {
+		for _, path := range client.SocketPaths(socket, env, user) {
 			owner, exists := ownerOf(filepath.Dir(path))
 			if exists && !slices.Contains(trusted, owner) || slices.Contains(sockets, path) {
 				continue

@@ -31,8 +31,8 @@ const (
 	repeatTime = time.Second
 )
 
-// question is one request to hinit.
-type question struct {
+// apiCall is one request to hinit.
+type apiCall struct {
 	doing        string // the action, in the words that follow "cannot" in an error
 	method, path string
 	body         any           // nil for none
@@ -40,19 +40,19 @@ type question struct {
 	limit        time.Duration // time limit for the whole answer
 }
 
-func get(doing, path string, query url.Values) question {
+func get(doing, path string, query url.Values) apiCall {
 	if text := query.Encode(); text != "" {
 		path += "?" + text
 	}
-	return question{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
+	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-func post(doing, path string, body any) question {
-	return question{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
+func post(doing, path string, body any) apiCall {
+	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
 // within returns q with another time limit.
-func (q question) within(limit time.Duration) question {
+func (q apiCall) within(limit time.Duration) apiCall {
 	q.limit = limit
 	return q
 }
@@ -60,27 +60,27 @@ func (q question) within(limit time.Duration) question {
 // reply is a successful answer. Its body is not read yet.
 type reply struct {
 	io.Reader
-	header    http.Header
-	unlimited func() // removes the time limit, so that only the end of the caller's context ends the body
-	close     func() // must be called
+	header        http.Header
+	clearDeadline func() // removes the time limit, so that only the end of the caller's context ends the body
+	close         func() // must be called
 }
 
 // stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream
 // returns.
-func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
+func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	r.unlimited()
+	r.clearDeadline()
 	for lines := json.NewDecoder(r); ; {
 		var next T
 		switch err := lines.Decode(&next); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return explain(ctx, q, c.broken(err))
+			return withAction(ctx, q, c.exchangeError(err))
 		}
 		if err := fn(next); err != nil {
 			return err
@@ -90,31 +90,31 @@ func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error)
 
 // askService sends a request about one service. The path of q follows the path of the service. It refuses names that a path
 // cannot hold; no service has such a name.
-func (c *Client) askService(ctx context.Context, q question, name string) (client.Service, error) {
+func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":
 		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
-		return client.Service{}, explain(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
+		return client.Service{}, withAction(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
 	}
 	q.path = "/v1/services/" + url.PathEscape(name) + q.path
 	return ask[client.Service](ctx, c, q)
 }
 
 // ask sends a request and decodes the answer.
-func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error) {
+func ask[T any](ctx context.Context, c *Client, q apiCall) (answer T, err error) {
 	r, err := c.send(ctx, q)
 	if err != nil {
 		return answer, err
 	}
 	defer r.close()
 	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(&answer); err != nil {
-		return answer, explain(ctx, q, c.broken(err))
+		return answer, withAction(ctx, q, c.exchangeError(err))
 	}
 	return answer, nil
 }
 
 // askNothing sends a request, and ignores the content of a successful answer.
-func (c *Client) askNothing(ctx context.Context, q question) error {
+func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	r, err := c.send(ctx, q)
 	if err == nil {
 		r.close()
@@ -122,10 +122,10 @@ func (c *Client) askNothing(ctx context.Context, q question) error {
 	return err
 }
 
-// patience returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced, it
+// retryTime returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced, it
 // may have carried out the request, so the request is repeated only if q.repeats allows it. The same holds if the connection was
 // cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
-func (c *Client) patience(q question, e *client.Error) time.Duration {
+func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy:
 		return min(q.limit, answerTime)
@@ -137,8 +137,8 @@ func (c *Client) patience(q question, e *client.Error) time.Duration {
 	return 0
 }
 
-// send sends a request on a new connection, and repeats it as long as [Client.patience] allows.
-func (c *Client) send(ctx context.Context, q question) (*reply, error) {
+// send sends a request on a new connection, and repeats it as long as [Client.retryTime] allows.
+func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 	begin := time.Now()
 	var cut *client.Error
 	for {
@@ -150,22 +150,22 @@ func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 			begin = time.Now() // count from now: the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, explain(ctx, q, cut) // hinit took the first attempt, so the cut is the better error
+			return nil, withAction(ctx, q, cut) // hinit took the first attempt, so the cut is the better error
 		}
-		if time.Since(begin) > c.patience(q, err) {
-			return nil, explain(ctx, q, err)
+		if time.Since(begin) > c.retryTime(q, err) {
+			return nil, withAction(ctx, q, err)
 		}
 		select {
 		case <-time.After(busyPause):
 		case <-ctx.Done():
-			return nil, explain(ctx, q, err)
+			return nil, withAction(ctx, q, err)
 		}
 	}
 }
 
 // exchange sends one request on its own connection and reads the head of the answer. It accepts an answer that hinit sent before
 // it had read the request.
-func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Error) {
+func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {
 		return nil, &client.Error{Kind: client.KindInternal, Message: err.Error(), Cause: err}
@@ -188,7 +188,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Erro
 		if written != nil {
 			err = written
 		}
-		return nil, c.broken(err)
+		return nil, c.exchangeError(err)
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		defer end()
@@ -196,11 +196,11 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Erro
 	}
 	return &reply{
 		Reader: response.Body, header: response.Header, close: end,
-		unlimited: func() { _ = conn.SetDeadline(time.Time{}) },
+		clearDeadline: func() { _ = conn.SetDeadline(time.Time{}) },
 	}, nil
 }
 
-func (q question) request(ctx context.Context) (*http.Request, error) {
+func (q apiCall) request(ctx context.Context) (*http.Request, error) {
 	var content io.Reader
 	if q.body != nil {
 		b, err := json.Marshal(q.body)
@@ -227,8 +227,8 @@ func (c *Client) refusal(response *http.Response) *client.Error {
 	return &e.Error
 }
 
-// broken turns the error of a failed exchange into a *client.Error.
-func (c *Client) broken(err error) *client.Error {
+// exchangeError turns the error of a failed exchange into a *client.Error.
+func (c *Client) exchangeError(err error) *client.Error {
 	var network net.Error
 	switch {
 	case errors.As(err, &network) && network.Timeout():
@@ -240,8 +240,8 @@ func (c *Client) broken(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// explain adds the failed action to e. If the caller's context has ended, it returns the cause of that instead.
-func explain(ctx context.Context, q question, e *client.Error) error {
+// withAction adds the failed action to e. If the caller's context has ended, it returns the cause of that instead.
+func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))
 	}

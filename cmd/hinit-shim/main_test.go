@@ -16,7 +16,7 @@ import (
 const maxSize = 2 << 20
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	os.Exit(m.Run())
 }
 

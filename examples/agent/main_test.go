@@ -22,7 +22,7 @@ const patience = 40 * time.Second
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	dir, err := os.MkdirTemp("", "agent-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -17,23 +17,23 @@ import (
 	"hinit/internal/version"
 )
 
-// Marks says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event that the
+// SeenConditions says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event that the
 // condition causes. The value, the mark, distinguishes a condition from an earlier one of the same kind, for example by the
 // number of the run.
-type Marks map[string]map[string]string
+type SeenConditions map[string]map[string]string
 
-// Happening is an event of a service, with the state of the service when the event was seen.
-type Happening struct {
+// ServiceEvent is an event of a service, with the state of the service when the event was seen.
+type ServiceEvent struct {
 	Event   string
 	Service client.Service
 }
 
-// bootTime is how long after the start of hinit a service that is first seen ready still counts as the event ready.
-const bootTime = time.Minute
+// readyAfterBoot is how long after the start of hinit a service that is first seen ready still counts as the event ready.
+const readyAfterBoot = time.Minute
 
-// linesTime is the longest time that an event waits for the last log lines of a service that has ended. They arrive later,
+// tailTimeout is the longest time that an event waits for the last log lines of a service that has ended. They arrive later,
 // because the status reports the end before all output is read.
-const linesTime = 10 * time.Second
+const tailTimeout = 10 * time.Second
 
 // endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
 const endedMark = "was "
@@ -42,12 +42,12 @@ const endedMark = "was "
 // whether a mark has changed. first says that hinit was restarted, so there are no marks of this hinit yet. Then a failure counts
 // as new, the end of an earlier run does not count, and a ready service counts only shortly after the boot. held has the services
 // whose events are held back until the last log lines before their end are known.
-func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held []string, changed bool) {
+func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
 			continue
 		}
-		if x := s.LastExit; x != nil && x.TailPending && time.Since(x.At) <= linesTime {
+		if x := s.LastExit; x != nil && x.TailPending && time.Since(x.At) <= tailTimeout {
 			held = append(held, s.Name)
 			continue
 		}
@@ -62,9 +62,9 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held [
 			case !holds, held && mark == old:
 			case strings.HasPrefix(mark, endedMark) && endedMark+old == mark:
 			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedMark):
-			case first && event == config.EventReady && c.Init.UptimeSeconds > bootTime.Seconds():
+			case first && event == config.EventReady && c.Init.UptimeSeconds > readyAfterBoot.Seconds():
 			default:
-				out = append(out, Happening{event, s})
+				out = append(out, ServiceEvent{event, s})
 			}
 		}
 		if !maps.Equal(known, now) {
@@ -82,7 +82,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held [
 	return out, held, changed
 }
 
-// conditions returns the events whose conditions a service meets now, each with its mark, see [Marks].
+// conditions returns the events whose conditions a service meets now, each with its mark, see [SeenConditions].
 func conditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID
@@ -144,7 +144,7 @@ type Exit struct {
 }
 
 // message returns the [Message] about an event, on one line. host is the name of the container.
-func message(h Happening, host string, at time.Time) []byte {
+func message(h ServiceEvent, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails

@@ -65,7 +65,7 @@ func TestEvents(t *testing.T) {
 		{"the boot has not come to it", 5, []client.Service{with(up(1), func(s *client.Service) { s.Expected = true }), up(1)}, ",ready"},
 		{"its own", 5, []client.Service{with(up(1), func(s *client.Service) { s.Name = "hinit-actions" })}, ""},
 	} {
-		marks, got := actions.Marks{}, []string{}
+		marks, got := actions.SeenConditions{}, []string{}
 		for i, s := range tt.seen {
 			happened, _, _ := marks.Apply(client.StatusChange{Whole: i == 0, Init: client.Init{UptimeSeconds: tt.uptime}, Services: []client.Service{s}}, i == 0)
 			var events []string
@@ -82,7 +82,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestMarksOfWhatIsGoneAreForgotten(t *testing.T) {
-	marks := actions.Marks{}
+	marks := actions.SeenConditions{}
 	marks.Apply(client.StatusChange{Whole: true, Services: []client.Service{up(1)}}, true)
 	if _, _, changed := marks.Apply(client.StatusChange{Services: []client.Service{up(1)}}, false); changed {
 		t.Error("the same service has changed the marks")

@@ -43,16 +43,16 @@ type Runner struct {
 	Log   *slog.Logger
 	Retry backoff.Policy // pauses between the attempts of a request; the zero value means 1 s, doubled each time, at most 1 min
 
-	mu      sync.Mutex
-	state   state
-	senders map[string]int // targets for which a goroutine runs, with the number of their dropped jobs
-	unsaved string         // last error of saving the state; "" if it was saved
-	rules   *config.Config
-	wrong   string        // last error of reading the configuration
-	all     client.Status // the whole status after the last change
-	held    []string      // services whose events wait for their last log lines
-	looked  time.Time     // when environment files were last checked for changes
-	work    sync.WaitGroup
+	mu              sync.Mutex
+	state           state
+	senders         map[string]int // targets for which a goroutine runs, with the number of their dropped jobs
+	unsaved         string         // last error of saving the state; "" if it was saved
+	rules           *config.Config
+	lastConfigError string        // last error of reading the configuration
+	lastStatus      client.Status // the whole status after the last change
+	held            []string      // services whose events wait for their last log lines
+	lastFileCheck   time.Time     // when environment files were last checked for changes
+	work            sync.WaitGroup
 }
 
 // Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it
@@ -72,7 +72,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer r.work.Wait()
 	r.mu.Lock()
 	for _, j := range r.state.Jobs {
-		r.wake(ctx, j.target())
+		r.startDelivery(ctx, j.target())
 	}
 	r.mu.Unlock()
 	said := ""
@@ -98,11 +98,11 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	defer r.mu.Unlock()
 	first := !r.state.Init.Equal(c.Init.StartedAt)
 	if first {
-		r.state.Init, r.state.Marks = c.Init.StartedAt, Marks{}
+		r.state.Init, r.state.Marks = c.Init.StartedAt, SeenConditions{}
 	}
-	c.Apply(&r.all)
+	c.Apply(&r.lastStatus)
 	for _, name := range r.held {
-		if s := r.all.Find(name); s != nil {
+		if s := r.lastStatus.Find(name); s != nil {
 			c.Services = append(c.Services, *s)
 		}
 	}
@@ -127,7 +127,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 		r.save()
 	}
 	for _, j := range fresh {
-		r.wake(ctx, j.target())
+		r.startDelivery(ctx, j.target())
 	}
 }
 
@@ -136,13 +136,13 @@ const lookEvery = 5 * time.Second
 
 // changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
 // checks only services that have an action for this event. The caller holds the lock and saves the state.
-func (r *Runner) changedFiles() (out []Happening) {
-	if time.Since(r.looked) < lookEvery {
+func (r *Runner) changedFiles() (out []ServiceEvent) {
+	if time.Since(r.lastFileCheck) < lookEvery {
 		return nil
 	}
-	r.looked = time.Now()
-	for i := range r.all.Services {
-		s := &r.all.Services[i]
+	r.lastFileCheck = time.Now()
+	for i := range r.lastStatus.Services {
+		s := &r.lastStatus.Services[i]
 		if s.Name == config.ActionsName || len(actionsOf(r.rules, s.Name, s.Profile, config.EventStale)) == 0 {
 			continue
 		}
@@ -154,7 +154,7 @@ func (r *Runner) changedFiles() (out []Happening) {
 			r.state.Stale = map[string]time.Time{}
 		}
 		r.state.Stale[s.Name] = at
-		out = append(out, Happening{config.EventStale, *s})
+		out = append(out, ServiceEvent{config.EventStale, *s})
 	}
 	return out
 }
@@ -163,11 +163,11 @@ func (r *Runner) changedFiles() (out []Happening) {
 func (r *Runner) reload() {
 	rules, err := r.Rules()
 	switch {
-	case err != nil && err.Error() != r.wrong:
-		r.wrong = err.Error()
+	case err != nil && err.Error() != r.lastConfigError:
+		r.lastConfigError = err.Error()
 		r.Log.Warn("going on with the actions as they were", "err", err)
 	case err == nil && rules != nil:
-		r.rules, r.wrong = rules, ""
+		r.rules, r.lastConfigError = rules, ""
 		r.Log.Info("the actions are read again")
 	}
 }
@@ -190,8 +190,8 @@ func (r *Runner) dropOldest(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 
-// wake starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds the lock.
-func (r *Runner) wake(ctx context.Context, target string) {
+// startDelivery starts a goroutine that delivers the jobs of a target, unless one is already running. The caller holds the lock.
+func (r *Runner) startDelivery(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
 	}
@@ -265,7 +265,7 @@ type Job struct {
 // state is the content of the state file.
 type state struct {
 	Init  time.Time            `json:"init"` // start time of the hinit that the marks belong to
-	Marks Marks                `json:"marks"`
+	Marks SeenConditions       `json:"marks"`
 	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
 	Jobs  []*Job               `json:"jobs"`            // oldest first
 }
@@ -286,7 +286,7 @@ func load(path string) (s state, err error) {
 		s, err = state{}, fmt.Errorf("cannot read %s, so what was waiting is lost: %w", path, err)
 	}
 	if s.Marks == nil {
-		s.Marks = Marks{}
+		s.Marks = SeenConditions{}
 	}
 	return s, err
 }

@@ -72,7 +72,7 @@ func (c *Call) Main() int {
 		return c.agent()
 	}
 	// Without s6 the agent would do nothing and report success, or wait for ever.
-	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
+	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
 // baseDir is a directory that exists only if PID 1 emulates s6.
@@ -97,9 +97,9 @@ func (c *Call) gateway(words []string) (int, error) {
 		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}
 	if inside := proc.Getenv(c.Env, "_HERMES_GATEWAY"); inside == "1" && (cmd.Verb == "stop" || cmd.Verb == "restart") {
-		return c.say("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
+		return c.printError("✗ refusing to %s the gateway from inside a gateway: it would end the command too. Ask from another shell.", cmd.Verb), nil
 	}
-	root, profile, err := c.whose(cmd.Profile)
+	root, profile, err := c.resolveProfile(cmd.Profile)
 	if err != nil {
 		return 0, err
 	}
@@ -128,9 +128,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// whose returns the agent's home and the profile that a command is for. The profile is the named one, else the profile of
+// resolveProfile returns the agent's home and the profile that a command is for. The profile is the named one, else the profile of
 // HERMES_HOME, else the sticky one, see sticky. It is "" if the named profile does not exist.
-func (c *Call) whose(named string) (root, profile string, err error) {
+func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
 		return "", "", fmt.Errorf("HERMES_HOME is %q, which is no absolute path", home)
@@ -143,7 +143,7 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	case named != "":
 		profile = profiles.Normalize(named)
 	case profile == "":
-		sticky, err := c.sticky(root)
+		sticky, err := c.activeProfile(root)
 		if err != nil {
 			return "", "", err
 		}
@@ -161,10 +161,10 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// sticky returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not count. The
+// activeProfile returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not count. The
 // agent can replace the file, and this process may be root. So if the file is not a regular, readable file, sticky returns an
 // error, and the agent's own program handles the command.
-func (c *Call) sticky(root string) (string, error) {
+func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value := proc.Getenv(c.Env, name); value != "" {
 			return "", nil
@@ -190,8 +190,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// say prints an error message to stdout, where the agent prints its errors too, and returns exitFailed.
-func (c *Call) say(format string, args ...any) int {
+// printError prints an error message to stdout, where the agent prints its errors too, and returns exitFailed.
+func (c *Call) printError(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
 	return exitFailed
 }
@@ -200,7 +200,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
 		s := st.Find(slot)
-		if s == nil || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
+		if s == nil || s.PID == 0 && c.mayRunUnsupervised(st.Init.Home, profile) {
 			return 0, fmt.Errorf("hinit does not run it")
 		}
 		c.showGateway(st, *s)
@@ -215,11 +215,11 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 		}
 		return exitDone, nil
 	case errors.Is(err, client.ErrUnknown):
-		return c.say("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
+		return c.printError("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
 		return 0, err // nothing was done, so the agent's program may handle the command
 	}
-	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
+	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
 
 // everyGateway stops all gateways, or restarts all wanted ones, at the same time.
@@ -236,7 +236,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 		}
 	}
 	if registered == 0 {
-		c.say("✗ No profile gateways registered under s6")
+		c.printError("✗ No profile gateways registered under s6")
 		return
 	}
 	slices.Sort(slots)
@@ -254,7 +254,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	done := 0
 	for i, err := range results {
 		if err != nil {
-			c.say("✗ Could not %s %s: %s", verb, slots[i], indented(reasonOf(err)))
+			c.printError("✗ Could not %s %s: %s", verb, slots[i], indented(reasonOf(err)))
 		} else {
 			done++
 		}
@@ -275,8 +275,8 @@ func reasonOf(err error) string {
 
 func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
 
-// runsByHand reports whether a gateway of the profile may run without supervision, because its pid file exists.
-func (c *Call) runsByHand(root, profile string) bool {
+// mayRunUnsupervised reports whether a gateway of the profile may run without supervision, because its pid file exists.
+func (c *Call) mayRunUnsupervised(root, profile string) bool {
 	home := root
 	if profile != profiles.Default {
 		home = filepath.Join(root, "profiles", profile)

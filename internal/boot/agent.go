@@ -60,7 +60,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	if dir == "" {
 		return nil
 	}
-	d, err := fsutil.OpenReal(dir, fsutil.Self().In(blocking.Runtime))
+	d, err := fsutil.OpenNoLink(dir, fsutil.Self().In(blocking.Runtime))
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
 		return err
 	}
-	if cfg.Isolates() && dir != systemRuntimeDir {
+	if cfg.AnyIsolation() && dir != systemRuntimeDir {
 		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
 			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
 	}

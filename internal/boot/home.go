@@ -54,7 +54,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 		return err
 	}
 	defer d.Close()
-	first := d.Together(func(d *fsutil.Dir) (first error) {
+	first := d.WithIdentity(func(d *fsutil.Dir) (first error) {
 		for _, rel := range agentDirectories {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
@@ -85,7 +85,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 func (p *preparer) makeScratchDir(s *Step) {
 	parent, name := filepath.Split(p.Scratch)
 	err := func() error {
-		d, err := fsutil.OpenReal(parent, nil)
+		d, err := fsutil.OpenNoLink(parent, nil)
 		if err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 }
 
 func giveProfile(ctx context.Context, o Options, profile string) error {
-	root, err := fsutil.OpenReal(o.Home, nil)
+	root, err := fsutil.OpenNoLink(o.Home, nil)
 	if err != nil {
 		return err
 	}

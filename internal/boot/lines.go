@@ -18,18 +18,18 @@ type Line struct {
 	Text    string
 }
 
-// Stage2 is the prefix that the image's boot script gives to its messages. People and tests search for it.
-const Stage2 = "[stage2] "
+// LogPrefix is the prefix that the image's boot script gives to its messages. People and tests search for it.
+const LogPrefix = "[stage2] "
 
 // SetupComplete is the last message of the image's boot script (contract, section 2.1, step 20). It is printed after all other
 // steps and all hooks.
-const SetupComplete = Stage2 + "Setup complete; starting user services"
+const SetupComplete = LogPrefix + "Setup complete; starting user services"
 
 // Info returns a line about something that the boot has done.
-func Info(text string) Line { return Line{Text: Stage2 + text} }
+func Info(text string) Line { return Line{Text: LogPrefix + text} }
 
 // Warning returns a line about something that the boot could not do.
-func Warning(text string) Line { return Line{Warning: true, Text: Stage2 + "Warning: " + text} }
+func Warning(text string) Line { return Line{Warning: true, Text: LogPrefix + "Warning: " + text} }
 
 // Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, so are the methods.
 type Teller struct {

@@ -43,19 +43,19 @@ type Job struct {
 	Strict    bool // a failed hook ends the boot
 	Scripts   bool // a failed script of the image ends the boot
 	// Plant: only fill an empty data directory from the image.
-	Plant    bool
-	Move     bool   // only change the owners of profiles' homes, see [Tenants]
-	Starting string // with Move: the only profile whose home may be changed, because others may be running; "" before the first start, for all
+	Plant        bool
+	ChangeOwners bool   // only change the owners of profiles' homes, see [Tenants]
+	Starting     string // with Move: the only profile whose home may be changed, because others may be running; "" before the first start, for all
 	// Repair: only do the work that the boot has left for the background.
-	Repair   bool
-	Examine  bool               // only examine the data volume, for hinit doctor
-	Marker   string             // profiles.marker, for Examine
-	Profiles int                // profiles.max, for Examine
-	Pack     []gzipped.Archives // only compress these rotated logs, if they are older than Young
-	Young    time.Duration
-	Gateways []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions of hinit use this name
-	Measure  string    // one of the Measure constants
-	Planted  bool      // the repair also syncs the files that the boot has copied to an empty data directory
+	Repair       bool
+	Examine      bool               // only examine the data volume, for hinit doctor
+	Marker       string             // profiles.marker, for Examine
+	Profiles     int                // profiles.max, for Examine
+	CompressLogs []gzipped.Archives // only compress these rotated logs, if they are older than Young
+	Young        time.Duration
+	Gateways     []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions of hinit use this name
+	Measure      string    // one of the Measure constants
+	Planted      bool      // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
 // Wanted reports whether the boot program has work before the first service. It does in the agent's image, and if hooks,

@@ -16,12 +16,12 @@ import (
 
 // CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Own are required.
 type CommandLine struct {
-	Argv0 string                           // argv[0] of the init; under the name "tini" it has further options
-	Args  []string                         // the words after the init's own words: the container's CMD
-	Agent string                           // the agent's program (agent.binary)
-	Own   []string                         // the agent's subcommands; such a word means the agent, even if a program with that name exists
-	Env   func(name string) (string, bool) // the container's environment
-	Look  func(word string) (string, bool) // returns the path of the program that a word names, see [Lookup]
+	Argv0       string                           // argv[0] of the init; under the name "tini" it has further options
+	Args        []string                         // the words after the init's own words: the container's CMD
+	Agent       string                           // the agent's program (agent.binary)
+	Subcommands []string                         // the agent's subcommands; such a word means the agent, even if a program with that name exists
+	Env         func(name string) (string, bool) // the container's environment
+	Look        func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
 // Route is the meaning of a container's command.
@@ -116,7 +116,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		return agent(nil)
 	}
 	first := words[0]
-	if slices.Contains(c.Own, first) {
+	if slices.Contains(c.Subcommands, first) {
 		return agent(words)
 	}
 	isAgent := agentWord(first, c.Agent)
@@ -242,14 +242,14 @@ func Breadcrumb(profile string) string {
 `
 }
 
-// Lookup returns a function that finds a program, given PATH and the working directory, like a shell's "command -v". If a word
+// CommandFinder returns a function that finds a program, given PATH and the working directory, like a shell's "command -v". If a word
 // has a slash, the file only has to exist; an error appears when it is run. Any other word must name an executable file in a
 // directory of path.
 //
 // A directory that does not answer, such as a hung data volume early on the PATH, does not hide the programs in later
 // directories. Before a word counts as unknown, the directories that did not answer are tried once more, with more patience. So
 // a slow disk does not turn the container's command into arguments for the agent.
-func Lookup(path, dir string) func(word string) (string, bool) {
+func CommandFinder(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
 			return name
@@ -283,7 +283,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// How long Lookup waits for one directory: ShortPatience at first, longPatience at the second attempt. Callers that can do
+// How long CommandFinder waits for one directory: ShortPatience at first, longPatience at the second attempt. Callers that can do
 // without an answer also use ShortPatience.
 const (
 	ShortPatience = 2 * time.Second

@@ -57,7 +57,7 @@ func shell(argv ...string) Route {
 // TestASubcommandOfTheAgentIsNoProgram has a subcommand with the name of a program, as login has.
 func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
 	for first, want := range map[string]Route{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
-		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Own: []string{"chat", "sleep"}, Env: environ(nil), Look: inImage})
+		got := RouteCommand(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), Look: inImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", first, got, want)
 		}
@@ -299,7 +299,7 @@ func TestShellWords(t *testing.T) {
 }
 
 func TestShellRoute(t *testing.T) {
-	look := Lookup("/nonexistent", "/")
+	look := CommandFinder("/nonexistent", "/")
 	if _, ok := look("/bin/sh"); !ok {
 		t.Skip("no /bin/sh")
 	}
@@ -327,7 +327,7 @@ func TestLookup(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "a/sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	look := Lookup(dir+"/a:"+dir+"/none::b:c", dir)
+	look := CommandFinder(dir+"/a:"+dir+"/none::b:c", dir)
 	for word, want := range map[string]string{
 		"tool":  dir + "/a/tool", // the first wins
 		"data":  dir + "/c/data", // b/data cannot be executed; c is relative to the working directory
@@ -340,10 +340,10 @@ func TestLookup(t *testing.T) {
 			t.Errorf("%q: got %q, %t, want %q", word, got, ok, want)
 		}
 	}
-	if got, ok := Lookup("", dir+"/a")("tool"); ok {
+	if got, ok := CommandFinder("", dir+"/a")("tool"); ok {
 		t.Errorf("an empty PATH finds %q", got)
 	}
-	if got, ok := Lookup("/none:", dir+"/a")("tool"); !ok || got != dir+"/a/tool" {
+	if got, ok := CommandFinder("/none:", dir+"/a")("tool"); !ok || got != dir+"/a/tool" {
 		t.Errorf("an empty element of PATH is the working directory: got %q, %t", got, ok)
 	}
 }
@@ -363,7 +363,7 @@ func TestASlowDiskHidesNoCommand(t *testing.T) {
 	}
 	time.AfterFunc(ShortPatience+ShortPatience/2, func() { close(free) })
 	begin := time.Now()
-	if got, ok := Lookup("/bin", "/")("sh"); !ok || got != "/bin/sh" {
+	if got, ok := CommandFinder("/bin", "/")("sh"); !ok || got != "/bin/sh" {
 		t.Errorf("got %q, %t", got, ok)
 	}
 	if took := time.Since(begin); took < ShortPatience {

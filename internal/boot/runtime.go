@@ -42,7 +42,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 		setStickyBit(filepath.Dir(systemRuntimeDir))
 		removeForeignDir(systemRuntimeDir, os.Getpid() == 1)
 	}
-	return prepareSocketDir(client.Places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
+	return prepareSocketDir(client.SocketPaths(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
 // setStickyBit sets the sticky bit of a directory of root that everybody may write to, such as an emptyDir volume of a pod.
@@ -66,7 +66,7 @@ func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES
 // If first is true, this process is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
 // is removed.
 func removeForeignDir(dir string, first bool) {
-	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
+	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {
 		return
 	}

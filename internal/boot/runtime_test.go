@@ -46,7 +46,7 @@ func TestPlaces(t *testing.T) {
 		{"root has no session", "", map[string]string{"XDG_RUNTIME_DIR": "/run/user/5"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 		{"relative and double", "", map[string]string{"HINIT_RUNTIME_DIR": "x", "TMPDIR": "/tmp"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 	} {
-		if got := client.Places(tt.socket, environ(tt.env), tt.uid); !slices.Equal(got, tt.want) {
+		if got := client.SocketPaths(tt.socket, environ(tt.env), tt.uid); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -277,7 +277,7 @@ func TestClientFindsTheServer(t *testing.T) {
 	for _, uid := range []int{0, 10000, init} {
 		candidates := dial.Sockets("", env, uid)
 		for _, server := range []int{0, uid, init} {
-			for _, socket := range client.Places("", env, server) {
+			for _, socket := range client.SocketPaths("", env, server) {
 				if owner, exists := ownerOf(filepath.Dir(socket)); exists && owner != 0 && owner != uid && owner != init {
 					continue // of this machine, not of the test
 				}

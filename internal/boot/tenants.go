@@ -46,7 +46,7 @@ func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid
 // HasRightOwner blocks on the disk.
 func (o Options) HasRightOwner(profile string) bool {
 	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
-		homes, err := fsutil.OpenReal(o.Home+"/"+ProfilesDir, nil)
+		homes, err := fsutil.OpenNoLink(o.Home+"/"+ProfilesDir, nil)
 		if err != nil {
 			return true, nil //nolint:nilerr // without the directory there is no home
 		}

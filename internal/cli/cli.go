@@ -90,7 +90,7 @@ type Verb struct {
 	Doing                     string // completes "cannot …"; the default is the name
 	JSON                      string // description of --json, if it prints more than the usual JSON
 	Run                       func(*Terminal, *Call) int
-	Outside                   bool                              // another program carries it out, see [CompanionVerb]
+	External                  bool                              // another program carries it out, see [CompanionVerb]
 	TakesVerbs                bool                              // its arguments are verbs
 	Services                  bool                              // its arguments select services by name, pattern or group
 	Trailing                  int                               // number of arguments at the end that do not select services
@@ -256,7 +256,7 @@ func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name
 // arguments of the user.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
-		Name: name, Args: "...", Summary: summary, Outside: true,
+		Name: name, Args: "...", Summary: summary, External: true,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
 			path, err := execBeside(program, slices.Concat([]string{"hinit " + name}, first, c.Raw))

@@ -44,7 +44,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	}
 	c.Named = words[:at]
 	if state != "" || slices.ContainsFunc(words[:at], IsSelector) {
-		chosen, err := t.Chosen(c, words[:at], string(state))
+		chosen, err := t.SelectServices(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
 		}
@@ -80,15 +80,15 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 // EmptyList prints an empty list as JSON. It is the [Verb.Empty] of verbs that print a list.
 func EmptyList(t *Terminal, c *Call) int { return t.Failed(c.Doing(), WriteJSON(t.Out, []string{})) }
 
-// Names reports whether an argument of the call is the name of service s or of its profile. A service that only a pattern, a
+// IsNamed reports whether an argument of the call is the name of service s or of its profile. A service that only a pattern, a
 // group or --state selects is not named.
-func (c *Call) Names(s *client.Service) bool {
+func (c *Call) IsNamed(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// Chosen returns the names of the services that the arguments words and the state of --state select, each once. Without words, it
+// SelectServices returns the names of the services that the arguments words and the state of --state select, each once. Without words, it
 // selects from all services. It sets c.Named.
-func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string, err error) {
+func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
 		var logs []string

@@ -111,8 +111,8 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 }
 
 // Look returns how to format a table for this terminal: its width, and whether it has colours.
-func (t *Terminal) Look(verbose bool) client.Look {
-	look := client.Look{Verbose: verbose}
+func (t *Terminal) Look(verbose bool) client.TableFormat {
+	look := client.TableFormat{Verbose: verbose}
 	if !t.Screen {
 		return look
 	}

@@ -143,7 +143,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 				v.Usage(flags, out)
 				return nil, Done, false
 			}
-			if letter, value, is := joined(flags, err); is {
+			if letter, value, is := splitJoinedFlag(flags, err); is {
 				args = append([]string{letter, value}, flags.Args()...)
 				continue
 			}
@@ -222,9 +222,9 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// joined splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its error,
+// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its error,
 // has the flag.
-func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
+func splitJoinedFlag(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
 		return "", "", false

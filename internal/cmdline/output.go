@@ -12,9 +12,9 @@ import (
 	"hinit/internal/control/show"
 )
 
-// kept matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC [ numbers
+// passedSequences matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC [ numbers
 // m).
-var kept = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
+var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
 // Output escapes a line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. It resets the
 // colour at the end of the line.
@@ -24,7 +24,7 @@ func Output(line string) string {
 	}
 	var b strings.Builder
 	at, end := 0, ""
-	for _, span := range kept().FindAllStringIndex(line, -1) {
+	for _, span := range passedSequences().FindAllStringIndex(line, -1) {
 		part := line[span[0]:span[1]]
 		b.WriteString(show.Line(line[at:span[0]]) + part)
 		if at = span[1]; part != "\t" {

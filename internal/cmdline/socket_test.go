@@ -42,7 +42,7 @@ func TestACommandFindsTheSocketThatTheConfigurationNames(t *testing.T) {
 			}
 			got := configuredSocket(env)
 			if got == "" {
-				got = client.Places("", env, 0)[0]
+				got = client.SocketPaths("", env, 0)[0]
 			}
 			if got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)

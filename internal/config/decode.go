@@ -173,7 +173,7 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []
 		d.problems.at(line, "unknown key %q%s", prefix+key, what)
 		return
 	}
-	other, known := otherNames[snakeCase(key)]
+	other, known := foreignKeyNames[snakeCase(key)]
 	if known = known && slices.Contains(names, strings.Split(other, ".")[0]); known {
 		d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+other)
 		return

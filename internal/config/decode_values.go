@@ -232,8 +232,8 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
 }
 
-// Plain returns the value that at points to as a value for encoding/json, in the form that it has in hinit.yaml.
-func Plain(at any) any {
+// JSONValue returns the value that at points to as a value for encoding/json, in the form that it has in hinit.yaml.
+func JSONValue(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
 		return reflect.ValueOf(at).Elem().Interface()
@@ -255,16 +255,16 @@ func Plain(at any) any {
 	case *[]int:
 		return append([]int{}, *at...)
 	case *[]Need:
-		return plainNeeds(*at)
+		return jsonNeeds(*at)
 	default:
 		return nil
 	}
 }
 
-// plainLimit is like [Plain] for one resource limit.
-func plainLimit(l ResourceLimit) any {
+// jsonLimit is like [JSONValue] for one resource limit.
+func jsonLimit(l ResourceLimit) any {
 	if l.Soft != l.Hard {
-		return fmt.Sprintf("%v:%v", plainLimit(ResourceLimit{l.Soft, l.Soft}), plainLimit(ResourceLimit{l.Hard, l.Hard}))
+		return fmt.Sprintf("%v:%v", jsonLimit(ResourceLimit{l.Soft, l.Soft}), jsonLimit(ResourceLimit{l.Hard, l.Hard}))
 	}
 	if l.Soft == Unlimited {
 		return "unlimited"

@@ -117,10 +117,10 @@ func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
 			}
 		case *map[string]ResourceLimit:
 			for name, n := range *at {
-				leaves = append(leaves, leaf{key: key + "." + name, value: plainLimit(n)})
+				leaves = append(leaves, leaf{key: key + "." + name, value: jsonLimit(n)})
 			}
 		default:
-			leaves = append(leaves, leaf{key: key, value: Plain(at), inherits: k.Inherits})
+			leaves = append(leaves, leaf{key: key, value: JSONValue(at), inherits: k.Inherits})
 		}
 	}
 	return leaves

@@ -10,9 +10,9 @@ import (
 	"unicode"
 )
 
-// hint returns the usual cause of the YAML library's message msg about a line of data, as the end of an error message. It returns
+// yamlErrorHint returns the usual cause of the YAML library's message msg about a line of data, as the end of an error message. It returns
 // "" if it knows none.
-func hint(data []byte, line int, msg string) string {
+func yamlErrorHint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
 		return "; " + missingColon(data, line)
@@ -55,8 +55,8 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented as those of the same level?"
 }
 
-// otherNames maps key names that people know from other programs to hinit's keys.
-var otherNames = map[string]string{
+// foreignKeyNames maps key names that people know from other programs to hinit's keys.
+var foreignKeyNames = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
 	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",
 	"autostart": "enabled", "disabled": "enabled", "startup": "enabled", "autorestart": "restart.policy", "stopsignal": "stop.signal", "stop_signal": "stop.signal",

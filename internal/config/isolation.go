@@ -60,8 +60,8 @@ func (c *Config) Isolated(mode string) bool {
 	return false
 }
 
-// Isolates reports whether any profile may be isolated.
-func (c *Config) Isolates() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
+// AnyIsolation reports whether any profile may be isolated.
+func (c *Config) AnyIsolation() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
 
 // UIDs is a range of user ids. The group id of each user is the same number.
 type UIDs struct{ First, Last uint32 }

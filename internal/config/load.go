@@ -222,7 +222,7 @@ func (l *loader) syntax(data []byte, err error) {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
 	line = cmp.Or(brokenLine(data), line)
-	l.problems.at(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
+	l.problems.at(line, "cannot parse YAML: %s%s", msg, yamlErrorHint(data, line, msg))
 }
 
 func (l *loader) warn(format string, args ...any) {

@@ -127,8 +127,8 @@ func (d *decoder) decodeNeeds(n *yaml.Node, key string) []Need {
 	})
 }
 
-// plainNeeds is like [Plain] for a list of needs.
-func plainNeeds(needs []Need) []any {
+// jsonNeeds is like [JSONValue] for a list of needs.
+func jsonNeeds(needs []Need) []any {
 	out := make([]any, 0, len(needs))
 	for _, n := range needs {
 		if !n.untilSet && !n.Optional {

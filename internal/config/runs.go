@@ -14,8 +14,8 @@ const (
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanStart limits the time until the service has first read the boards and reports readiness. The gateways wait for that.
-	kanbanStart = 30 * time.Second
+	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for that.
+	kanbanReadyTimeout = 30 * time.Second
 )
 
 // decodeRuns decodes the commands that a client may run once.

@@ -182,7 +182,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it reports readiness once it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // it reports readiness once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// otherVariables are hinit's variables that set no key of the configuration, without the prefix HINIT_
+// nonKeyVariables are hinit's variables that set no key of the configuration, without the prefix HINIT_
 // (docs/reference/environment.md).
-var otherVariables = []string{
+var nonKeyVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
 	"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "KANBAN", "LEASE", "LEASE_CREDENTIALS", "LEASE_DURATION", "LEASE_IDENTITY", "LEASE_NAME", "LEASE_NAMESPACE", "SANDBOX", "SANDBOX_ALLOW", "SANDBOX_SOCKET", "SANDBOX_STATE", "SANDBOX_USER", "SANDBOX_IMAGES", "SANDBOX_ROOT", "SANDBOX_ROOTS", "SANDBOX_CREDENTIALS",
 	"SANDBOX_NETWORKS", "SANDBOX_RUNTIMES", "SANDBOX_MEMORY", "SANDBOX_CPUS", "SANDBOX_MOST", "SANDBOX_RUNTIME", "SANDBOX_ENGINE", "SANDBOX_SHELL", "SANDBOX_HELPER", "SANDBOX_TOKEN", "WEB", "WEB_LISTEN", "WEB_TOKEN_FILE", "WEB_TOKEN", "WEB_BASE_PATH", "WEB_HOST",
@@ -19,7 +19,7 @@ var otherVariables = []string{
 // not know.
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
-	known := slices.Clone(otherVariables)
+	known := slices.Clone(nonKeyVariables)
 	for _, k := range Keys[Config]() {
 		if own, ours := strings.CutPrefix(k.Env, prefix); ours {
 			known = append(known, own)

@@ -31,7 +31,7 @@ func (c *container) controlHost() control.Core {
 			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
 			Booting: func() (bool, *client.BootHook) { return !c.boot.IsOver(), c.boot.Hook() },
 		},
-		About: control.About{
+		ServiceFacts: control.ServiceFacts{
 			Output: c.logs.Output, Checks: c.health,
 			Note: func(v *supervisor.Service) string {
 				note := c.gateways.Note(v)

@@ -32,7 +32,7 @@ type bootRun struct {
 // bootUp boots the container. threads blocks until this process has created its threads, which must happen before services can
 // use up the PID limit.
 func (c *container) bootUp(ctx context.Context, threads func()) {
-	defer c.bootIsOver(ctx)
+	defer c.endBoot(ctx)
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
 	cfg := c.cfg.Load()
@@ -160,7 +160,7 @@ func (b *bootRun) startCmd() {
 	}
 	b.cmd = true
 	if s6 := b.c.s6.On(); s6 != nil {
-		b.c.gateways.AwaitSlots(b.ctx, s6.Made())
+		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
 		_ = s6.Scan(b.ctx) // fails only if the container has ended
 	}
 	if !b.c.route.Load().Supervise {
@@ -178,9 +178,9 @@ func (b *bootRun) StartCmdEarly() {
 	b.startCmd()
 }
 
-// bootIsOver marks the boot as over and wakes everything that waits for it. It first waits until the profiles have been read,
+// endBoot marks the boot as over and wakes everything that waits for it. It first waits until the profiles have been read,
 // which may take longer than the rest of the boot.
-func (c *container) bootIsOver(ctx context.Context) {
+func (c *container) endBoot(ctx context.Context) {
 	c.gateways.AwaitRead(ctx)
 	c.boot.End()
 	c.stage.NotifyOuterInit()

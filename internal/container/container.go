@@ -89,14 +89,14 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.Path(cfg.Home)})
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
-	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
+	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
 		Pack: c.stage.Pack,
 	})
-	sig.Define(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
+	sig.Configure(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
@@ -124,7 +124,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
-		Doubt: func(line string) { agents.Warn("%s", line) },
+		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	*c.stage = prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
@@ -149,7 +149,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.registry.DeniesSocket,
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
 		Used: c.reporter.NoteWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.volume = volumecheck.New(c.stage.Examine)

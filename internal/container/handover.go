@@ -40,7 +40,7 @@ type handover struct {
 	Repair    *client.Repair
 	Interrupt time.Time
 	Reported  uint64
-	rooms
+	packageStates
 }
 
 // The aliases exist because a struct can't embed several types that are all named Handover.
@@ -53,8 +53,8 @@ type (
 	ofUnits    = units.Handover
 )
 
-// rooms holds the state of each package.
-type rooms struct {
+// packageStates holds the state of each package.
+type packageStates struct {
 	ofStart
 	ofUnits
 	gateways.Handover
@@ -80,7 +80,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 		c.logs.Thaw()
 		release()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), freezeTimeout)
 	defer cancel()
 	if err := c.logs.Freeze(ctx); err != nil && !fault {
 		return nil, thaw, err
@@ -89,7 +89,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 		h.socket = c.control.Detach()
 	}
 	old := &handover{
-		Past: past, Started: c.started, Full: c.stage.Full.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
+		Past: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
@@ -108,7 +108,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err error) int {
 	var c *container
 	if err == nil {
-		c, err = succeed(args, sig, taken)
+		c, err = restoreContainer(args, sig, taken)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
@@ -118,10 +118,10 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 	return c.runToEnd(c.resumeServices)
 }
 
-// succeed builds the container from the state that the previous program handed over.
-func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
+// restoreContainer builds the container from the state that the previous program handed over.
+func restoreContainer(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
 	old := handover{Prepared: true}
-	if err := reexec.Understand(taken, &old, &old.Past); err != nil {
+	if err := reexec.DecodeState(taken, &old, &old.Past); err != nil {
 		return nil, err
 	}
 	if old.Loop == nil || old.Logs == nil {
@@ -140,7 +140,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	c.units.TakeOver(old.ofUnits)
-	c.stage.Full.Store(old.Full)
+	c.stage.RepairAll.Store(old.Full)
 	c.lease.TakeOver(old.ofLease)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
@@ -157,7 +157,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.signals.PutBack(taken.Signals)
 	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)
-	c.loop.Resume(supervisor.Remark{Text: c.generation.GoesOn(old.Past, taken)})
+	c.loop.Resume(supervisor.Remark{Text: c.generation.ResumeMessage(old.Past, taken)})
 	return c, nil
 }
 
@@ -183,9 +183,9 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.owners.Done())
 }
 
-// freezeTime limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have read.
+// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have read.
 // The supervisor's loop stands still during the second wait.
-const freezeTime = time.Second
+const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], through which package reexec pauses the container and collects its state.
 type reexecHost struct {
@@ -212,9 +212,9 @@ func (h *reexecHost) Claim() (release func(), err error) {
 	return h.c.registry.Turn.Unlock, nil
 }
 
-// Rest implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to the
+// Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to the
 // s6 scan directory. wake undoes this if the re-execution fails. After a fault, Rest does not wait for the volume.
-func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
+func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
 	wake = func() {
@@ -223,7 +223,7 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 		h.socket = nil
 	}
 	if !fault {
-		if err := h.c.restDisks(); err != nil {
+		if err := h.c.awaitVolumeIdle(); err != nil {
 			return wake, err
 		}
 	}
@@ -236,15 +236,15 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	return wake, nil
 }
 
-// restDisks waits until no write to the volume is under way, at most for freezeTime. It ignores the logs, which Freeze handles.
+// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, which Freeze handles.
 // Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen file
 // system can't be ended.
-func (c *container) restDisks() error {
-	for end := time.Now().Add(freezeTime); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
+func (c *container) awaitVolumeIdle() error {
+	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
-		<-time.After(freezeTime / 100)
+		<-time.After(freezeTimeout / 100)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ type Core struct {
 	Settle func() time.Duration
 
 	Boot
-	About
+	ServiceFacts
 	Gateways
 
 	// S6 gives access to the service directories of s6 (slots). It returns nil if hinit does not emulate s6.
@@ -73,8 +73,8 @@ type Boot struct {
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
-// About is the part of a [Core] with facts about services that the supervisor does not know.
-type About struct {
+// ServiceFacts is the part of a [Core] with facts about services that the supervisor does not know.
+type ServiceFacts struct {
 	// Note says briefly why a service is down, or what is wrong with a service that is up; "" for nothing.
 	Note func(v *supervisor.Service) string
 	// Output returns the counts of a service's output, or nil for a service without a log.
@@ -128,10 +128,10 @@ type Options struct {
 	AgentUID uint32           // the agent's user, which may control hinit like root and hinit's own user
 	Others   string           // what other users may do, an Others constant of package config; any other value means OthersNone
 	Log      func(msg string) // called with messages about faults of the server; must not block; may be nil
-	// ShutOut reports whether a process is refused even if its user has access. If it is nil, no process is refused. gone reports
+	// Denies reports whether a process is refused even if its user has access. If it is nil, no process is refused. gone reports
 	// whether the process has ended, because its PID may then belong to another process.
-	ShutOut func(pid int, uid uint32, gone func() bool) bool
-	Used    func() // called when a request has been answered; must not block; may be nil
+	Denies func(pid int, uid uint32, gone func() bool) bool
+	Used   func() // called when a request has been answered; must not block; may be nil
 
 	// Say writes a line to the container log. Warn adds a warning that status shows as long as the container runs. Only an
 	// [Endpoint] uses them.

@@ -230,7 +230,7 @@ func TestErrorsOfTheCoreKeepTheirMeaning(t *testing.T) {
 	}{
 		{supervisor.ErrUnknown, 404, "unknown"},
 		{supervisor.ErrStopping, 503, "stopping"},
-		{supervisor.ErrCmd, 409, "failed"},
+		{supervisor.ErrIsCMD, 409, "failed"},
 		{fmt.Errorf("cannot reach it: %w", context.DeadlineExceeded), 504, "timeout"},
 		{errors.New("cannot write \"gateway_state.json\": no space left on device"), 409, "failed"},
 	} {

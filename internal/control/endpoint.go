@@ -25,11 +25,11 @@ type Endpoint struct {
 	core    Core
 	options Options
 
-	mu       sync.Mutex
-	server   *Server
-	listener net.Listener // listener of the server
-	waiting  *Socket      // socket of the previous program until it is served; nil for none
-	orders   *os.File     // FIFO for orders, nil for none
+	mu          sync.Mutex
+	server      *Server
+	listener    net.Listener // listener of the server
+	predecessor *Socket      // socket of the previous program until it is served; nil for none
+	orders      *os.File     // FIFO for orders, nil for none
 }
 
 // NewEndpoint returns an Endpoint that is not open.
@@ -139,7 +139,7 @@ func (e *Endpoint) Detach() *Socket {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.listener == nil {
-		return e.waiting
+		return e.predecessor
 	}
 	socket, err := Detach(e.listener)
 	if err != nil {
@@ -160,13 +160,13 @@ func (e *Endpoint) Leave() *Socket {
 }
 
 // Inherit stores the socket that the previous program has handed over, nil for none. [Endpoint.Rejoin] begins to serve it.
-func (e *Endpoint) Inherit(socket *Socket) { e.waiting = socket }
+func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
 // Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if there is one.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {
-		socket = e.waiting
+		socket = e.predecessor
 	}
 	e.mu.Unlock()
 	if socket == nil {

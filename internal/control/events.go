@@ -85,7 +85,7 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 		records, lost := ring.Since(cursor)
 		records, more = firstBatch(records)
 		if lost > 0 {
-			out.write(client.Lost{Lost: lost})
+			out.write(client.LostEvents{Lost: lost})
 			cursor += lost
 		}
 		for i := range records {

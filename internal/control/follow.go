@@ -74,7 +74,7 @@ func (s *Server) followStatus(out *lines, r *request) {
 			out.write(line.body)
 			out.end()
 			line.sent()
-			beat.Reset(client.WatchBeat)
+			beat.Reset(client.WatchInterval)
 		}
 		if err != nil || out.err != nil {
 			return

@@ -51,15 +51,15 @@ func mostWaits() int32 { return mostConns() / 4 * 3 }
 // leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may be half open at a time.
 const leaveTime = 100 * time.Millisecond
 
-// gate is a listener that identifies its clients and limits their number.
-type gate struct {
+// limitedListener is a listener that identifies its clients and limits their number.
+type limitedListener struct {
 	net.Listener
 	policy policy
-	places *places
+	places *connCounts
 }
 
-// places counts the connections and the waiting requests of a server, for each class of callers.
-type places struct {
+// connCounts counts the connections and the waiting requests of a server, for each class of callers.
+type connCounts struct {
 	taken   [classes]atomic.Int32
 	waits   [classes]atomic.Int32 // requests on these connections that wait without a time limit
 	leaving atomic.Int32          // refused connections that are still half open
@@ -69,7 +69,7 @@ type places struct {
 // close closes connections one at a time, to save threads. It takes no turn of internal/blocking. Package net makes a close wait
 // for a reader of the connection, and that reader may be waiting for a turn. The close waits for nothing else, because Drain has
 // already taken what the peer sent.
-func (p *places) close(c net.Conn) error {
+func (p *connCounts) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
 	}
@@ -84,7 +84,7 @@ type conn struct {
 	net.Conn
 	raw     syscall.RawConn
 	peer    peer
-	places  *places
+	places  *connCounts
 	release func()
 }
 
@@ -157,7 +157,7 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 
 // Accept returns the next connection for which there is a place. For any other connection it sends an error without reading the
 // request, and closes it.
-func (g *gate) Accept() (net.Conn, error) {
+func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
 		if err != nil {
@@ -203,7 +203,7 @@ func (c *conn) Close() error {
 // refuseConnection sends an error to a client and closes its connection. The answer fits into the empty buffer of a new socket,
 // so the write does not block; the deadline is for safety. The connection stays half open for a moment, because curl reports an
 // early close as a failed connection.
-func (g *gate) refuseConnection(c net.Conn, who peer) {
+func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
@@ -226,9 +226,9 @@ const mostUnsent = 16 << 20
 // readTime is how long a client may leave an answer unread while another answer of its class waits for room.
 const readTime = time.Second / 4
 
-// room limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no room for
+// answerBudget limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no room for
 // an answer, the room cuts off a client that does not read.
-type room struct {
+type answerBudget struct {
 	turn   chan struct{} // capacity 1; holds a token while an answer is made
 	mu     sync.Mutex
 	unsent int
@@ -242,16 +242,16 @@ type unreadAnswer struct {
 	conn  net.Conn
 }
 
-func newRooms() (out [classes]*room) {
+func newRooms() (out [classes]*answerBudget) {
 	for i := range out {
-		out[i] = &room{turn: make(chan struct{}, 1)}
+		out[i] = &answerBudget{turn: make(chan struct{}, 1)}
 	}
 	return out
 }
 
 // answer calls build when it is this request's turn. The answer occupies room until its function sent is called. A single answer
 // may be larger than the room.
-func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
+func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
@@ -274,7 +274,7 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
 // reserve waits until there is room for an answer, and occupies it until sent is called.
-func (m *room) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
+func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
 		if m.unsent == 0 || m.unsent+h.bytes <= mostUnsent {
@@ -296,7 +296,7 @@ func (m *room) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err e
 	}
 }
 
-func (m *room) free(h *unreadAnswer) {
+func (m *answerBudget) free(h *unreadAnswer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unsent -= h.bytes

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		hog(socket)
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(12)
 	blocking.Few() // what waits with a turn for somebody who needs one hangs then
 	goleak.VerifyTestMain(m)
@@ -101,10 +101,10 @@ func coreOf(c core) Core {
 		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
 		Config: c.Config, Init: c.Init, Settle: c.Settle,
-		Boot:     Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
-		About:    About{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
-		Gateways: Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
-		S6:       c.S6,
+		Boot:         Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
+		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
+		Gateways:     Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
+		S6:           c.S6,
 	}
 }
 

@@ -129,7 +129,7 @@ const maxSaid = 200
 
 // postSay sets the text that the status shows beside a service until its process ends. The client must be the main process of the
 // service.
-func postSay(s *Server, r *request, c client.Said) (reply, error) {
+func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
 	}

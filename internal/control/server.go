@@ -54,8 +54,8 @@ type Server struct {
 	limit       func(route) time.Duration
 	http        *http.Server
 	mux         *http.ServeMux
-	places      places
-	rooms       [classes]*room // room for answers
+	places      connCounts
+	rooms       [classes]*answerBudget // room for answers
 	cancel      context.CancelCauseFunc
 	noticeLimit noticeLimit
 
@@ -102,7 +102,7 @@ func (s *Server) Serve(l net.Listener) error {
 	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
 		_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
 	}
-	err := s.http.Serve(&gate{Listener: l, policy: s.policy, places: &s.places})
+	err := s.http.Serve(&limitedListener{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

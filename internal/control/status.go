@@ -42,7 +42,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 	case len(as) == 0:
 		return answer(st)
 	case len(as) == 1 && as[0] == client.AsTable:
-		look := show.Look{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
+		look := show.Layout{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
 			n, err := number(width, "width")
 			if err != nil {
@@ -55,7 +55,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
-func table(st client.Status, look show.Look) reply {
+func table(st client.Status, look show.Layout) reply {
 	down := 0
 	for i := range st.Services {
 		if st.Services[i].State != string(supervisor.Up) {
@@ -213,7 +213,7 @@ func getService(s *Server, r *request) (reply, error) {
 // gateway of a profile, because the agent can choose its name.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
-	if v == nil || v.Yields || v.Kind == supervisor.KindStandIn {
+	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindStandIn {
 		for _, gateway := range snap.Services {
 			if gateway.Kind == supervisor.KindGateway && gateway.Profile == name && name != "" {
 				return gateway, nil
@@ -262,7 +262,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		at := wireTime(v.NextStart)
 		out.NextStart = &at
 	}
-	out.Task, out.Done, out.Restart = v.Task, v.Done, string(v.After)
+	out.Task, out.Done, out.Restart = v.Task, v.Done, string(v.RestartPolicy)
 	if !v.NextRun.IsZero() {
 		at := wireTime(v.NextRun)
 		out.NextRun = &at

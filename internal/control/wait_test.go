@@ -330,7 +330,7 @@ func ready(t *testing.T, w *waiter) {
 // task makes the service run once, for some time.
 func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
-		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.Task = true })
+		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.SingleRun = true })
 		dies(max(d, time.Millisecond), code, 0)(t, w)
 	}
 }

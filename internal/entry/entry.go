@@ -22,8 +22,8 @@ var (
 // few is the smallest number of threads with which PID 1 can work, see internal/tuning.
 const few = 20
 
-// Short says that PID 1 must use as few threads as possible.
-var Short bool
+// FewThreads says that PID 1 must use as few threads as possible.
+var FewThreads bool
 
 // Only the assembly calls begin.
 var _ = begin
@@ -100,7 +100,7 @@ func await(halted string) {
 	}
 	for i := range 600 {
 		if i == 20 {
-			Short, n = true, min(n, few)
+			FewThreads, n = true, min(n, few)
 		}
 		if !HasRoomFor(n) {
 			sleep(100e6)
@@ -134,9 +134,9 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// Keep creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked its
+// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked its
 // goroutine to its thread.
-func Keep(threads int) { makeThreads(threads, &never) }
+func OccupyPIDs(threads int) { makeThreads(threads, &never) }
 
 // makeThreads creates up to the given number of threads, which wait for leave, and returns how many it has created. They block
 // every signal, and so does this thread meanwhile. On a busy machine they may still live when the runtime starts, and its signal

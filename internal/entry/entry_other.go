@@ -2,11 +2,11 @@
 
 package entry
 
-// Short says that PID 1 must use as few threads as possible.
-var Short bool
+// FewThreads says that PID 1 must use as few threads as possible.
+var FewThreads bool
 
 // HasRoomFor reports whether this process can create more threads. On this platform that can't be tested, so the result is true.
 func HasRoomFor(int) bool { return true }
 
-// Keep does nothing on this platform.
-func Keep(int) {}
+// OccupyPIDs does nothing on this platform.
+func OccupyPIDs(int) {}

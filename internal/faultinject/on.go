@@ -31,8 +31,8 @@ type rule struct {
 	skip, times int // skip: matching calls still to ignore; times: calls still to affect, negative for no limit
 }
 
-// book contains the rules as they were last read. It is a global variable because a process has one set of rules.
-var book struct {
+// loadedRules contains the rules as they were last read. It is a global variable because a process has one set of rules.
+var loadedRules struct {
 	sync.Mutex
 
 	file  string
@@ -59,13 +59,13 @@ func Before(c Call, name string) error {
 
 // wait waits for the time d, or until the rules change.
 func wait(d time.Duration) {
-	book.Lock()
-	defer book.Unlock()
-	stamp := book.stamp
-	for end := time.Now().Add(d); book.stamp == stamp && time.Now().Before(end); load() {
-		book.Unlock()
+	loadedRules.Lock()
+	defer loadedRules.Unlock()
+	stamp := loadedRules.stamp
+	for end := time.Now().Add(d); loadedRules.stamp == stamp && time.Now().Before(end); load() {
+		loadedRules.Unlock()
 		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted
-		book.Lock()
+		loadedRules.Lock()
 	}
 }
 
@@ -103,11 +103,11 @@ func note(file, line string) {
 
 // match returns the rules that apply to the call c on name and for which sort returns true. It counts each of them as used once.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
-	book.Lock()
-	defer book.Unlock()
+	loadedRules.Lock()
+	defer loadedRules.Unlock()
 	load()
 	var out []*rule
-	for _, r := range book.rules {
+	for _, r := range loadedRules.rules {
 		if r.call != "*" && r.call != string(c) || r.name != "*" && !strings.Contains(name, r.name) || !sort(r) || r.times == 0 {
 			continue
 		}
@@ -125,26 +125,26 @@ func match(c Call, name string, sort func(*rule) bool) []*rule {
 
 // load reads the file of rules if it has changed.
 func load() {
-	if book.file == "" {
-		if book.file = os.Getenv(rulesVar); book.file == "" {
+	if loadedRules.file == "" {
+		if loadedRules.file = os.Getenv(rulesVar); loadedRules.file == "" {
 			return
 		}
 	}
 	var st unix.Stat_t
-	if unix.Stat(book.file, &st) != nil {
-		book.rules, book.stamp = nil, [3]int64{}
+	if unix.Stat(loadedRules.file, &st) != nil {
+		loadedRules.rules, loadedRules.stamp = nil, [3]int64{}
 		return
 	}
 	stamp := [3]int64{int64(st.Ino), st.Mtim.Nano(), st.Size}
-	if stamp == book.stamp {
+	if stamp == loadedRules.stamp {
 		return
 	}
-	text, err := os.ReadFile(book.file)
+	text, err := os.ReadFile(loadedRules.file)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "faultinject:", err)
 		return
 	}
-	book.stamp, book.rules = stamp, nil
+	loadedRules.stamp, loadedRules.rules = stamp, nil
 	for line := range strings.Lines(string(text)) {
 		if strings.TrimSpace(line) == "" {
 			continue
@@ -154,7 +154,7 @@ func load() {
 			fmt.Fprintf(os.Stderr, "fault: cannot understand the rule %q: %v\n", line, err)
 			continue
 		}
-		book.rules = append(book.rules, r)
+		loadedRules.rules = append(loadedRules.rules, r)
 	}
 }
 

@@ -171,7 +171,7 @@ func TestACertificateIsChecked(t *testing.T) {
 		t.Errorf("got %q", text)
 	}
 	shut <- struct{}{}
-	stream, _ := s.(*connection)
+	stream, _ := s.(*syslogSink)
 	testkit.Until(t, "the end is seen", func() bool { _, err := stream.unsent(); return err != nil })
 	if err := s.Send(ctx, []Record{{Text: "two"}}); err != nil {
 		t.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	"hinit/internal/pause"
 )
 
-// connection is a Sink that sends syslog messages. Over datagrams it sends one message in each; over a stream, the length
+// syslogSink is a Sink that sends syslog messages. Over datagrams it sends one message in each; over a stream, the length
 // precedes each message (RFC 6587).
-type connection struct {
+type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
@@ -46,7 +46,7 @@ const (
 
 // Send implements Sink. Syslog has no answers, so over a stream Send returns when the other machine has acknowledged all bytes.
 // If a later Send finds that the connection is lost, it repeats the last messages, because the receiver may not have read them.
-func (s *connection) Send(ctx context.Context, records []Record) (err error) {
+func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 	defer func() {
 		if err != nil {
 			s.lost = true
@@ -113,7 +113,7 @@ func (s *connection) Send(ctx context.Context, records []Record) (err error) {
 
 // unsent returns the number of bytes that the other machine has not acknowledged, or an error if the other end has closed the
 // connection. It does not read from the connection, because TLS may have unread bytes.
-func (s *connection) unsent() (left int, err error) {
+func (s *syslogSink) unsent() (left int, err error) {
 	failed := s.raw.Control(func(fd uintptr) {
 		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
@@ -125,7 +125,7 @@ func (s *connection) unsent() (left int, err error) {
 	return left, cmp.Or(failed, err)
 }
 
-func (s *connection) connect(ctx context.Context) error {
+func (s *syslogSink) connect(ctx context.Context) error {
 	if s.conn != nil {
 		return nil
 	}
@@ -147,13 +147,13 @@ func (s *connection) connect(ctx context.Context) error {
 	if s.secure != nil {
 		secure := tls.Client(conn, s.secure)
 		s.conn = secure
-		return explained(secure.HandshakeContext(ctx))
+		return withCertificateHint(secure.HandshakeContext(ctx))
 	}
 	return nil
 }
 
 // Close implements Sink.
-func (s *connection) Close() error {
+func (s *syslogSink) Close() error {
 	if s.conn == nil {
 		return nil
 	}

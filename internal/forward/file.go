@@ -71,7 +71,7 @@ func inDir(path string, fn func(d *fsutil.Dir, name string) error) error {
 	}
 	open := fsutil.OpenDir
 	if os.Geteuid() == 0 {
-		open = fsutil.OpenReal
+		open = fsutil.OpenNoLink
 	}
 	d, err := open(dir, fsutil.Self())
 	if err != nil {

@@ -77,9 +77,9 @@ func NewSink(to, authorization string) (Sink, error) {
 	case kind == "loki" && web:
 		return p, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
-		return &connection{network: "unixgram", address: u.Path, host: host}, nil
+		return &syslogSink{network: "unixgram", address: u.Path, host: host}, nil
 	case kind == "syslog" && stream:
-		return &connection{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
+		return &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
 	case kind == "file" && way == "" && u.Path != "":
 		return &file{path: u.Path, most: 100 << 20, keep: 5}, nil
 	}
@@ -114,8 +114,8 @@ func secured(u *url.URL, way string) (*tls.Config, error) {
 	return c, err
 }
 
-// explained adds to an error about an invalid certificate what the user can do.
-func explained(err error) error {
+// withCertificateHint adds to an error about an invalid certificate what the user can do.
+func withCertificateHint(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
 	}
@@ -146,7 +146,7 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	}
 	answer, err := p.client.Do(r)
 	if err != nil {
-		return explained(err)
+		return withCertificateHint(err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))

@@ -27,10 +27,10 @@ var ErrSymlink = errors.New("symbolic link refused")
 //
 // All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
 type Dir struct {
-	path  string
-	actor *Actor
-	owner *Actor       // acts as the owner of the home that contains the directory; nil for none, see [Actor.OwnHomes]
-	walk  *atomic.Bool // set when openat2 does not work here, so that paths are walked by component; shared with every Sub
+	path      string
+	actor     *Actor
+	owner     *Actor       // acts as the owner of the home that contains the directory; nil for none, see [Actor.OwnHomes]
+	noOpenat2 *atomic.Bool // set when openat2 does not work here, so that paths are walked by component; shared with every Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
 	fd int          // O_PATH; -1 when closed
@@ -54,7 +54,7 @@ func OpenDir(path string, a *Actor) (*Dir, error) {
 }
 
 func newDir(path string, a *Actor) *Dir {
-	return &Dir{path: path, actor: a, walk: new(atomic.Bool), fd: -1}
+	return &Dir{path: path, actor: a, noOpenat2: new(atomic.Bool), fd: -1}
 }
 
 // Close closes the directory. A second Close returns fs.ErrClosed.
@@ -79,7 +79,7 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 }
 
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
-	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, walk: d.walk, fd: -1}
+	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
 	err := d.do("open directory", rel, func(names []string) (err error) {
 		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.homes == nil {
 			return err
@@ -98,17 +98,17 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 	return sub, nil
 }
 
-// Together calls fn with a Dir for the same directory, and changes the identity only once for all operations in fn. See
+// WithIdentity calls fn with a Dir for the same directory, and changes the identity only once for all operations in fn. See
 // [Actor.Do] for the rules that fn must follow. Only the goroutine of fn may use this Dir and the Dirs that its Sub returns: in
 // other goroutines they would use the identity of the process. It is closed with d, so fn must not close it.
-func (d *Dir) Together(fn func(*Dir) error) error {
+func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.fd < 0 {
 		return fmt.Errorf("cannot use directory %q: %w", d.path, fs.ErrClosed)
 	}
 	return d.actor.Do(func() error {
-		return fn(&Dir{path: d.path, actor: d.actor.Inside(), owner: d.owner, walk: d.walk, fd: d.fd})
+		return fn(&Dir{path: d.path, actor: d.actor.WithoutSwitch(), owner: d.owner, noOpenat2: d.noOpenat2, fd: d.fd})
 	})
 }
 

@@ -11,9 +11,9 @@ const MaxRemoveNames = maxRemoveNames
 
 var FSUID = fsuid
 
-func (d *Dir) SetWalk(walk bool) { d.walk.Store(walk) }
+func (d *Dir) SetWalk(walk bool) { d.noOpenat2.Store(walk) }
 
-func (d *Dir) Walks() bool { return d.walk.Load() }
+func (d *Dir) Walks() bool { return d.noOpenat2.Load() }
 
 func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode, o ReplaceOptions) (string, error) {
 	return writeTemp(d.fd, name, data, uint32(mode), o)

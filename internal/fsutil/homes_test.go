@@ -45,7 +45,7 @@ func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 			}
 		}
 		look(d, "from above", "profiles/a/")
-		_ = d.Together(func(d *fsutil.Dir) error { look(d, "together", "profiles/a/"); return nil })
+		_ = d.WithIdentity(func(d *fsutil.Dir) error { look(d, "together", "profiles/a/"); return nil })
 		sub, err := d.Sub("profiles/a")
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	w := owntree.Walk{To: fsutil.Owner{UID: 20001, GID: 20001}, Alone: true}
+	w := owntree.Walk{To: fsutil.Owner{UID: 20001, GID: 20001}, RefuseLinked: true}
 	if err := w.Give(d, "a", false); err != nil {
 		t.Fatal(err)
 	}

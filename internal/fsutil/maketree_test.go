@@ -88,7 +88,7 @@ func TestMakeTreeAsksBeforeItGivesTheName(t *testing.T) {
 	dir := t.TempDir()
 	d := openDir(t, dir, nil)
 	refused := errors.New("refused")
-	err := d.Together(func(d *fsutil.Dir) error {
+	err := d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.MakeTree("slot", 0o755, slotNodes(), func() error {
 			if err := d.Has("slot"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("it has its name already: %v", err)

@@ -23,7 +23,7 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 		if i < len(names)-1 {
 			f = unix.O_PATH | unix.O_DIRECTORY
 		}
-		fd, err := Mount{d.walk}.Open(parent, name, f)
+		fd, err := Mount{d.noOpenat2}.Open(parent, name, f)
 		if parent != d.fd {
 			closeFD(parent)
 		}
@@ -48,7 +48,7 @@ func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, pat
 			return err
 		}
 		defer closeFD(fd)
-		return fn(Mount{d.walk}, fd, d.name(rel))
+		return fn(Mount{d.noOpenat2}, fd, d.name(rel))
 	})
 }
 

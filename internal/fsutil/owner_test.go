@@ -142,11 +142,11 @@ func TestMakeReal(t *testing.T) {
 	for path, want := range map[string]error{
 		base + "/a/link": fsutil.ErrSymlink, base + "/a/file": unix.ENOTDIR, base + "/a/none": fs.ErrNotExist, "relative": fs.ErrInvalid,
 	} {
-		if _, err := fsutil.OpenReal(path, nil); !errors.Is(err, want) {
+		if _, err := fsutil.OpenNoLink(path, nil); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", path, err, want)
 		}
 	}
-	d, err := fsutil.OpenReal("/", nil)
+	d, err := fsutil.OpenNoLink("/", nil)
 	must(t, err)
 	d.Close()
 }
@@ -161,13 +161,13 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	must(t, os.Symlink("real", mnt+"/link"))
 	must(t, os.Symlink("real", mnt+"/agent/link"))
 	must(t, os.Chown(mnt+"/agent", agentUID, agentGID))
-	d, err := fsutil.OpenReal(mnt+"/link/data", nil)
+	d, err := fsutil.OpenNoLink(mnt+"/link/data", nil)
 	if err != nil {
 		t.Errorf("root's link: %v", err)
 	} else {
 		d.Close()
 	}
-	if _, err := fsutil.OpenReal(mnt+"/agent/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
+	if _, err := fsutil.OpenNoLink(mnt+"/agent/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("the agent's link: %v", err)
 	}
 	// Root's link may lead through the agent's directory, with the agent's link.
@@ -175,7 +175,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	must(t, os.Symlink("agent/../agent/real", mnt+"/near"))
 	must(t, os.Symlink("loop", mnt+"/loop"))
 	for path, want := range map[string]error{"/far/data": fsutil.ErrSymlink, "/near/data": nil, "/near": fsutil.ErrSymlink, "/loop/data": unix.ELOOP} {
-		d, err := fsutil.OpenReal(mnt+path, nil)
+		d, err := fsutil.OpenNoLink(mnt+path, nil)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}
@@ -193,7 +193,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 		}
 	}
 	must(t, os.Chmod(mnt, 0o777))
-	if _, err := fsutil.OpenReal(mnt+"/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
+	if _, err := fsutil.OpenNoLink(mnt+"/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("anybody's link: %v", err)
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenReal opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
+// OpenNoLink opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
 // [OpenDir] it does not follow a link as the last component. Elsewhere in path it only follows a link in a directory that only
 // root can write. A nil actor means [Self].
-func OpenReal(path string, a *Actor) (*Dir, error) {
+func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
 }
 
-// MakeReal works like [OpenReal], but creates missing directories with the permission bits mode (less the umask). made reports
+// MakeReal works like [OpenNoLink], but creates missing directories with the permission bits mode (less the umask). made reports
 // whether the last directory was created.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)

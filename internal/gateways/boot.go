@@ -58,7 +58,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 			answers = append(answers, m.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
 		},
 	})
-	m.logSoon(ctx, &b, writeLog)
+	m.writeBootLog(ctx, &b, writeLog)
 	m.expectLate(plan)
 	for _, w := range plan.Warnings {
 		m.Logger.Warn("%s", w)

@@ -111,9 +111,9 @@ const (
 	cmdSlotTime = time.Second
 )
 
-// logSoon writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log use
+// writeBootLog writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log use
 // the slots next.
-func (m *Manager) logSoon(ctx context.Context, b *Boot, write func() error) {
+func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.logged = logged
 	made := b.Made()
@@ -182,7 +182,7 @@ func (m *Manager) NoteStop() <-chan struct{} {
 	took := time.Since(began)
 	guard.Go("noting how long the stop took", func() {
 		defer close(done)
-		_ = m.Store.NoteStop(took, m.Config().Shutdown.Budget) // without a record there is no advice at the next start
+		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without a record there is no advice at the next start
 	})
 	return done
 }

@@ -10,15 +10,15 @@ import (
 
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
-	home       profiles.HomeID // identity of its home directory, which stays the same when the profile is renamed; zero if unknown
-	begun      time.Time       // when the last start began
-	inputs     profiles.Hash   // hash of the files (inputs) with which its gateway was started
-	doubted    profiles.Hash   // hash of inputs that may have changed just after the start; they count as a change only once
-	trouble    string          // last reported problem that the gateway has with its platforms
-	prior      string          // why the boot has not started its gateway, for the status
-	wanted     bool            // its state file wants the gateway up
-	exclusives []profiles.Exclusive
-	unrecorded bool // an intent could not be written; recordLater tries again
+	home             profiles.HomeID // identity of its home directory, which stays the same when the profile is renamed; zero if unknown
+	begun            time.Time       // when the last start began
+	inputs           profiles.Hash   // hash of the files (inputs) with which its gateway was started
+	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; they count as a change only once
+	platformProblem  string          // last reported problem that the gateway has with its platforms
+	notStartedReason string          // why the boot has not started its gateway, for the status
+	wanted           bool            // its state file wants the gateway up
+	exclusives       []profiles.Exclusive
+	unrecorded       bool // an intent could not be written; recordLater tries again
 }
 
 // recordOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
@@ -42,7 +42,7 @@ func (m *Manager) notePrior(d profiles.Decision) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.recordOf(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
+	m.recordOf(d.Profile.Name).notStartedReason = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
 // forget drops the record of a profile that was removed.

@@ -39,7 +39,7 @@ type Manager struct {
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
-	departed map[profiles.HomeID]departed
+	departed map[profiles.HomeID]removedProfile
 	late     lateProfiles
 	watcher  watcher
 	boot     bootProgress
@@ -84,7 +84,7 @@ type Options struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobsKept),
-		gateways: make(map[string]*gateway), departed: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
+		gateways: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(serving))
@@ -237,7 +237,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 		if err := m.Refuse(service); err != nil {
 			return err
 		}
-		if err := m.awaitFormer(ctx, s.Profile); err != nil {
+		if err := m.awaitFormerGateway(ctx, s.Profile); err != nil {
 			return err
 		}
 	}
@@ -293,7 +293,7 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
 		t, err := m.Store.Topology(os.Getenv, "")
 		if err == nil {
-			err = m.retire(context.Background(), t)
+			err = m.endServedGateways(context.Background(), t)
 		}
 		if err != nil {
 			return "", err

@@ -192,10 +192,10 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.recordOf(profile)
-	if text != "" && text != g.trouble {
+	if text != "" && text != g.platformProblem {
 		m.say("%s: %s", profiles.SlotName(profile), text)
 	}
-	g.trouble = text
+	g.platformProblem = text
 	return text
 }
 
@@ -263,8 +263,8 @@ func (m *Manager) noteInputs(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.recordOf(profile)
-	if late && g.doubted != hash {
-		g.doubted = hash
+	if late && g.doubtfulInputs != hash {
+		g.doubtfulInputs = hash
 		hash = otherInputs
 	}
 	g.inputs = hash

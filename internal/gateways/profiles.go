@@ -43,7 +43,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	start := m.late.start(p.Name, state, m.Started)
 	m.mu.Unlock()
 	err := m.Registry.Gateway(ctx, registry.Gateway{
-		Profile: p, Start: start && !m.isCmd(p.Name), Down: state.Prior() != profiles.Running || m.isCmd(p.Name), Now: true,
+		Profile: p, Start: start && !m.isCmd(p.Name), Down: state.Prior() != profiles.Running || m.isCmd(p.Name), AwaitSlot: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		m.Logger.Warn("%v", err)
@@ -74,10 +74,10 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 	}
 }
 
-// departed is a profile that was removed. A renamed profile keeps its home directory, while a copy has another one. So the
+// removedProfile is a profile that was removed. A renamed profile keeps its home directory, while a copy has another one. So the
 // identity of the directory shows whether a new profile is a renamed one. Its former gateway may then still run with the same
 // credentials.
-type departed struct {
+type removedProfile struct {
 	profile string
 	at      time.Time
 	up      bool // its gateway was wanted up, and does not yet run under another name
@@ -97,7 +97,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.departed, func(_ profiles.HomeID, d departed) bool {
+	maps.DeleteFunc(m.departed, func(_ profiles.HomeID, d removedProfile) bool {
 		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
 	})
 	g := m.gateways[profile]
@@ -110,7 +110,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 			to = name
 		}
 	}
-	m.departed[g.home] = departed{profile, time.Now(), up && to == ""}
+	m.departed[g.home] = removedProfile{profile, time.Now(), up && to == ""}
 	return to
 }
 
@@ -125,7 +125,7 @@ func (m *Manager) renamedFrom(profile string) string {
 		delete(m.departed, home)
 		return ""
 	}
-	m.departed[home] = departed{d.profile, d.at, false}
+	m.departed[home] = removedProfile{d.profile, d.at, false}
 	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
@@ -165,12 +165,12 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormer waits until no gateway that was started under a former name of this profile uses its home. After "mv coder writer",
+// awaitFormerGateway waits until no gateway that was started under a former name of this profile uses its home. After "mv coder writer",
 // for example, the gateway of coder may still be stopping. It may wait for the disk.
-func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
+func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()
-		former := m.former(profile)
+		former := m.formerGateway(profile)
 		if !isLive(snap, former) || snap.Stopping {
 			return nil
 		}
@@ -182,8 +182,8 @@ func (m *Manager) awaitFormer(ctx context.Context, profile string) error {
 	}
 }
 
-// former returns the gateway of a former name of a profile, which has the same home directory, "" for none.
-func (m *Manager) former(profile string) (service string) {
+// formerGateway returns the gateway of a former name of a profile, which has the same home directory, "" for none.
+func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {

@@ -23,9 +23,9 @@ type serving struct {
 	profiles.Topology        // the topology with which the gateway was started or, if it is down, would be started
 	noted             uint64 // the run that was started with Topology; 0 for none
 
-	said  bool           // the gateway has reported in its state file which profiles it serves
-	run   uint64         // the run of that report
-	state profiles.State // the report
+	hasReport bool           // the gateway has reported in its state file which profiles it serves
+	run       uint64         // the run of that report
+	state     profiles.State // the report
 }
 
 // servedByDefault reports whether the default profile's gateway serves another profile. If said is true, the
@@ -36,7 +36,7 @@ func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	switch {
 	case profile == profiles.Default || d == nil || d.Want != supervisor.WantUp:
 		return false, false
-	case now.said && d.Run == now.run && d.PID != 0:
+	case now.hasReport && d.Run == now.run && d.PID != 0:
 		return now.state.Serves(profile), true
 	}
 	return now.Serves(profile), false
@@ -85,9 +85,9 @@ func (m *Manager) Note(s *supervisor.Service) string {
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return m.recordOf(s.Profile).prior
+		return m.recordOf(s.Profile).notStartedReason
 	}
-	return m.clash(s)
+	return m.sharedExclusives(s)
 }
 
 // wanted reports whether the state file of a profile wants its gateway up.
@@ -145,9 +145,9 @@ func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) 
 // retireTime limits the wait for gateways to end before the multiplexer starts. They get SIGKILL before that.
 const retireTime = 2 * time.Minute
 
-// retire ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
+// endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
 // ended. The desired states of their profiles stay on the volume.
-func (m *Manager) retire(ctx context.Context, t profiles.Topology) error {
+func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
 	names := m.runningThoughServed(t)
 	for _, name := range names {
 		m.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
@@ -207,7 +207,7 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 	if len(m.runningThoughServed(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
-			if err := m.makeWay(ctx, t); err != nil {
+			if err := m.restartAfterServed(ctx, t); err != nil {
 				m.say("%v", err)
 			}
 		})
@@ -227,16 +227,16 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 }
 
-// makeWay is called when the default profile's gateway has started without a command, for instance after a crash, and now serves
+// restartAfterServed is called when the default profile's gateway has started without a command, for instance after a crash, and now serves
 // profiles whose own gateways run. It ends the default profile's gateway and then the others. Then it starts the default
 // profile's gateway again.
-func (m *Manager) makeWay(ctx context.Context, t profiles.Topology) error {
+func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
 	if err := m.endGateways(ctx, name); err != nil {
 		return err
 	}
-	if err := m.retire(ctx, t); err != nil {
+	if err := m.endServedGateways(ctx, t); err != nil {
 		return err
 	}
 	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
@@ -268,13 +268,13 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	more := func(o *supervisor.Service) bool {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
-	if said && !(was.said && was.run == s.Run) && len(m.others(more)) > 0 {
+	if said && !(was.hasReport && was.run == s.Run) && len(m.others(more)) > 0 {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := *m.serving.Load()
-	now.said, now.run, now.state = said, s.Run, state
+	now.hasReport, now.run, now.state = said, s.Run, state
 	m.serving.Store(&now)
 }
 
@@ -327,7 +327,7 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 	if err := m.Registry.SetTopology(ctx, t); err != nil {
 		return out, err
 	}
-	if err := m.retire(ctx, t); err != nil {
+	if err := m.endServedGateways(ctx, t); err != nil {
 		return out, err
 	}
 	if restart {
@@ -359,15 +359,15 @@ func (m *Manager) noteExclusives(service, profile string) {
 	m.recordOf(profile).exclusives = list
 	m.mu.Unlock()
 	if s := m.Registry.Snapshot().Find(service); s != nil {
-		if text := m.clash(s); text != "" {
+		if text := m.sharedExclusives(s); text != "" {
 			m.say("%s: warning: %s", service, text)
 		}
 	}
 }
 
-// clash describes an exclusive value that a running gateway shares with another one. Two programs that use the same token lose
+// sharedExclusives describes an exclusive value that a running gateway shares with another one. Two programs that use the same token lose
 // messages.
-func (m *Manager) clash(s *supervisor.Service) string {
+func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
 	}

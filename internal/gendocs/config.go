@@ -198,9 +198,9 @@ func flow(at any) string {
 		}
 		return "[" + strings.Join(hooks, ", ") + "]"
 	case *time.Duration:
-		return config.Plain(at).(string)
+		return config.JSONValue(at).(string)
 	}
-	switch v := config.Plain(at).(type) {
+	switch v := config.JSONValue(at).(type) {
 	case []string:
 		parts := make([]string, len(v))
 		for i, word := range v {

@@ -22,8 +22,8 @@ type room struct {
 	does  string // the first sentence of its package comment
 }
 
-// storeys has the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
-var storeys = []struct {
+// diagramRows has the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
+var diagramRows = []struct {
 	name       string
 	upper, low int
 }{
@@ -39,7 +39,7 @@ var storeys = []struct {
 
 // rooms returns all packages, with their layers from deps_test.go and the first sentences of their package comments.
 func rooms(root string) ([]room, error) {
-	floors, err := floorTable(filepath.Join(root, "deps_test.go"))
+	floors, err := parseLayers(filepath.Join(root, "deps_test.go"))
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func rooms(root string) ([]room, error) {
 	return all, nil
 }
 
-// floorTable reads the map "floors", which has the layer of each package, from a Go file.
-func floorTable(file string) (map[string]int, error) {
+// parseLayers reads the map "floors", which has the layer of each package, from a Go file.
+func parseLayers(file string) (map[string]int, error) {
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the floors: %w", err)
@@ -126,11 +126,11 @@ const (
 	pictureWidth          = 20 + roomsInARow*(roomWidth+10)
 )
 
-// house returns an SVG of the packages, with the highest layer on top.
-func house(all []room) string {
+// packageDiagram returns an SVG of the packages, with the highest layer on top.
+func packageDiagram(all []room) string {
 	var body strings.Builder
 	y := 10
-	for _, s := range storeys {
+	for _, s := range diagramRows {
 		var here []room
 		for _, r := range all {
 			if r.floor <= s.upper && r.floor >= s.low {
@@ -221,5 +221,5 @@ func housePages(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{"docs/img/house.svg": house(all), "docs/reference/rooms.md": page}, nil
+	return map[string]string{"docs/img/house.svg": packageDiagram(all), "docs/reference/rooms.md": page}, nil
 }

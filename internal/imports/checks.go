@@ -9,7 +9,7 @@ import (
 )
 
 // apply works like [importer.apply], but sets keys of a check.
-func (k check) apply(im *importer, list rules, settings ...setting) {
+func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.ruleFor(e)
 		if r.nested != nil {
@@ -21,7 +21,7 @@ func (k check) apply(im *importer, list rules, settings ...setting) {
 }
 
 // hasContent reports whether a check has anything to check.
-func (k check) hasContent() bool {
+func (k convertCheck) hasContent() bool {
 	for key := range k.values {
 		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
 			return true
@@ -30,13 +30,13 @@ func (k check) hasContent() bool {
 	return false
 }
 
-// saysNothing is the note on a check that does not say what to check.
-const saysNothing = "says nothing to look at and is left out"
+// emptyCheckNote is the note on a check that does not say what to check.
+const emptyCheckNote = "says nothing to look at and is left out"
 
 // probe imports a readiness_probe or liveness_probe, which process-compose has taken over from Kubernetes.
 func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
-	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
+	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
 	list := rules{
 		{name: "exec", nested: rules{{name: "command", key: "exec.command", compound: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
 		{name: "initial_delay_seconds", key: "initial_delay", scalar: seconds},
@@ -44,7 +44,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 		{name: "timeout_seconds", key: "timeout", scalar: seconds},
 		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
 		{name: "failure_threshold", key: "failure_threshold"},
-		{name: ".*", note: nothingLike},
+		{name: ".*", note: unknownKeyNote},
 	}
 	for _, e := range at.keys() {
 		if e.name == "http_get" {
@@ -54,7 +54,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 		}
 	}
 	if !k.hasContent() {
-		c.note(at.from, saysNothing)
+		c.note(at.from, emptyCheckNote)
 		return
 	}
 	s.checks = append(s.checks, k)
@@ -63,10 +63,10 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 	}
 }
 
-func (c *compose) httpGet(at setting, k check) {
+func (c *compose) httpGet(at setting, k convertCheck) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
-	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: nothingLike}}
+	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: unknownKeyNote}}
 	for _, e := range at.keys() {
 		if part := parts[e.name]; part != nil {
 			*part = c.fillTemplates(e)
@@ -100,7 +100,7 @@ func (c *compose) commandWords(e setting) []string {
 // healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check restarts nothing, so it needs no
 // start_period.
 func healthcheck(im *importer, s *service, at setting) {
-	k := check{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
+	k := convertCheck{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
 	for _, e := range at.keys() {
 		switch e.name {
 		case "disable":

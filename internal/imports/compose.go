@@ -81,7 +81,7 @@ func (im *importer) processCompose(path string) error {
 				case "shell_argument":
 					c.shell[1] = k.value
 				default:
-					im.note(k.from, nothingLike)
+					im.note(k.from, unknownKeyNote)
 				}
 			}
 		case "vars":
@@ -104,8 +104,8 @@ func (im *importer) processCompose(path string) error {
 	return nil
 }
 
-// nothingLike is the note on a setting inside a mapping for which there is no rule.
-const nothingLike = "hinit has nothing like this setting"
+// unknownKeyNote is the note on a setting inside a mapping for which there is no rule.
+const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for settings at the top of the file.
 var fileRules = rules{
@@ -183,7 +183,7 @@ var processRules = rules{
 	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")},
 	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
-	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return exitCodes(e.items()) }},
+	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return successExitCodes(e.items()) }},
 	{name: "availability", nested: rules{
 		{name: "restart", key: "restart.policy", scalar: availability},
 		{name: "backoff_seconds", convert: constantDelay(seconds)},
@@ -201,7 +201,7 @@ var processRules = rules{
 		im.note(e.from, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}},
 	{name: "ready_log_line", convert: func(_ *importer, s *service, e setting) {
-		k := check{values{"kind": "ready", "log.contains": e.node.Value}, e.place}
+		k := convertCheck{values{"kind": "ready", "log.contains": e.node.Value}, e.place}
 		if regexp.QuoteMeta(e.node.Value) != e.node.Value {
 			k.values = values{"kind": "ready", "log.matches": e.node.Value}
 		}
@@ -356,7 +356,7 @@ func (c *compose) depend(w wait) {
 		if strings.Contains(w.condition, "_completed") {
 			asTask(to)
 		}
-		w.service.wait(need{name: to.name, until: until, place: w.place})
+		w.service.addNeed(need{name: to.name, until: until, place: w.place})
 	}
 }
 

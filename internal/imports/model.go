@@ -38,7 +38,7 @@ type service struct {
 	about string // comment above the service in hinit.yaml
 	values
 	needs  []need
-	checks []check
+	checks []convertCheck
 	place  place
 	from   map[string]place // place of each key, by the first part of the key
 }
@@ -85,14 +85,14 @@ type need struct {
 	place       place
 }
 
-// check is a health check with the keys of hinit.yaml.
-type check struct {
+// convertCheck is a health check with the keys of hinit.yaml.
+type convertCheck struct {
 	values
 	place place
 }
 
-// wait adds a need, unless the service already has a need of the same service, or needs itself.
-func (s *service) wait(n need) {
+// addNeed adds a need, unless the service already has a need of the same service, or needs itself.
+func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
@@ -133,7 +133,7 @@ func (s *service) node(tables map[string][]reference.Key) *yaml.Node {
 		}
 		needs = append(needs, one)
 	}
-	checks := lo.Map(s.checks, func(c check, _ int) *yaml.Node { return encode(tables["checks[]."], c.values) })
+	checks := lo.Map(s.checks, func(c convertCheck, _ int) *yaml.Node { return encode(tables["checks[]."], c.values) })
 	s.set("needs", sequence(yaml.FlowStyle, needs))
 	s.set("checks", sequence(0, checks))
 	return encode(tables["services.NAME."], s.values)
@@ -211,12 +211,12 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
-// hole matches text that hinit would take for a placeholder, such as {home}.
-var hole = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
+// placeholderText matches text that hinit would take for a placeholder, such as {home}.
+var placeholderText = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
 // literal escapes a text so that hinit finds no placeholder in it.
 func literal(value string) string {
-	return hole.ReplaceAllStringFunc(value, func(m string) string {
+	return placeholderText.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {
 			return m
 		}

@@ -133,7 +133,7 @@ var pebbleRules = rules{
 	{name: "kill-delay", key: "stop.grace"},
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
-	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", disabled(e.value != "enabled")) }},
+	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
 	// order and checksOfServices import the next ones
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	// service imports the next ones
@@ -183,9 +183,9 @@ func (p *plan) order(l *layered) {
 				for _, other := range others {
 					switch key {
 					case "before":
-						other.wait(need{name: s.name, until: "started", optional: true, place: e.place})
+						other.addNeed(need{name: s.name, until: "started", optional: true, place: e.place})
 					case "after":
-						s.wait(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
+						s.addNeed(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
 					default:
 						if s.text("enabled") == "" {
 							other.set("enabled", "")
@@ -194,7 +194,7 @@ func (p *plan) order(l *layered) {
 							p.note(e.from, "%s begins after it, so that it is enabled and not waited for", name)
 							break
 						}
-						s.wait(need{name: other.name, until: "started", place: e.place})
+						s.addNeed(need{name: other.name, until: "started", place: e.place})
 					}
 				}
 			}
@@ -247,7 +247,7 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 }
 
 func (p *plan) check(l *layered, s *service, does string) {
-	k := check{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
+	k := convertCheck{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
 	level := l.get("level")
 	if does == "report" && level.value == "ready" {
 		k.values = values{"kind": "ready", "period": "10s", "timeout": "3s", "failure_threshold": "3"}
@@ -286,7 +286,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 		}},
 	}, l.all...)
 	if !k.hasContent() {
-		p.note(l.from, saysNothing)
+		p.note(l.from, emptyCheckNote)
 		return
 	}
 	if n, err := strconv.Atoi(k.text("failure_threshold")); err != nil || n < 1 {

@@ -106,7 +106,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "0" })
-		codes := exitCodes(words)
+		codes := successExitCodes(words)
 		s.setAt(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
 			im.note(e.from, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
@@ -146,11 +146,11 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// disabled returns the value of the key enabled: "false" if off is true, else "", the default.
-func disabled(off bool) string { return map[bool]string{true: "false"}[off] }
+// enabledValue returns the value of the key enabled: "false" if off is true, else "", the default.
+func enabledValue(off bool) string { return map[bool]string{true: "false"}[off] }
 
-// exitCodes returns the words of list that are exit codes from 1 to 255. It drops all others.
-func exitCodes(list []string) []string {
+// successExitCodes returns the words of list that are exit codes from 1 to 255. It drops all others.
+func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
 		return strconv.Itoa(n), err == nil && n > 0 && n < 256
@@ -166,7 +166,7 @@ func isFalse(value string) bool {
 }
 
 // unlessFalse converts a switch that starts a service to the value of the key enabled.
-func unlessFalse(value string) (string, error) { return disabled(isFalse(value)), nil }
+func unlessFalse(value string) (string, error) { return enabledValue(isFalse(value)), nil }
 
 // whenFalse returns a scalar function that makes the note why if a switch is off, because hinit does not support that.
 func whenFalse(why string) func(string) (string, error) {

@@ -200,7 +200,7 @@ func (d *s6dir) longrun(name, dir string) {
 	s.set("command", command)
 	s.set("cwd", dir)
 	s.set("log", "true")
-	s.set("enabled", disabled(exists(filepath.Join(dir, "down"))))
+	s.set("enabled", enabledValue(exists(filepath.Join(dir, "down"))))
 	d.noteInterpreter(run)
 	d.importFiles(s, dir, "run", "down")
 	if s.text("stop.grace") == "" {
@@ -251,7 +251,7 @@ func (d *s6dir) depend(s *service) {
 			if other.text("once") == "" && other.text("notify.fd") == "" {
 				n.until = "started"
 			}
-			s.wait(n)
+			s.addNeed(n)
 		}
 	}
 }

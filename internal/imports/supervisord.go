@@ -281,7 +281,7 @@ func (im *importer) byPriority(priorities map[*service]int) {
 		}
 		for _, before := range im.services {
 			if priorities[before] == levels[level-1] {
-				s.wait(need{name: before.name, until: "started", optional: true, place: s.from["needs"]})
+				s.addNeed(need{name: before.name, until: "started", optional: true, place: s.from["needs"]})
 			}
 		}
 	}

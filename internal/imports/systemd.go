@@ -344,9 +344,9 @@ func (u *units) order(n *unit) {
 					if w.optional && other.isTask() {
 						w.until = "started"
 					}
-					s.wait(w)
+					s.addNeed(w)
 				case "Before":
-					other.wait(need{name: s.name, optional: true, place: k.place})
+					other.addNeed(need{name: s.name, optional: true, place: k.place})
 				case "OnFailure":
 					switch {
 					case !other.isTask():

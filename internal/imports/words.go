@@ -115,8 +115,8 @@ func throughShell(words []string) []string {
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// simple matches a template of process-compose that stands for one variable or for a quoted text.
-var simple = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
+// simpleTemplate matches a template of process-compose that stands for one variable or for a quoted text.
+var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
 // braces stands for "{{" in a value that fill has inserted, so that it does not begin a template. No YAML file can contain this
 // character.
@@ -124,8 +124,8 @@ const braces = "\x00"
 
 // fill replaces the templates in text by values. rest is the first template that it can't replace, shortened, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
-	filled = simple.ReplaceAllStringFunc(text, func(m string) string {
-		part := simple.FindStringSubmatch(m)
+	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
+		part := simpleTemplate.FindStringSubmatch(m)
 		value, known := values[part[1]]
 		switch {
 		case part[1] == "": // a quoted text; braces in it belong to another program

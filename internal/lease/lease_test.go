@@ -255,8 +255,8 @@ func TestALockOnAServerIsLost(t *testing.T) {
 			v := onServer(newVolume(t, home))
 			good, hang := 0, make(chan struct{})
 			defer close(hang)
-			if v.time = patience; name == "silent" {
-				v.time = time.Millisecond
+			if v.proveLimit = patience; name == "silent" {
+				v.proveLimit = time.Millisecond
 			}
 			v.prove = func(v *Volume, f *os.File) error {
 				if name == "silent" {
@@ -285,7 +285,7 @@ func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	mustHave(t, v)
 	must(t, v.Check())
 	v.mu.Lock()
-	v.proved -= v.every + v.time + graceTime
+	v.proved -= v.every + v.proveLimit + graceTime
 	v.mu.Unlock()
 	if v.Check() == nil {
 		t.Error("it may start something")

@@ -67,10 +67,10 @@ type Volume struct {
 	warn  func(string)
 
 	// Tests replace the functions and durations below.
-	every   time.Duration // proveEvery
-	time    time.Duration // proveTime
-	sharing func(dir *os.File) (shared bool, alone string)
-	prove   func(v *Volume, file *os.File) error
+	every      time.Duration // proveEvery
+	proveLimit time.Duration // proveTime
+	sharing    func(dir *os.File) (shared bool, alone string)
+	prove      func(v *Volume, file *os.File) error
 
 	mu     sync.Mutex
 	held   Handover
@@ -94,7 +94,7 @@ func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the ker
 // NewVolume returns the lock of the data directory home. It touches nothing. Files in the directory are used with the identity of
 // actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
-	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, time: proveTime, sharing: sharing, prove: (*Volume).proveLock}
+	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, proveLimit: proveTime, sharing: sharing, prove: (*Volume).proveLock}
 	v.note.Store(&Holder{})
 	return v
 }
@@ -191,7 +191,7 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 			if !errors.Is(err, fs.ErrPermission) || !v.actor.Switches() {
 				break
 			}
-			open = fsutil.OpenReal // root must not follow a link that the agent could have created
+			open = fsutil.OpenNoLink // root must not follow a link that the agent could have created
 		}
 		return err
 	})
@@ -221,7 +221,7 @@ func (v *Volume) Check() error {
 	switch age := now() - v.proved; {
 	case v.lost:
 		return fmt.Errorf("the lock of %q is lost", v.home)
-	case v.held.File != nil && age >= v.every+v.time+graceTime:
+	case v.held.File != nil && age >= v.every+v.proveLimit+graceTime:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
 	return nil
@@ -366,8 +366,8 @@ func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- 
 		}
 		began, answer := now(), make(chan error, 1)
 		guard.Go("asking the server for the lock", func() { answer <- v.prove(v, file) })
-		err := fmt.Errorf("the volume has not answered for %v", v.every+v.time+graceTime)
-		for _, patience := range []time.Duration{v.time, graceTime} {
+		err := fmt.Errorf("the volume has not answered for %v", v.every+v.proveLimit+graceTime)
+		for _, patience := range []time.Duration{v.proveLimit, graceTime} {
 			select {
 			case err = <-answer:
 			case <-time.After(patience):

@@ -164,7 +164,7 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
-	seen := readProcesses("/proc", proc.Roots{Mains: map[int]string{cmd.Process.Pid: "shell"}})
+	seen := readProcesses("/proc", proc.ServiceRoots{Mains: map[int]string{cmd.Process.Pid: "shell"}})
 	u := seen.sum(seen.of["shell"]...)
 	if u.processes != 3 || u.threads != 3 || u.memory == 0 || u.fds < 9 {
 		t.Errorf("a shell with two children is %+v", u)

@@ -29,7 +29,7 @@ type used struct {
 
 // readProcesses reads all processes from the /proc at root. roots says to which services they belong. It returns nil if it can't
 // read them.
-func readProcesses(root string, roots proc.Roots) *processList {
+func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	all, err := procusage.Read(root, nil)
 	if err != nil {
 		return nil

@@ -22,13 +22,13 @@ const (
 
 // Beat holds what a run has said with sd_notify(3).
 type Beat struct {
-	Run    uint64
-	Ready  bool
-	Failed bool          // WATCHDOG=trigger
-	At     time.Time     // when the run last showed that it is alive
-	Every  time.Duration // watchdog interval of the run; 0 for none
-	Until  time.Time     // the service has asked for time until then to finish its start; zero if it has not asked
-	Spared bool          // the watchdog has granted one extra interval, because hinit did not run
+	Run      uint64
+	Ready    bool
+	Failed   bool          // WATCHDOG=trigger
+	At       time.Time     // when the run last showed that it is alive
+	Every    time.Duration // watchdog interval of the run; 0 for none
+	Until    time.Time     // the service has asked for time until then to finish its start; zero if it has not asked
+	Extended bool          `reexec:"Spared"` // the watchdog has granted one extra interval, because hinit did not run
 }
 
 // beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. Its methods
@@ -96,7 +96,7 @@ func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message
 		b.Beat, b.paused = Beat{Run: run, Every: every, At: now}, false
 	}
 	if m.Ready && !b.Ready || m.Alive {
-		b.At, b.Spared = now, false
+		b.At, b.Extended = now, false
 	}
 	b.Ready, b.Failed = b.Ready || m.Ready, b.Failed || m.Failed
 	if m.HasEvery {
@@ -113,15 +113,15 @@ func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message
 func (b *beats) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.Spared {
+	if b.Extended {
 		return false
 	}
-	b.Spared, b.At = true, now
+	b.Extended, b.At = true, now
 	return true
 }
 
-// Told handles an sd_notify message from a run of a service.
-func (p *Prober) Told(service string, run uint64, m *notify.Message) {
+// HandleMessage handles an sd_notify message from a run of a service.
+func (p *Prober) HandleMessage(service string, run uint64, m *notify.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.targets[service]

@@ -54,21 +54,21 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 	watched(t, func(r *rig) {
 		time.Sleep(time.Hour)
 		r.quiet(t, "before it is ready")
-		r.Told("s", 1, &notify.Message{Ready: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		for range 100 {
 			time.Sleep(9900 * time.Millisecond)
-			r.Told("s", 1, &notify.Message{Alive: true})
+			r.HandleMessage("s", 1, &notify.Message{Alive: true})
 		}
 		r.quiet(t, "while it says that it is alive")
 		time.Sleep(9900 * time.Millisecond)
-		r.Told("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true}) // no sign of life
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true}) // no sign of life
 		r.quiet(t, "in time")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.given(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
 		time.Sleep(time.Hour)
 		r.quiet(t, "after it was given up")
 		r.up(2, "s")
-		r.Told("s", 1, &notify.Message{Ready: true}) // of the run before
+		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // of the run before
 		time.Sleep(time.Hour)
 		r.quiet(t, "in the next run")
 	})
@@ -77,7 +77,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 // A message of a service counts also before its run is known as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.Told("s", 2, &notify.Message{Ready: true})
+		r.HandleMessage("s", 2, &notify.Message{Ready: true})
 		time.Sleep(time.Second)
 		r.up(2, "s")
 		time.Sleep(8 * time.Second)
@@ -89,18 +89,18 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 
 func TestAWatchdogIsToldOtherwise(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.Told("s", 1, &notify.Message{Ready: true, HasEvery: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasEvery: true})
 		time.Sleep(time.Hour)
 		r.quiet(t, "without an interval")
-		r.Told("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
+		r.HandleMessage("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
 		time.Sleep(900 * time.Millisecond)
 		r.quiet(t, "within the new one")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.given(t, "after it", "no WATCHDOG=1 for 1s")
 	})
 	watched(t, func(r *rig) {
-		r.Told("s", 1, &notify.Message{Ready: true})
-		r.Told("s", 1, &notify.Message{Failed: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true})
+		r.HandleMessage("s", 1, &notify.Message{Failed: true})
 		time.Sleep(2 * timerSlot)
 		r.given(t, "at once", "WATCHDOG=trigger")
 	})
@@ -111,9 +111,9 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 		heard := 0
 		r.options.ReadMessages = func(service string) {
 			heard++
-			r.Told(service, 1, &notify.Message{Alive: true})
+			r.HandleMessage(service, 1, &notify.Message{Alive: true})
 		}
-		r.Told("s", 1, &notify.Message{Ready: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(time.Minute)
 		if r.quiet(t, "what was on its way"); heard == 0 {
 			t.Error("nobody has listened")
@@ -124,7 +124,7 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 // A service that an operator has stopped, or that had no processor as long as hinit had none, has its time once more.
 func TestAWatchdogIsFair(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.Told("s", 1, &notify.Message{Ready: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(5 * time.Second)
 		paused := *r.snapshot.Load().Services[0]
 		paused.Paused = true
@@ -155,7 +155,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 
 func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.Told("s", 1, &notify.Message{Ready: true, HasEvery: true, Every: 20 * time.Second})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasEvery: true, Every: 20 * time.Second})
 		time.Sleep(15 * time.Second)
 		next := newRig(nil)
 		next.options.ReadMessages = func(string) {}
@@ -195,10 +195,10 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
-		r.Told("s", 1, &notify.Message{Extend: time.Minute})
+		r.HandleMessage("s", 1, &notify.Message{Extend: time.Minute})
 		time.Sleep(59 * time.Second)
 		r.quiet(t, "in the time it has asked for")
-		r.Told("s", 1, &notify.Message{Extend: 24 * time.Hour})
+		r.HandleMessage("s", 1, &notify.Message{Extend: 24 * time.Hour})
 		time.Sleep(10*30*time.Second - 80*time.Second)
 		r.quiet(t, "in ten times the limit")
 		time.Sleep(time.Second + 2*timerSlot)
@@ -206,7 +206,7 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
-		r.Told("s", 1, &notify.Message{Ready: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(2 * timerSlot)
 		synctest.Wait()
 		if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "Ready:true") || strings.Contains(got, "Unhealthy") {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serveVar) != "" {
 		serveHealth()
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	os.Exit(m.Run())
 }
 

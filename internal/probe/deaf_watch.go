@@ -110,9 +110,9 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.begin()
 }
 
-// Stir starts the rounds again if they are suspended. Call it for each line of a gateway, and for any other sign that may
+// Resume starts the rounds again if they are suspended. Call it for each line of a gateway, and for any other sign that may
 // matter.
-func (e *DeafWatch) Stir() {
+func (e *DeafWatch) Resume() {
 	if e.rests.Load() {
 		e.begin()
 	}
@@ -128,7 +128,7 @@ func (e *DeafWatch) Beat(profile string) {
 	e.mu.Lock()
 	e.beats[profile] = time.Now()
 	e.mu.Unlock()
-	e.Stir()
+	e.Resume()
 }
 
 // Deafness returns whether and why a service is deaf. The result may be about an earlier run, so the caller must compare
@@ -156,7 +156,7 @@ func (e *DeafWatch) run() {
 			}
 		case <-stopped:
 			if proc.Stopped() {
-				e.Stir()
+				e.Resume()
 			}
 		case <-e.wake:
 			e.mu.Lock()

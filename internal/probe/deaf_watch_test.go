@@ -246,7 +246,7 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 		write := func(lines int) {
 			for range lines {
 				r.lines.Add(1)
-				r.Stir()
+				r.Resume()
 				time.Sleep(20 * time.Second)
 			}
 		}
@@ -287,7 +287,7 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	r.o.Ended, r.o.Children = ended, children
 	r.Set(time.Millisecond, r.policy)
 	for rested := r.rounds.Load(); rested == 0 || !r.rests.Load(); rested = r.rounds.Load() { // a first round, and a rest after it
-		r.Stir()
+		r.Resume()
 		time.Sleep(time.Millisecond)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
@@ -314,7 +314,7 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 		for range 12 {
 			r.lines.Add(1)
 			r.Beat("p0")
-			r.Stir()
+			r.Resume()
 			time.Sleep(time.Hour)
 		}
 		time.Sleep(time.Hour)

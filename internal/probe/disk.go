@@ -52,7 +52,7 @@ type unixCheck struct {
 
 func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 	return u.runCall(deadline, func() (bool, string) {
-		d, err := fsutil.OpenReal(filepath.Dir(u.path), u.actor)
+		d, err := fsutil.OpenNoLink(filepath.Dir(u.path), u.actor)
 		if err != nil {
 			return false, shortFileError(err)
 		}
@@ -76,7 +76,7 @@ type fileCheck struct {
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 	return f.runCall(deadline, func() (bool, string) {
-		d, err := fsutil.OpenReal(filepath.Dir(f.path), f.actor)
+		d, err := fsutil.OpenNoLink(filepath.Dir(f.path), f.actor)
 		if err != nil {
 			return false, shortFileError(err)
 		}

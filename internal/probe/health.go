@@ -40,10 +40,10 @@ func (p *Progress) Failures() int {
 
 // Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes in the time and the results.
 type Health struct {
-	Run    uint64
-	Checks []Progress
-	Given  bool      // a failed check has ended the run, so no check runs until the next run
-	Paused time.Time // an operator has paused the checks until this time, also for later runs; zero for no pause
+	Run       uint64
+	Checks    []Progress
+	Abandoned bool      `reexec:"Given"` // a failed check has ended the run, so no check runs until the next run
+	Paused    time.Time // an operator has paused the checks until this time, also for later runs; zero for no pause
 }
 
 // Begin returns the Health at the start of a run.
@@ -74,7 +74,7 @@ func (h *Health) Follow(rules []config.Check, now time.Time) {
 			c.Verdict = Passing
 		}
 	}
-	next.Given, next.Paused = h.Given, h.Paused
+	next.Abandoned, next.Paused = h.Abandoned, h.Paused
 	*h = next
 }
 
@@ -89,7 +89,7 @@ func (h *Health) Started() bool {
 func (h *Health) Held(i int) bool {
 	c := &h.Checks[i]
 	switch {
-	case h.Given || c.Verdict == Skipped:
+	case h.Abandoned || c.Verdict == Skipped:
 		return true
 	case c.Rule.Kind == config.CheckStartup:
 		return c.Verdict == Passing
@@ -152,13 +152,13 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 		}
 	case verdict == Failing:
 		act = c.Rule.OnFailure
-		h.Given = act != "" && act != config.OnReport
+		h.Abandoned = act != "" && act != config.OnReport
 	}
 	return true, act
 }
 
-// Gates reports whether any of the checks decides about the readiness of a service.
-func Gates(rules []config.Check) bool {
+// AffectsReadiness reports whether any of the checks decides about the readiness of a service.
+func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 

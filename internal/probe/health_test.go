@@ -181,8 +181,8 @@ func FuzzHealth(f *testing.F) {
 					t.Fatalf("it passes after %+v", c)
 				}
 			}
-			if given > 1 || h.Given != (given == 1) {
-				t.Fatalf("given up %d times, %t", given, h.Given)
+			if given > 1 || h.Abandoned != (given == 1) {
+				t.Fatalf("given up %d times, %t", given, h.Abandoned)
 			}
 			if ready, _ := h.Ready(); ready && (!h.Started() || h.Checks[1].Verdict != Passing) {
 				t.Fatal("it is ready though a check says not")

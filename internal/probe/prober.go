@@ -137,7 +137,7 @@ func (p *Prober) Set(service string, t Target) {
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
 		next.ended = old.ended
 		next.health.Follow(next.rules, time.Now())
-		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has dropped the last report
+		if !AffectsReadiness(next.rules) || !AffectsReadiness(old.rules) { // the supervisor has dropped the last report
 			next.reported = readinessReport{}
 		}
 	case was:
@@ -228,7 +228,7 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 			t.began = now
 		}
 		if t.reported.run != v.Run {
-			t.reported = readinessReport{run: v.Run, ready: !Gates(t.rules)}
+			t.reported = readinessReport{run: v.Run, ready: !AffectsReadiness(t.rules)}
 			p.reportReadiness(t)
 		}
 		if t.beats.setPaused(v.Paused, now) {

@@ -162,7 +162,7 @@ func TestASuccessorGoesOn(t *testing.T) {
 		r.Set("s", checks)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got, _, _ := r.Health("s"); !got.Given {
+		if got, _, _ := r.Health("s"); !got.Abandoned {
 			t.Errorf("after the third bad answer: %+v", got)
 		}
 	})

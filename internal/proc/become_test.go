@@ -19,7 +19,7 @@ import (
 // The agent leases its own program: whatever executes it waits for 45 s. PID 1 waited with it, and again at each restart.
 func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "run")
@@ -57,7 +57,7 @@ func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 // minutes.
 func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	dir := t.TempDir()
 	deep, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -98,7 +98,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 // A command that PID 1 has not looked up in time is looked up by the process, as the agent.
 func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
 	table.checkAt = time.Now().Add(time.Hour)
@@ -117,7 +117,7 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 // A run's directory was /proc/self/fd/8: it began in a directory that PID 1 had open, and the answers told what PID 1 had open.
 func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	table, dir := newTable(t), t.TempDir()
 	var at [2]string

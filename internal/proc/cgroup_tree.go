@@ -78,7 +78,7 @@ func (c *Cgroups) moveToLeaf() error {
 		if string(pid) == "0" {
 			return errors.New("its control group has processes of others; start the container with --cgroupns=private")
 		}
-		err := PutInto(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid))
+		err := WriteKernelFile(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid))
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("cannot move process %s into a control group: %w", pid, err)
 		}
@@ -95,7 +95,7 @@ func (c *Cgroups) enableControllers() bool {
 		if !slices.Contains(strings.Fields(string(text)), name) {
 			continue
 		}
-		switch err := PutInto(c.dir+"/cgroup.subtree_control", "+"+name); {
+		switch err := WriteKernelFile(c.dir+"/cgroup.subtree_control", "+"+name); {
 		case err == nil:
 			c.controllers = append(c.controllers, name)
 		case errors.Is(err, unix.EBUSY):
@@ -110,8 +110,8 @@ func (c *Cgroups) Has(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
 
-// Caps holds the limits of a service's control group. In every field 0 stands for no limit.
-type Caps struct {
+// CgroupLimits holds the limits of a service's control group. In every field 0 stands for no limit.
+type CgroupLimits struct {
 	High, Max uint64 // memory.high and memory.max, in bytes
 	// cpu.weight, relative to other groups; 0 is the default of 100
 	Weight int
@@ -121,7 +121,7 @@ type Caps struct {
 
 // Set changes s so that its command runs in the control group of service, with the given limits. They replace all earlier
 // limits of the group. A limit whose controller is not available is ignored.
-func (c *Cgroups) Set(s *Setup, service string, limits Caps) {
+func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
 		if n > 0 {
@@ -180,11 +180,11 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 lack this file; the caller then kills the processes one by one
+	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 lack this file; the caller then kills the processes one by one
 }
 
-// PutInto writes text to an existing file of a kernel file system, such as /sys/fs/cgroup.
-func PutInto(file, text string) error {
+// WriteKernelFile writes text to an existing file of a kernel file system, such as /sys/fs/cgroup.
+func WriteKernelFile(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		return err

@@ -41,10 +41,10 @@ func inCgroup(t *testing.T) (is bool) {
 		}
 	}
 	if group == "" || os.Mkdir(group, 0o755) != nil {
-		testkit.Cannot(t, "needs a writable hierarchy of control groups of version 2")
+		testkit.SkipOrFail(t, "needs a writable hierarchy of control groups of version 2")
 	}
 	t.Cleanup(func() {
-		_ = PutInto(group+"/cgroup.kill", "1")
+		_ = WriteKernelFile(group+"/cgroup.kill", "1")
 		testkit.Until(t, "the control groups to be empty", func() bool {
 			dirs, _ := filepath.Glob(group + "/hinit*")
 			for _, dir := range append(dirs, group) {
@@ -77,7 +77,7 @@ func divided(t *testing.T) *Cgroups {
 	return c
 }
 
-func setup(c *Cgroups, service string, limits Caps) (s Setup) {
+func setup(c *Cgroups, service string, limits CgroupLimits) (s Setup) {
 	c.Set(&s, service, limits)
 	return s
 }
@@ -115,7 +115,7 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 	if again := divided(t); again.dir != c.dir {
 		t.Errorf("after a re-execution the group is %s, not %s", again.dir, c.dir)
 	}
-	text, code := shell(t, Spec{Setup: setup(c, "svc", Caps{64 << 20, 128 << 20, 50, 30}), Cred: &Cred{UID: 10000, GID: 10000}},
+	text, code := shell(t, Spec{Setup: setup(c, "svc", CgroupLimits{64 << 20, 128 << 20, 50, 30}), Cred: &Cred{UID: 10000, GID: 10000}},
 		"cat /proc/self/cgroup; id -u; echo 0 2>/dev/null >"+cgroupRoot+"/"+leafCgroup+"/cgroup.procs || echo stays")
 	if code != 0 || !strings.Contains(text, "::/hinit-svc\n10000\nstays\n") {
 		t.Errorf("code %d: %s", code, text)
@@ -139,9 +139,9 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 		return
 	}
 	c, table := divided(t), newTable(t)
-	_, other := spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", Caps{})})
+	_, other := spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", CgroupLimits{})})
 	line(t, other)
-	_, out := spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("hide"), Setup: setup(c, "svc", Caps{})})
+	_, out := spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("hide"), Setup: setup(c, "svc", CgroupLimits{})})
 	daemon, err := strconv.Atoi(line(t, out))
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	if err := table.Signal(2, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	if x := exitOf(t, table, 2); !x.Leftover || len(x.Unmarked) > 0 {
+	if x := exitOf(t, table, 2); !x.Leftover || len(x.MaybeMembers) > 0 {
 		t.Errorf("process %d is not known to be left behind: %+v", daemon, x)
 	}
 	table.SignalTree(2, int(unix.SIGKILL))
@@ -168,9 +168,9 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 		return
 	}
 	c, table := divided(t), newTable(t)
-	spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", Caps{})})
+	spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", CgroupLimits{})})
 	_, out := spawn(t, table, Spec{
-		ID: 2, Name: "bomb", Setup: setup(c, "bomb", Caps{PIDs: 40}), Limits: []Limit{{unix.RLIMIT_NPROC, 200, 200}},
+		ID: 2, Name: "bomb", Setup: setup(c, "bomb", CgroupLimits{PIDs: 40}), Limits: []Limit{{unix.RLIMIT_NPROC, 200, 200}},
 		Cred: &Cred{UID: 10001, GID: 10001}, Argv: []string{"/bin/sh", "-c", `b() { (b & b &) 2>/dev/null; }; b; echo up; while :; do b; done`},
 	})
 	line(t, out)
@@ -201,8 +201,8 @@ func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
 	if !c.Has("memory") {
 		t.Skip("the memory controller is bound to version 1 here")
 	}
-	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: setup(c, "small", Caps{Max: 64 << 20})})
-	spawn(t, table, Spec{ID: 2, Name: "large", Argv: []string{"/bin/sh", "-c", "head -c 60000000 /dev/zero | tail >/dev/null; a=$(head -c 90000000 /dev/zero | tr '\\0' x)"}, Setup: setup(c, "large", Caps{Max: 24 << 20})})
+	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: setup(c, "small", CgroupLimits{Max: 64 << 20})})
+	spawn(t, table, Spec{ID: 2, Name: "large", Argv: []string{"/bin/sh", "-c", "head -c 60000000 /dev/zero | tail >/dev/null; a=$(head -c 90000000 /dev/zero | tr '\\0' x)"}, Setup: setup(c, "large", CgroupLimits{Max: 24 << 20})})
 	large := exitOf(t, table, 2)
 	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 		of := 0
 		testkit.Until(t, "the comet to be gone", func() bool {
 			table.Reap(true, func(x Exit) {
-				if x.Of == id {
+				if x.OrphanRun == id {
 					of++
 				}
 			})

@@ -82,8 +82,8 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		t.Skip("there are no marks here")
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
-	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Unmarked, []int{daemon}) {
-		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Unmarked, daemon)
+	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.MaybeMembers, []int{daemon}) {
+		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.MaybeMembers, daemon)
 	}
 	if !alive(daemon) {
 		t.Error("it was killed on a guess")
@@ -97,8 +97,8 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		if !ok || later.Start <= p.Start {
 			return false
 		}
-		if len(x.Unmarked) != 0 {
-			t.Errorf("of a run that began later these are said to hide: %v", x.Unmarked)
+		if len(x.MaybeMembers) != 0 {
+			t.Errorf("of a run that began later these are said to hide: %v", x.MaybeMembers)
 		}
 		return true
 	})
@@ -201,7 +201,7 @@ func TestWhatACrashLeavesBehindIsReported(t *testing.T) {
 
 func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
 	script := `(setsid sleep 100 >/dev/null 2>&1 & echo $!) ; exec sleep 100`
@@ -228,7 +228,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 // service for the memory that the process took.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	for _, how := range []string{"mark", "tag"} {
 		t.Run(how, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 // TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs: only its group identifies the orphan of a service of root's.
 func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "roots", Argv: []string{

@@ -20,6 +20,6 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(code)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }

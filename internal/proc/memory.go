@@ -39,7 +39,7 @@ type Memory struct {
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	self := os.Getpid()
-	all, roots := make(map[int]stat, len(m.proc.stats)), Roots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
+	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
 	for _, pid := range mains {
 		roots.Mains[pid] = ""
 	}

@@ -27,7 +27,7 @@ func newOOMScore() oomScore {
 func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
-	for i := 0; i < len(pids) && i < mostDeadMarks; i++ {
+	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])
 		if !s.writeFile(dir, "oom_score_adj", score) {
 			continue

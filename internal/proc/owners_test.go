@@ -23,7 +23,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 		all[pid] = stat{Parent: 1}
 	}
 	all[1], all[68] = stat{}, stat{Parent: 50} // the last is another hinit's
-	owners := Roots{Init: 1, Mains: map[int]string{10: "root's", 20: "agent's"}, Mark: func(pid int) (Mark, bool) {
+	owners := ServiceRoots{Init: 1, Mains: map[int]string{10: "root's", 20: "agent's"}, Mark: func(pid int) (Mark, bool) {
 		m, ok := marks[pid]
 		return m, ok
 	}}.Owners(all)
@@ -47,7 +47,7 @@ func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
 		all[pid] = stat{Parent: 1, Session: pid, Group: pid}
 	}
 	all[1] = stat{}
-	owners := Roots{Init: 1, Mains: map[int]string{10: "old", 20: "newest", 30: "limited"}, Mark: func(pid int) (Mark, bool) {
+	owners := ServiceRoots{Init: 1, Mains: map[int]string{10: "old", 20: "newest", 30: "limited"}, Mark: func(pid int) (Mark, bool) {
 		return Mark{Limit: limits[pid]}, true
 	}}.Owners(all)
 	for pid, want := range map[int]int{11: 10, 21: 20, 31: 0} {
@@ -64,7 +64,7 @@ func TestALongChainCountsForItsService(t *testing.T) {
 		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
 	}
 	for range 5 { // the order is another each time
-		owners := Roots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
+		owners := ServiceRoots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
 		for pid := 2; pid < 3000; pid++ {
 			if owners[pid] != 2 {
 				t.Fatalf("process %d counts for %d", pid, owners[pid])

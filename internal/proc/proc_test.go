@@ -339,7 +339,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 
 func TestCredentials(t *testing.T) {
 	if os.Getuid() != 0 {
-		testkit.Cannot(t, "needs root")
+		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
 	// The test binary is not readable for everyone; the shell is.

@@ -219,12 +219,12 @@ func (t *Table) nextHeld() (pid int) {
 		t.heldSearched = time.Now()
 		for pid := range t.owned {
 			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && !t.procfs.hasLivingThread(st) {
-				t.held = append(t.held, pid)
+				t.heldByTracer = append(t.heldByTracer, pid)
 			}
 		}
 	}
-	for pid == 0 && len(t.held) > 0 {
-		pid, t.held = t.held[0], t.held[1:]
+	for pid == 0 && len(t.heldByTracer) > 0 {
+		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
 		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // the tracer has released the process meanwhile, or it was reaped
 			pid = 0
 		}

@@ -63,7 +63,7 @@ const (
 	WordOwn   = "own_files="
 	WordLinks = "no_links="
 	WordGroup = "cgroup="
-	WordPut   = "put="
+	WordWrite = "put="
 )
 
 // setupWords returns the words for the program LimitsName, in the order in which it must apply them.
@@ -82,9 +82,9 @@ func (s Spec) setupWords() (words []string) {
 		words = append(words, WordGroup+own.Cgroup)
 		for _, limit := range own.Caps {
 			value, file, _ := strings.Cut(limit, ":")
-			words = append(words, WordPut+value+":"+own.Cgroup+"/"+file)
+			words = append(words, WordWrite+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes the file
+		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes the file
 	}
 	if s.changesUser() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}

@@ -23,7 +23,7 @@ type Table struct {
 	oom          oomScore
 	byMark       map[uint64]uint64 // run numbers by mark
 	members      membership
-	held         []int     // main processes that a tracer holds and that nextHeld has still to return
+	heldByTracer []int     // main processes that a tracer holds and that nextHeld has still to return
 	heldSearched time.Time // when nextHeld last searched
 	checkAt      time.Time // until this time findProgram does not check paths
 }
@@ -41,17 +41,17 @@ type run struct {
 
 // Exit describes a reaped child.
 type Exit struct {
-	ID       uint64 // number of the run; 0 for an orphan
-	Of       uint64 // for an orphan: its run, if the main process of this run was reaped earlier; 0 if unknown
-	PID      int
-	Code     int // exit code, -1 after a signal
-	Signal   int // the signal that ended the process, 0 after an exit
-	Core     bool
-	OOM      *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
-	Leftover bool  // other processes of the run are alive
-	Unmarked []int // living processes that hide to which run they belong, so they may belong to this run
-	CPU      time.Duration
-	MaxRSS   int64 // bytes
+	ID           uint64 // number of the run; 0 for an orphan
+	OrphanRun    uint64 // for an orphan: its run, if the main process of this run was reaped earlier; 0 if unknown
+	PID          int
+	Code         int // exit code, -1 after a signal
+	Signal       int // the signal that ended the process, 0 after an exit
+	Core         bool
+	OOM          *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
+	Leftover     bool  // other processes of the run are alive
+	MaybeMembers []int // living processes that hide to which run they belong, so they may belong to this run
+	CPU          time.Duration
+	MaxRSS       int64 // bytes
 }
 
 // New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so
@@ -122,12 +122,12 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if trees {
 				ends++
 				x.Leftover = t.hasLeftover(r, ends > 1)
-				x.Unmarked = t.unmarkedSince(pid)
+				x.MaybeMembers = t.unmarkedSince(pid)
 			}
 			r.main = 0
 		} else if trees && t.hasLingering() {
 			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].main == 0 {
-				x.Of = of
+				x.OrphanRun = of
 			}
 		}
 		delete(t.owned, pid)

@@ -22,15 +22,15 @@ type identity struct {
 
 // membership holds the results of one scan: to which run each process belongs.
 type membership struct {
-	scan      int                 // number of the scan
-	known     map[identity]uint64 // run numbers of living processes, without main processes
-	alive     map[uint64][]stat   // living processes by run number, without the main process
-	origins   map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
-	ended     map[identity]uint64 // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	fresh     map[uint64]int      // how many dead orphans of each run are new in this scan
-	marksRead int                 // number of marks of dead orphans that this scan has read
-	unmarked  []stat              // living orphans that hide to which run they belong
-	latest    map[uint64]stat     // youngest process of each run, dead or alive, without the main process
+	scan           int                 // number of the scan
+	known          map[identity]uint64 // run numbers of living processes, without main processes
+	alive          map[uint64][]stat   // living processes by run number, without the main process
+	origins        map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
+	deadOrphans    map[identity]uint64 // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
+	fresh          map[uint64]int      // how many dead orphans of each run are new in this scan
+	marksRead      int                 // number of marks of dead orphans that this scan has read
+	unmarked       []stat              // living orphans that hide to which run they belong
+	youngestMember map[uint64]stat     // youngest process of each run, dead or alive, without the main process
 }
 
 // unknownRun stands for the run of an orphan that may belong to any run. Such an orphan is dead and its mark can't be read, or
@@ -99,7 +99,7 @@ func (t *Table) assignRuns() {
 	before := t.members
 	t.members = membership{
 		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unmarked: strays,
-		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
+		deadOrphans: make(map[identity]uint64), fresh: make(map[uint64]int), youngestMember: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, as long as PIDs are given in ascending order
 		if p.Dead() && p.Parent == self {
@@ -119,8 +119,8 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// mostDeadMarks limits how many marks of dead orphans one scan reads. Older orphans then count as unknownRun.
-const mostDeadMarks = 256
+// maxExitedMarks limits how many marks of dead orphans one scan reads. Older orphans then count as unknownRun.
+const maxExitedMarks = 256
 
 // assignDead determines the run of a dead orphan. A process that forks and ends at once may never be alive in a scan. But a
 // scan shows it as dead, because only this process reaps it, and never during a scan. So if a scan shows no process of a run,
@@ -130,12 +130,12 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 		return
 	}
 	who := identity{p.PID, p.Start}
-	id, seen := before.ended[who]
+	id, seen := before.deadOrphans[who]
 	if !seen {
 		id = before.known[who]
 		switch {
 		case id != 0:
-		case t.members.marksRead == mostDeadMarks:
+		case t.members.marksRead == maxExitedMarks:
 			id = unknownRun
 		default:
 			t.members.marksRead++
@@ -146,13 +146,13 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 		}
 		t.members.fresh[id]++
 	}
-	t.members.ended[who] = id
+	t.members.deadOrphans[who] = id
 	t.noteLatest(id, p)
 }
 
 func (t *Table) noteLatest(id uint64, p stat) {
-	if last, ok := t.members.latest[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
-		t.members.latest[id] = p
+	if last, ok := t.members.youngestMember[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
+		t.members.youngestMember[id] = p
 	}
 }
 
@@ -262,7 +262,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.members.ended[who] = id // a zombie can't fork, so its death is no sign of new processes
+					t.members.deadOrphans[who] = id // a zombie can't fork, so its death is no sign of new processes
 				}
 			}
 		}
@@ -293,7 +293,7 @@ const (
 // killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after the
 // parent's. It kills only processes with the mark of the run, and returns how many it killed.
 func (t *Table) killForkers(id uint64) (hits int) {
-	pid := t.members.latest[id].PID
+	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
 	for met := begin; ; {
 		for next := pid + 1; next <= pid+killForkersAhead; next++ {
@@ -383,8 +383,8 @@ func (t *Table) SignalRest(signal int) {
 	}
 }
 
-// Began returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not exist.
-func (t *Table) Began(pid int) uint64 {
+// StartTicksOf returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not exist.
+func (t *Table) StartTicksOf(pid int) uint64 {
 	p, _ := t.procfs.readStat(pid)
 	return p.Start
 }

@@ -57,9 +57,9 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// RootsOf returns the main processes that a status lists, for [proc.Roots.Owners]. It reads their marks below root.
-func RootsOf(st client.Status, root string) proc.Roots {
-	r := proc.Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
+// RootsOf returns the main processes that a status lists, for [proc.ServiceRoots.Owners]. It reads their marks below root.
+func RootsOf(st client.Status, root string) proc.ServiceRoots {
+	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
 		limits, _ := os.ReadFile(dir + "/limits") // without these files there is no mark
 		status, _ := os.ReadFile(dir + "/status")
@@ -88,7 +88,7 @@ func Read(root string, old Table) (Table, error) {
 
 // Used returns what each service uses, by name. before is the table of the previous measurement, and passed is the time since
 // then. If before is nil, the processor time is 0.
-func (t Table) Used(r proc.Roots, before Table, passed time.Duration) map[string]Usage {
+func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {
 		if main == 0 {

@@ -31,7 +31,7 @@ func TestTheTreeOfAService(t *testing.T) {
 		1: {}, 10: {Parent: 1, Session: 10}, 11: {Parent: 10, Session: 10}, 12: {Parent: 11, Session: 12}, 13: {Parent: 1, Session: 10}, 30: {Parent: 1, Session: 30},
 	}
 	var got []string
-	owner := proc.Roots{Mains: map[int]string{10: "a"}}.Owners(all)
+	owner := proc.ServiceRoots{Mains: map[int]string{10: "a"}}.Owners(all)
 	for _, p := range all.Tree(10, func(pid int) bool { return owner[pid] == 10 }) {
 		got = append(got, fmt.Sprintf("%d:%d", p.PID, p.Depth))
 	}

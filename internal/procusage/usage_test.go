@@ -26,12 +26,12 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}
 	mains := map[int]string{10: "a", 30: "b"}
-	got := now.Used(proc.Roots{Mains: mains}, before, 2*time.Second)
+	got := now.Used(proc.ServiceRoots{Mains: mains}, before, 2*time.Second)
 	want := map[string]Usage{"a": {CPU: 1.0 / 2, Memory: 8, Processes: 5}, "b": {CPU: 0.09 / 2, Memory: 4, Processes: 1}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := now.Used(proc.Roots{Mains: mains}, nil, time.Second)["a"]; got != (Usage{Memory: 8, Processes: 5}) {
+	if got := now.Used(proc.ServiceRoots{Mains: mains}, nil, time.Second)["a"]; got != (Usage{Memory: 8, Processes: 5}) {
 		t.Errorf("without a measurement before: %v", got)
 	}
 }

@@ -10,7 +10,7 @@
 // An operator starts a re-execution ([Generation.Ask]), or a panic does ([Generation.Panicked]). The [Host] finishes its
 // operations, the supervisor's loop stands still, and the logs stop between two reads. hinit then writes the state, lets signals
 // wait in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes. They continue when the
-// new program has its threads ([Halted]). The new program calls [Take] before anything else, and [Understand] with the result.
+// new program has its threads ([Halted]). The new program calls [Take] before anything else, and [DecodeState] with the result.
 //
 // hinit refuses a new program that it can't trust or that is not for this machine ([Check]). The command line also tests whether
 // the program knows the format. If execve fails, hinit undoes all of these steps. The container shuts down with [ExitFault] after

@@ -38,11 +38,11 @@ type Program struct {
 	// program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime unblocks early (runtime,
 	// blockableSig). They are lost, for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// Late returns the signals that were delivered to this program and that it has not handled. Become calls it as late as possible.
+	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late as possible.
 	// The new program gets these signals from Take.
-	Late func() []syscall.Signal
-	// Knows says that the new program can continue stopped processes, see [Halted].
-	Knows bool
+	TakeUnhandled func() []syscall.Signal
+	// CanResumeHalted says that the new program can continue stopped processes, see [Halted].
+	CanResumeHalted bool
 }
 
 // Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. No other
@@ -66,7 +66,7 @@ func (p *Program) Become() error {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
 		}
 	}
-	halted, err := makeRoom(p.Knows)
+	halted, err := reservePIDs(p.CanResumeHalted)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (p *Program) makeMemory() (*os.File, error) {
 // sealMemory writes the last part of the envelope and makes the file immutable.
 func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	numbers := []int{}
-	for _, s := range p.Late() {
+	for _, s := range p.TakeUnhandled() {
 		numbers = append(numbers, int(s))
 	}
 	end, err := json.Marshal(numbers)
@@ -167,11 +167,11 @@ func monotonic() int64 {
 
 // Taken is the state that the previous generation has handed over.
 type Taken struct {
-	State   json.RawMessage
-	Signals []syscall.Signal // signals that the old program got and did not handle
-	Deaf    time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
-	Halted  *Halted          // nil if no process was stopped for the re-execution
-	Stood   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
+	State       json.RawMessage
+	Signals     []syscall.Signal // signals that the old program got and did not handle
+	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
+	Halted      *Halted          // nil if no process was stopped for the re-execution
+	Stood       time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
 }
 
 // Threads returns how many threads this program may create and how many processors it may use, 0 for no limit. taken may be nil.
@@ -218,7 +218,7 @@ func Take() (out *Taken, err error) {
 	if in.PID != os.Getpid() {
 		return nil, ErrNone
 	}
-	out.State, out.Deaf = in.State, time.Duration(heard-in.Deaf)
+	out.State, out.SignalsLost = in.State, time.Duration(heard-in.Deaf)
 	for _, n := range in.Signals {
 		out.Signals = append(out.Signals, syscall.Signal(n))
 	}

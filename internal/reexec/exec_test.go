@@ -25,7 +25,7 @@ const roleVar = "HINIT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) == "" {
-		testkit.Alone()
+		testkit.IsolateProcess()
 		os.Exit(m.Run())
 	}
 	if err := image(); err != nil {
@@ -82,13 +82,13 @@ func image() error {
 	}
 	p := reexec.Program{
 		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), Keep: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
-		Late: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
+		TakeUnhandled: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
 	}
 	fmt.Println("refused:", p.Become())
 	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	fmt.Println("afterwards:", <-term)
 	p.Path = "/proc/self/exe"
-	p.Late = func() []syscall.Signal {
+	p.TakeUnhandled = func() []syscall.Signal {
 		signal.Stop(usr1) // from here on it can only wait in the kernel, for every thread holds it back
 		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)

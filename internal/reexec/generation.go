@@ -29,9 +29,9 @@ type Host interface {
 	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution is
 	// possible now.
 	Claim() (release func(), err error)
-	// Rest waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil. After a
+	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil. After a
 	// fault, Rest does as much as it can, and returns no error.
-	Rest(fault bool) (wake func(), err error)
+	Quiesce(fault bool) (wake func(), err error)
 	// Yield calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
 	Yield(f func()) error
 	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until the
@@ -93,9 +93,9 @@ func (g *Generation) Follows(past Past) {
 	g.Settle()
 }
 
-// Understand decodes the state in taken into the value that state points to. past must be the part of that value that describes
-// the old generation. Understand fails if the old generation used another format. It also restores the name of the process.
-func Understand(taken *Taken, state any, past *Past) error {
+// DecodeState decodes the state in taken into the value that state points to. past must be the part of that value that describes
+// the old generation. DecodeState fails if the old generation used another format. It also restores the name of the process.
+func DecodeState(taken *Taken, state any, past *Past) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
 	}
@@ -106,9 +106,9 @@ func Understand(taken *Taken, state any, past *Past) error {
 	return nil
 }
 
-// GoesOn returns the line for the log after a re-execution: its cause, and how long signals were lost.
-func (g *Generation) GoesOn(past Past, taken *Taken) string {
-	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
+// ResumeMessage returns the line for the log after a re-execution: its cause, and how long signals were lost.
+func (g *Generation) ResumeMessage(past Past, taken *Taken) string {
+	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
 	if taken.Halted != nil {
 		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.Stood.Round(100*time.Microsecond))
 	}
@@ -173,7 +173,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 // replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows says that the
 // program can continue stopped processes. over says that the container has ended meanwhile.
 func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
-	wake, err := g.host.Rest(fault)
+	wake, err := g.host.Quiesce(fault)
 	defer wake()
 	if err != nil {
 		return false, err
@@ -200,8 +200,8 @@ func (g *Generation) becomeProgram(path, cause string, fault, knows bool) error 
 	}
 	var late []syscall.Signal
 	p := Program{
-		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals, Knows: knows,
-		Late: func() []syscall.Signal {
+		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals, CanResumeHalted: knows,
+		TakeUnhandled: func() []syscall.Signal {
 			late = g.host.TakeLate()
 			return late
 		},

@@ -38,7 +38,7 @@ func (h *host) Claim() (func(), error) {
 	return func() { h.note("release"); h.ended <- "" }, nil
 }
 
-func (h *host) Rest(fault bool) (func(), error) {
+func (h *host) Quiesce(fault bool) (func(), error) {
 	h.note(fmt.Sprintf("rest %v", fault))
 	return func() { h.note("wake") }, nil
 }

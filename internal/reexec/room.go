@@ -24,24 +24,24 @@ import (
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plentyOfNumbers is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
+	// plentyOfPIDs is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
 	// free, hinit stops all other processes.
-	plentyOfNumbers = 1024
-	// outsideNumbers is how many PIDs may be taken from outside of the container, for instance by docker exec, while all other
+	plentyOfPIDs = 1024
+	// outsidePIDs is how many PIDs may be taken from outside of the container, for instance by docker exec, while all other
 	// processes are stopped.
-	outsideNumbers = 3
+	outsidePIDs = 3
 	// spareThreads is how many additional threads it must be possible to create if the PID limit of the control group can't be read.
 	spareThreads = 64
-	// mostBefore limits how many stopped processes the variable lists. A PID takes up to ten digits and a blank.
-	mostBefore = 10_000
+	// maxListedStopped limits how many stopped processes the variable lists. A PID takes up to ten digits and a blank.
+	maxListedStopped = 10_000
 	// haltTime limits the time to stop the other processes. The supervisor's loop waits meanwhile.
 	haltTime = 10 * time.Second
-	// roomTime limits how long a re-execution after a fault waits for free PIDs.
-	roomTime = 10 * time.Second
+	// pidWaitLimit limits how long a re-execution after a fault waits for free PIDs.
+	pidWaitLimit = 10 * time.Second
 )
 
-// errNoRoom is wrapped by errors about too few free PIDs for the new program's threads.
-var errNoRoom = errors.New("the new program might not get its threads")
+// errTooFewPIDs is wrapped by errors about too few free PIDs for the new program's threads.
+var errTooFewPIDs = errors.New("the new program might not get its threads")
 
 // Halted tells the new program that the old program has stopped every other process, because few PIDs were free. The new program
 // continues them when it has its threads.
@@ -53,8 +53,8 @@ type Halted struct {
 }
 
 func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB for a variable. Processes beyond mostBefore are continued like the others.
-	before := h.before[:min(len(h.before), mostBefore)]
+	// execve(2) accepts at most 128 KiB for a variable. Processes beyond maxListedStopped are continued like the others.
+	before := h.before[:min(len(h.before), maxListedStopped)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
@@ -84,33 +84,33 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// makeRoom makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If other
-// processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, makeRoom stops all other
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If other
+// processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops all other
 // processes, and halted says so; otherwise halted is nil. knows says that the new program will continue them.
-func makeRoom(knows bool) (halted *Halted, err error) {
+func reservePIDs(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
 	// A subreaper can't stop other processes, so the PIDs that are free now must be enough.
-	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfNumbers || os.Getpid() != 1) && roomFor(threads+spareThreads) {
+	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && roomFor(threads+spareThreads) {
 		return nil, nil
 	}
 	if !knows {
-		return nil, fmt.Errorf("%w: the container is short of process numbers, and this binary is too old to start then; stop some processes first", errNoRoom)
+		return nil, fmt.Errorf("%w: the container is short of process numbers, and this binary is too old to start then; stop some processes first", errTooFewPIDs)
 	}
-	h := &Halted{Threads: threads - outsideNumbers, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
+	h := &Halted{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
 	if h.before, beyond, err = proc.FreezeOthers(haltTime); err != nil {
-		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errNoRoom, err)
+		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errTooFewPIDs, err)
 	}
 	free, limited := tuning.FreeProcesses()
 	switch {
 	case limited && free < 0:
-		err = fmt.Errorf("%w: the container has %d processes and threads more than --pids-limit allows; stop some first", errNoRoom, -free)
+		err = fmt.Errorf("%w: the container has %d processes and threads more than --pids-limit allows; stop some first", errTooFewPIDs, -free)
 	case beyond != 0 && !roomFor(spareThreads):
-		err = fmt.Errorf("%w: the container is short of process numbers, and hinit may not stop process %d of another user meanwhile", errNoRoom, beyond)
+		err = fmt.Errorf("%w: the container is short of process numbers, and hinit may not stop process %d of another user meanwhile", errTooFewPIDs, beyond)
 	default:
 		return h, nil
 	}

@@ -13,11 +13,11 @@ import (
 
 // Gateway says how to register the gateway of a profile.
 type Gateway struct {
-	Profile profiles.Profile
-	Start   bool      // whether to start it
-	Down    bool      // whether its slot gets a down file, which keeps it down when the container starts
-	Used    time.Time // last use of the profile; zero if unknown
-	Now     bool      // answer returns only when the slot exists
+	Profile   profiles.Profile
+	Start     bool      // whether to start it
+	Down      bool      // whether its slot gets a down file, which keeps it down when the container starts
+	Used      time.Time // last use of the profile; zero if unknown
+	AwaitSlot bool      // answer returns only when the slot exists
 
 	// Slotted says that a client has made the slot. Exports are the variables that its run script exports.
 	Slotted bool
@@ -53,7 +53,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 		case err == nil && known && g.Start:
 			err = r.Do(ctx, supervisor.Start{Name: name})
 		}
-		if g.Now {
+		if g.AwaitSlot {
 			r.makeSlot(ctx, s, true)
 		}
 		return err
@@ -65,7 +65,7 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
 	u := r.o.Units.Gateway(r.o.Config(), p, exports)
-	u.Policy.Used = used
+	u.Policy.LastUsed = used
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
@@ -116,7 +116,7 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	if r.o.Units.Beside(profile) == on {
 		return
 	}
-	r.o.Units.SetBeside(profile, on)
+	r.o.Units.AllowOwnGateway(profile, on)
 	if err := r.Redefine(ctx, profile); err != nil {
 		r.o.Logger.Say("%v", err)
 	}
@@ -181,7 +181,7 @@ func (r *Registry) Present() (list []profiles.Profile) {
 
 // Forget drops what is known about a profile that was removed.
 func (r *Registry) Forget(profile string) {
-	r.o.Units.SetBeside(profile, false)
+	r.o.Units.AllowOwnGateway(profile, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.present, profile)
@@ -215,7 +215,7 @@ func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.present, h.Present)
 	maps.Copy(r.down, h.Marked)
 	for profile, on := range h.Beside {
-		r.o.Units.SetBeside(profile, on)
+		r.o.Units.AllowOwnGateway(profile, on)
 	}
 	r.met.boot.Store(true) // re-execution is possible only after the boot
 	r.met.profiles.Store(true)

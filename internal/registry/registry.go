@@ -77,7 +77,7 @@ type Registry struct {
 
 // New returns a Registry without services.
 func New(o Options) *Registry {
-	var memory timetable.Memory
+	var memory timetable.RunStore
 	if o.Remembers {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
@@ -158,9 +158,9 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 // root, without anything from the agent; otherwise it runs as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// Room returns an error if there is no room for another service whose directory another program made. Such a service needs more
+// CheckCapacity returns an error if there is no room for another service whose directory another program made. Such a service needs more
 // file descriptors than others.
-func (r *Registry) Room() error { return tuning.CheckDescriptors() }
+func (r *Registry) CheckCapacity() error { return tuning.CheckDescriptors() }
 
 // The needs are conditions that the boot meets, and that services wait for before they start (contract, section 2).
 const (

@@ -61,7 +61,7 @@ func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 		return nil, nil
 	}
 	return blocking.Get(blocking.Volume, func() (*os.File, error) {
-		d, err := fsutil.OpenReal(filepath.Dir(path), agent)
+		d, err := fsutil.OpenNoLink(filepath.Dir(path), agent)
 		if err != nil {
 			return nil, err
 		}

@@ -194,7 +194,7 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 func unitOf(e *entry, o Order) supervisor.Unit {
 	return supervisor.Unit{
 		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
-		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
 	}
 }
 

@@ -26,7 +26,7 @@ var book *runs.Book
 
 func TestMain(m *testing.M) {
 	testproc.Main()
-	testkit.Alone()
+	testkit.IsolateProcess()
 	var err error
 	if book, err = local.Book(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -29,9 +29,9 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// Cannot skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not skip
+// SkipOrFail skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not skip
 // tests.
-func Cannot(t testing.TB, why string) {
+func SkipOrFail(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("%s, and CI must not skip", why)
@@ -39,17 +39,17 @@ func Cannot(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// NeedRoot skips the test if it doesn't run as root, see [Cannot].
+// NeedRoot skips the test if it doesn't run as root, see [SkipOrFail].
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		Cannot(t, "needs root")
+		SkipOrFail(t, "needs root")
 	}
 }
 
-// Alone removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as the ones
+// IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as the ones
 // of make -j. With -short the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain calls it.
-func Alone() {
+func IsolateProcess() {
 	flag.Parse()
 	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", dir)

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shower sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to the
+// sendAllSignals sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to the
 // first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
 // si_code that the process gets.
-func shower(pid, times int, skipped []string) int {
+func sendAllSignals(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
 	for range times {
 		for n := syscall.Signal(1); n < 65; n++ {
@@ -66,12 +66,12 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 	return err
 }
 
-// comet starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each process is
+// startForkChain starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each process is
 // gone long before a program can read the whole process table. They all block SIGTERM. comet itself sleeps until SIGTERM.
-func comet() int {
+func startForkChain() int {
 	runtime.LockOSThread()
 	if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
-		fly()
+		forkForever()
 	}
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
@@ -80,12 +80,12 @@ func comet() int {
 	return 0
 }
 
-// fly is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in the child.
+// forkForever is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in the child.
 // So it may use only system calls, and no other part of the Go runtime.
 //
 //go:nosplit
 //go:norace
-func fly() {
+func forkForever() {
 	blocked := ^uint64(0)
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
 	for {

@@ -108,9 +108,9 @@ func run(role string, params []string) int {
 			fmt.Println(kv)
 		}
 	case "signal": // signal PID TIMES SKIPPED...: sends all signals but the skipped ones, so many times and in each way
-		return shower(number(0, 0), number(1, 1), params[2:])
+		return sendAllSignals(number(0, 0), number(1, 1), params[2:])
 	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until SIGTERM
-		return comet()
+		return startForkChain()
 	case "lease": // lease FILE: holds a write lease, so that execve(2) of the file waits for /proc/sys/fs/lease-break-time
 		return lease(params[0])
 	case "eat": // eat BYTES: allocates memory and sleeps

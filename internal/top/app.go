@@ -37,7 +37,7 @@ type app struct {
 	model   *model.Model
 	mouse   bool
 	send    func(tea.Msg)
-	wants   model.Wants
+	wants   model.DataNeeds
 	log     context.CancelFunc // ends the goroutine that follows the shown log
 	inside  context.CancelFunc
 	places  chan struct{} // semaphore that limits the orders in progress
@@ -99,7 +99,7 @@ func (a *app) tick() tea.Cmd {
 func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
 	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
-		a.model.Used(host, used, now)
+		a.model.SetUsage(host, used, now)
 		return next{}
 	}
 }

@@ -128,7 +128,7 @@ func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 		if len(feeds) > 1 {
 			fmt.Fprintf(os.Stdout, "%s:\n", show.Name(names[i]))
 		}
-		if _, err := os.Stdout.Write(show.Status(st, show.Look{})); err != nil {
+		if _, err := os.Stdout.Write(show.Status(st, show.Layout{})); err != nil {
 			return err
 		}
 	}

@@ -21,9 +21,9 @@ import (
 const cgroupDir = "/sys/fs/cgroup"
 
 const (
-	// descriptorsEach is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
+	// descriptorsPerService is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
 	// written.
-	descriptorsEach = 2
+	descriptorsPerService = 2
 	// descriptorsKept is the number of descriptors that hinit reserves for itself: control socket, clients, log files and
 	// profiles.
 	descriptorsKept = 64
@@ -58,7 +58,7 @@ func CloseInheritedOnExec() {
 
 // LimitWarnings returns warnings about limits of the container that are too low for this number of services.
 func LimitWarnings(services int) (warnings []string) {
-	needed := services*descriptorsEach + descriptorsKept
+	needed := services*descriptorsPerService + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need about %d file descriptors and %d are allowed, so not all of them can run; start the container with --ulimit nofile=%d",
 			services, needed, limit, roundUp(needed)))
@@ -91,7 +91,7 @@ func CheckDescriptors() error {
 	if err == nil {
 		unix.Close(fd)
 	}
-	if err == nil && uint64(fd)+descriptorsEach+descriptorsKept <= limit || errors.Is(err, unix.EBADF) {
+	if err == nil && uint64(fd)+descriptorsPerService+descriptorsKept <= limit || errors.Is(err, unix.EBADF) {
 		return nil
 	}
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)

@@ -27,8 +27,8 @@ func TestLastDescriptorsAreKept(t *testing.T) {
 		more uint64
 		ok   bool
 	}{
-		{descriptorsKept + descriptorsEach - 3, false},
-		{descriptorsKept + descriptorsEach + 8, true},
+		{descriptorsKept + descriptorsPerService - 3, false},
+		{descriptorsKept + descriptorsPerService + 8, true},
 	} {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lowest + c.more, Max: before.Max}); err != nil {
 			t.Fatal(err)

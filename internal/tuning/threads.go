@@ -65,7 +65,7 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 		n = min(n, mostProcessors)
 	}
 	limit, limited := processLimit(cgroupDir)
-	if limited && limit < smallLimit || entry.Short || most > 0 && most < 1+blocking.Turns()+reservedThreads {
+	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {
 		n = 1
 		blocking.Few()
 	}
@@ -81,7 +81,7 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 		now := awaitThreads()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		entry.Keep(threads + runtimeThreads + spareThreads - now)
+		entry.OccupyPIDs(threads + runtimeThreads + spareThreads - now)
 	}()
 	return func() { <-done }, nil
 }

@@ -24,7 +24,7 @@ var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "head
 
 // browser finds the image's browser, and sets a variable with its path for all programs that start later (contract, section 2.1,
 // step 19).
-func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
+func (p *bootSteps) browser(ctx context.Context, s *boot.Step) error {
 	dir := boot.Value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
 	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
 		return nil
@@ -52,7 +52,7 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 
 // bakedBrowser returns the path of the browser that the image names in the file Image.BakedBrowser. It returns "" if there is
 // none, or if it can't be executed.
-func (p *seeder) bakedBrowser() string {
+func (p *bootSteps) bakedBrowser() string {
 	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
 	if err != nil || !filepath.IsAbs(path) {

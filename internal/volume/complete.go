@@ -44,8 +44,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// seeder is the state that the boot steps of this package share. They run one after the other.
-type seeder struct {
+// bootSteps is the state that the boot steps of this package share. They run one after the other.
+type bootSteps struct {
 	Options
 
 	linked bool // the data directory is a link, so root changes nothing in it
@@ -55,7 +55,7 @@ type seeder struct {
 // 2.1. It adds to the report r of Prepare, and gives up steps by the same rules.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
-	p := &seeder{Options: o, linked: r.Linked}
+	p := &bootSteps{Options: o, linked: r.Linked}
 	phases := []boot.Phase{{Name: "seeds", Volume: true, Run: p.seeds}, {Name: "bootstrap", Volume: true, Run: p.bootstrap}, {Name: "browser", Run: p.browser}}
 	if o.Seeds {
 		phases = slices.Delete(phases, 0, 2)
@@ -66,8 +66,8 @@ func Complete(ctx context.Context, o Options, r *boot.Report) {
 // Plant copies the image's files for an empty data directory to the volume, if its data directory is empty. s.Planted says
 // whether it did.
 func Plant(ctx context.Context, o Options, s *boot.Step) error {
-	p := &seeder{Options: o.withDefaults()}
+	p := &bootSteps{Options: o.withDefaults()}
 	return p.copySeed(ctx, s)
 }
 
-func (p *seeder) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
+func (p *bootSteps) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }

@@ -16,7 +16,7 @@ import (
 
 // bootstrap writes the credentials and the desired state of the gateway that the environment specifies, as the agent's user
 // (contract, section 2.1, steps 16 and 17). It overwrites nothing.
-func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
+func (p *bootSteps) bootstrap(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
 		state = "{\"gateway_state\":\"running\"}\n"
@@ -28,7 +28,7 @@ const authFile = "auth.json"
 
 // authBootstrap gives the agent access to the directory of its credentials, and writes the credentials from the environment
 // there.
-func (p *seeder) authBootstrap(s *boot.Step) error {
+func (p *bootSteps) authBootstrap(s *boot.Step) error {
 	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *seeder) authBootstrap(s *boot.Step) error {
 
 // writeIfMissing creates the file called name in the data directory with the given text. It does nothing if the file exists or
 // text is empty.
-func (p *seeder) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMode) error {
+func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
 	}
@@ -96,7 +96,7 @@ var credentials = []string{
 // openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives credentials there that belong to
 // root to the agent. It follows no link. If base belongs to root and contains other files, it may be a directory of the system,
 // so it keeps its owner.
-func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
+func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create it
 	if err == nil {
 		made.Close()
@@ -124,7 +124,7 @@ func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir
 			}
 		}
 	}
-	d, err := fsutil.OpenReal(base, p.Agent)
+	d, err := fsutil.OpenNoLink(base, p.Agent)
 	if err != nil || rel == "" {
 		return d, err
 	}
@@ -136,7 +136,7 @@ func (p *seeder) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir
 
 // ownCredentials gives the credential files in the directory dir that belong to root to the agent. found reports whether dir
 // contains credential files or is empty.
-func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
+func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
@@ -153,7 +153,7 @@ func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (foun
 }
 
 // ownFromRoot gives the file rel to the agent if it belongs to root.
-func (p *seeder) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
+func (p *bootSteps) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
 		return
@@ -175,7 +175,7 @@ func RebootstrapHook(o Options) (boot.Hook, bool) {
 	if err != nil {
 		return boot.Hook{}, false
 	}
-	d, err := fsutil.OpenReal(base, o.Agent)
+	d, err := fsutil.OpenNoLink(base, o.Agent)
 	if err != nil {
 		return boot.Hook{}, false
 	}

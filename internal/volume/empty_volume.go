@@ -19,10 +19,10 @@ import (
 
 const (
 	// The seed is the set of files that the image provides for an empty data directory. It is first copied to the directory
-	// seedGrowing of the volume. When the copy is complete, it is renamed to seedGrown, and its files are moved to their places.
-	// A boot that finds seedGrowing starts the copy again. A boot that finds seedGrown moves the remaining files.
-	seedGrowing = ".hinit-seed.new"
-	seedGrown   = ".hinit-seed"
+	// seedGrowing of the volume. When the copy is complete, it is renamed to completeSeedDir, and its files are moved to their places.
+	// A boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining files.
+	seedGrowing     = ".hinit-seed.new"
+	completeSeedDir = ".hinit-seed"
 	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
 	seedChunk = 1 << 20
 )
@@ -33,7 +33,7 @@ var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.Pending
 
 // copySeed copies the seed to the data directory if it is empty. It works as the agent's user and sets the file modes of the
 // image.
-func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
+func (p *bootSteps) copySeed(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -41,14 +41,14 @@ func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
 	defer d.Close()
 	empty, grown := true, false
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
-		grown = name == seedGrown && kind.IsDir()
+		grown = name == completeSeedDir && kind.IsDir()
 		empty = empty && slices.Contains(namesInEmptyVolume, name)
 		return !grown
 	})
 	if err != nil || !empty && !grown {
 		return err
 	}
-	err = d.Together(func(d *fsutil.Dir) error {
+	err = d.WithIdentity(func(d *fsutil.Dir) error {
 		if !grown {
 			if err := p.unpackSeed(ctx, d); err != nil {
 				return err
@@ -63,8 +63,8 @@ func (p *seeder) copySeed(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// unpackSeed copies the seed from the image to seedGrown.
-func (p *seeder) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
+// unpackSeed copies the seed from the image to completeSeedDir.
+func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	k, err := kept.Read(p.Image.Seed)
 	if err != nil {
 		return err
@@ -109,12 +109,12 @@ func (p *seeder) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return d.Rename(seedGrowing, seedGrown)
+	return d.Rename(seedGrowing, completeSeedDir)
 }
 
-// moveSeed moves the files in seedGrown to the data directory, where existing files are kept. Then it removes seedGrown.
+// moveSeed moves the files in completeSeedDir to the data directory, where existing files are kept. Then it removes completeSeedDir.
 func moveSeed(d *fsutil.Dir) error {
-	entries, err := d.ReadDir(seedGrown)
+	entries, err := d.ReadDir(completeSeedDir)
 	if err != nil {
 		return err
 	}
@@ -124,11 +124,11 @@ func moveSeed(d *fsutil.Dir) error {
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := d.Rename(seedGrown+"/"+e.Name(), e.Name()); err != nil {
+		if err := d.Rename(completeSeedDir+"/"+e.Name(), e.Name()); err != nil {
 			return err
 		}
 	}
-	return d.RemoveAll(seedGrown)
+	return d.RemoveAll(completeSeedDir)
 }
 
 // syncTree writes the whole file system of the directory path to disk (syncfs(2)). If the machine crashes before that, the copied

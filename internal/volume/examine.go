@@ -61,7 +61,7 @@ func checks(o Options, job boot.Job) []check {
 			}
 		}},
 		{"profiles", hangs, func(f *client.Findings) {
-			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).Limit(job.Profiles).Discover()
+			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).SetMaxProfiles(job.Profiles).Discover()
 			if err != nil {
 				f.Failed("profiles", "%v", err)
 			}

@@ -79,7 +79,7 @@ func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 	testkit.NeedRoot(t)
 	dead := tempDir(t) + "/dead"
 	deadMount(t, dead)
-	if path, found := boot.Lookup(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
+	if path, found := boot.CommandFinder(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
 		t.Errorf("found %q, %v", path, found)
 	}
 }

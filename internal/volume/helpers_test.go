@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }
 

@@ -24,19 +24,19 @@ const (
 	memoryFile = ".hinit-memory.json"
 	// mostMemoryFile is how many bytes of memoryFile are read at most.
 	mostMemoryFile = 1 << 20
-	// tight is the percentage of the container's memory that starting gateways may fill together.
-	tight = 80
+	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
+	startMemoryPercent = 80
 )
 
 // recordMemory records how much memory each running gateway in list uses. It keeps the records of gateways that are not in list,
 // as long as their profiles exist.
 func recordMemory(o Options, list []boot.Gateway) error {
-	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
+	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
 		return err
 	}
 	defer home.Close()
-	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
+	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
@@ -90,19 +90,19 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 // admitGateways decides which gateways of list may start with the memory c of the container. It judges by how much memory each of
 // them used before.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
-	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
+	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
 		return nil
 	}
 	defer home.Close()
-	return withoutRoom(list, readMemoryRecord(home), c)
+	return reserveMemory(list, readMemoryRecord(home), c)
 }
 
-// withoutRoom reserves memory for the gateways in list, the most important first. In the result, a gateway for which nothing is
+// reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which nothing is
 // left has a reason to wait (Hold). used is the memory in the last record; a gateway without a record needs none. A gateway
 // counts for at most half of the memory, so that every gateway can start at some time.
-func withoutRoom(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
-	most := c.Limit / 100 * tight
+func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
+	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)
 	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Gateway) int { return cmp.Compare(b.Rank, a.Rank) })
 	for _, w := range list {

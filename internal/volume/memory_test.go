@@ -44,7 +44,7 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 			used["gateway-"+name] = mib << 20
 		}
 		var got []string
-		for _, w := range withoutRoom(tt.list, used, proc.ContainerMemory{Used: tt.has << 20, Limit: 1000 << 20}) {
+		for _, w := range reserveMemory(tt.list, used, proc.ContainerMemory{Used: tt.has << 20, Limit: 1000 << 20}) {
 			if w.Hold != "" {
 				got = append(got, strings.TrimPrefix(w.Service, "gateway-"))
 			}
@@ -76,7 +76,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	if err := recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
 		t.Fatal(err)
 	}
-	home, err := fsutil.OpenReal(data, fsutil.Self())
+	home, err := fsutil.OpenNoLink(data, fsutil.Self())
 	if err != nil {
 		t.Fatal(err)
 	}

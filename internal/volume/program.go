@@ -51,8 +51,8 @@ func Main(in io.Reader, out io.Writer) int {
 		p.repair(ctx, o, job.Planted)
 	case job.Examine:
 		p.examine(o, job)
-	case job.Pack != nil:
-		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
+	case job.CompressLogs != nil:
+		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.CompressLogs, job.Young)})
 	case job.Measure == boot.MeasureShare:
 		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
 	case job.Measure == boot.RecordMemory:
@@ -61,7 +61,7 @@ func Main(in io.Reader, out io.Writer) int {
 		p.send(boot.Message{Measured: admitGateways(o, job.Gateways, proc.ReadContainerMemory())})
 	case job.Gateways != nil:
 		p.send(boot.Message{Measured: measureDisk(ctx, o, job.Gateways)})
-	case job.Move:
+	case job.ChangeOwners:
 		moveHomes(ctx, o.Options, job.Starting)
 	case job.Plant:
 		s := boot.NewStep(o.Say)

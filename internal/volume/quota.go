@@ -36,11 +36,11 @@ const (
 
 // diskUsage is the disk usage of one profile, while it is measured and afterwards.
 type diskUsage struct {
-	late   func() bool
-	bytes  uint64
-	files  int
-	part   bool            // the sum is incomplete: the time or the limit of files was reached
-	linked map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
+	timedOut func() bool
+	bytes    uint64
+	files    int
+	part     bool            // the sum is incomplete: the time or the limit of files was reached
+	linked   map[uint64]bool // inodes already counted that could appear again: files with several hard links, or without a name
 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
@@ -61,7 +61,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 	unnamed := unnamedFiles(list)
 	for _, i := range rand.Perm(len(list)) {
 		end := time.Now().Add(homeTime)
-		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), late: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
+		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), timedOut: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
 			continue // the profile has no home
@@ -138,7 +138,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	s.part = s.part || s.files >= mostFiles
 	s.bytes += leastFile
 	for i, name := range names {
-		if i%256 == 0 && s.late() {
+		if i%256 == 0 && s.timedOut() {
 			s.part = true
 			return
 		}
@@ -147,7 +147,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 		}
 	}
 	for _, name := range dirs {
-		if s.part = s.part || s.late(); s.part {
+		if s.part = s.part || s.timedOut(); s.part {
 			return
 		}
 		s.addDir(d, name, depth+1)
@@ -168,7 +168,7 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 // unnamedFiles prepares the search for deleted files that processes of profiles still have open, because these files take space
 // too. It returns a function that adds the files of one profile to s.
 func unnamedFiles(list []boot.Gateway) func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
-	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
+	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
@@ -181,7 +181,7 @@ func unnamedFiles(list []boot.Gateway) func(s *diskUsage, w boot.Gateway, home *
 				if owners[pid] != w.Main || w.Main == 0 {
 					continue
 				}
-				if s.late() { // a profile may have very many files open
+				if s.timedOut() { // a profile may have very many files open
 					s.part = true
 					break
 				}

@@ -177,7 +177,7 @@ type repair struct {
 
 // run walks the directories that Repair must check. Its error says why the repair is incomplete.
 func (r *repair) run(ctx context.Context) error {
-	d, err := fsutil.OpenReal(r.Home, nil)
+	d, err := fsutil.OpenNoLink(r.Home, nil)
 	if err != nil {
 		return err
 	}
@@ -256,14 +256,14 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	agents := r.walk.To
-	defer func() { r.walk.To, r.walk.Alone, r.walk.TopLast = agents, false, false }()
+	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast = agents, false, false }()
 	for _, name := range names {
-		r.walk.To, r.walk.Alone = HomeOwner(r.Options.Options, name, tenants)
-		r.walk.TopLast = r.walk.Alone
+		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants)
+		r.walk.TopLast = r.walk.RefuseLinked
 		if err := r.giveTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
-		if r.walk.Alone {
+		if r.walk.RefuseLinked {
 			_, _ = all.Chmod(name, privateMode) // ignore errors: the walk has already reported that it could not change the home
 		}
 	}

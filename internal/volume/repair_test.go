@@ -162,7 +162,7 @@ func TestRepairRefuses(t *testing.T) {
 	}
 	before := testkit.Snapshot(t, outside)
 
-	d, err := fsutil.OpenReal(home, nil)
+	d, err := fsutil.OpenNoLink(home, nil)
 	must(t, err)
 	defer d.Close()
 	w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
@@ -209,7 +209,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 	}
 	unix.Close(fd)
 	t.Cleanup(func() {
-		d, err := fsutil.OpenReal(home, nil)
+		d, err := fsutil.OpenNoLink(home, nil)
 		must(t, err)
 		must(t, d.RemoveAll("cron")) // too deep for the testing package
 		d.Close()

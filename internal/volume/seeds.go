@@ -26,7 +26,7 @@ const (
 )
 
 // seeds creates the files that the agent expects (contract, section 2.1, steps 11 to 14), as the agent's user.
-func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
+func (p *bootSteps) seeds(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 
 // removeStamp removes the file that records how the agent was installed, if older images have left it in a home that they shared
 // with the host (step 11).
-func (p *seeder) removeStamp(d *fsutil.Dir) {
+func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
 		_ = d.Remove(boot.StampFile)
@@ -67,7 +67,7 @@ func (p *seeder) removeStamp(d *fsutil.Dir) {
 
 // missing reports whether the file rel is missing and must be created. It refuses a link, unless the link leads to a regular
 // file.
-func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
+func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p.linked {
@@ -92,7 +92,7 @@ func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 
 // seedFrom creates the file rel as a copy of the template source, if rel is missing (step 12). If mode is 0, the mode of the
 // template is used, without write permission for others.
-func (p *seeder) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
+func (p *bootSteps) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (p *seeder) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode 
 	return p.create(s, d, rel, data, mode)
 }
 
-func (p *seeder) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
+func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
 	err := d.Create(rel, data, mode)
 	switch {
 	case errors.Is(err, fsutil.ErrSymlink):
@@ -126,7 +126,7 @@ func (p *seeder) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mo
 }
 
 // generateKey adds a key for the gateway's API server to .env if there is none (step 13).
-func (p *seeder) generateKey(s *boot.Step, d *fsutil.Dir) error {
+func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -179,7 +179,7 @@ func hasKey(data []byte) bool {
 }
 
 // closeEnv makes .env accessible only to its owner, at every boot (step 14).
-func (p *seeder) closeEnv(s *boot.Step, d *fsutil.Dir) {
+func (p *bootSteps) closeEnv(s *boot.Step, d *fsutil.Dir) {
 	info, err := d.Lstat(boot.EnvFile)
 	switch {
 	case err != nil:

@@ -72,7 +72,7 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	testkit.NeedRoot(t)
 	var every, few unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &every); err != nil || every.Count() < 2 {
-		testkit.Cannot(t, "needs two processors")
+		testkit.SkipOrFail(t, "needs two processors")
 	}
 	for cpu := range len(every) * 64 {
 		if every.IsSet(cpu) {

@@ -101,7 +101,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	}
 	s.now = kept.Step{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
-		Here: here + installHere,
+		HostPart: here + installHere,
 	}
 }
 
@@ -115,7 +115,7 @@ func commandFiles(h boot.Hook, env func(string) (string, bool)) []string {
 				files = append(files, word)
 			}
 		case i == 0:
-			if found, ok := boot.Lookup(boot.Value(env, "PATH"), "/")(word); ok {
+			if found, ok := boot.CommandFinder(boot.Value(env, "PATH"), "/")(word); ok {
 				files = append(files, found)
 			}
 		}
@@ -180,7 +180,7 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 			return err
 		}
 		defer d.Close()
-		return d.Together(do)
+		return d.WithIdentity(do)
 	})
 }
 

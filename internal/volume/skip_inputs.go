@@ -270,16 +270,16 @@ func overlap(a, b string) bool {
 	return true // one path contains the other
 }
 
-// sealedOn is a type of file system on which examining every file of the image takes long. Each file needs a message to a program
+// sealableFileSystem is a type of file system on which examining every file of the image takes long. Each file needs a message to a program
 // there (fuse(4)).
-const sealedOn = "fuse.fuse-overlayfs"
+const sealableFileSystem = "fuse.fuse-overlayfs"
 
 // sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build, else "". Then
 // the files there need not be examined. The parameter mounts is the content of /proc/self/mountinfo (proc(5)).
 //
 // The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory again
 // in the layer of the change. Then the ctime of the directory is later than the ctime of the seal. A mount below the directory is
-// found in mounts. On other file systems than sealedOn, sealNumber returns "".
+// found in mounts. On other file systems than sealableFileSystem, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -296,7 +296,7 @@ func (o Options) sealNumber(mounts string) string {
 		}
 	}
 	install, err := os.Lstat(o.Image.Install)
-	if err != nil || !install.IsDir() || on != sealedOn {
+	if err != nil || !install.IsDir() || on != sealableFileSystem {
 		return ""
 	}
 	seal, err := os.Lstat(o.Image.Seal)

@@ -280,13 +280,13 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	for name, interrupted := range map[string]func(){
 		"while it grew": func() { write(t, home+"/"+seedGrowing+"/skills/x/SKILL.md", "xx") },
 		"when it was grown": func() {
-			write(t, home+"/"+seedGrown+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
-			write(t, home+"/"+seedGrown+"/skills/y/SKILL.md", "y\n")
+			write(t, home+"/"+completeSeedDir+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+			write(t, home+"/"+completeSeedDir+"/skills/y/SKILL.md", "y\n")
 		},
 		"after its first move": func() {
 			write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
 			write(t, home+"/skills/y/SKILL.md", "y\n")
-			write(t, home+"/"+seedGrown+"/SOUL.md", "")
+			write(t, home+"/"+completeSeedDir+"/SOUL.md", "")
 		},
 	} {
 		must(t, os.RemoveAll(home))
@@ -303,7 +303,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 		if len(x) != seedChunk || string(y) != "y\n" {
 			t.Errorf("%s: files of %d and %d bytes", name, len(x), len(y))
 		}
-		for _, left := range []string{seedGrowing, seedGrown} {
+		for _, left := range []string{seedGrowing, completeSeedDir} {
 			if _, err := os.Lstat(home + "/" + left); err == nil {
 				t.Errorf("%s: %s is left", name, left)
 			}

@@ -112,7 +112,7 @@ const privateMode = 0o700
 // home, then the home itself. So when the home has the new owner, the move is complete, and an interrupted move is repeated.
 // tenant says that the user is the profile's own. w counts the results; with w.DryRun nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
-	w.To, w.Alone, w.TopLast = to, tenant, true
+	w.To, w.RefuseLinked, w.TopLast = to, tenant, true
 	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of other profiles here
 		w.Copied = fsutil.UID(info)
 	}
@@ -131,7 +131,7 @@ const moveTime = 5 * time.Second
 // of this profile, which is about to start, because gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
-	d, err := fsutil.OpenReal(o.Home+"/"+boot.ProfilesDir, nil)
+	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)
 	if err != nil {
 		return
 	}

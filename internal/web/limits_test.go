@@ -97,7 +97,7 @@ func busy(s *Server, n int) (list []client.Service) {
 			values[k] = float32((k*(i+3) + k*k) % 11)
 		}
 		used.of[v.Name] = procusage.Usage{CPU: float64(i) / 100, Memory: uint64(i) * 1e6, Processes: 3}
-		used.lines[v.Name] = [2]string{line(values, 1), line(values[:points/2], 1)}
+		used.lines[v.Name] = [2]string{sparklinePath(values, 1), sparklinePath(values[:points/2], 1)}
 		list = append(list, v)
 	}
 	m := &s.hub.meter

@@ -30,9 +30,9 @@ type meter struct {
 	began time.Time // start of the unfinished period of pasts
 	last  procusage.Table
 	spare procusage.Table
-	roots proc.Roots
+	roots proc.ServiceRoots
 	known measured
-	pasts map[string]*past
+	pasts map[string]*usageHistory
 }
 
 // measured holds the memory and processor time of services, by the name of the service.
@@ -81,10 +81,10 @@ func (m *meter) measure(st *client.Status) measured {
 func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
-	pasts := make(map[string]*past, len(m.known.of))
+	pasts := make(map[string]*usageHistory, len(m.known.of))
 	m.known.lines = make(map[string][2]string, len(m.known.of))
 	for name, u := range m.known.of {
-		p := cmp.Or(m.pasts[name], new(past))
+		p := cmp.Or(m.pasts[name], new(usageHistory))
 		p.add(u, passed, over, stretch)
 		pasts[name], m.known.lines[name] = p, p.lines
 	}
@@ -158,8 +158,8 @@ const (
 	leastCPU   = 0.05
 )
 
-// past is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
-type past struct {
+// usageHistory is the usage of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
+type usageHistory struct {
 	cpu, memory []float32 // processors, bytes
 	run         float64   // processor time of the unfinished period
 	most        uint64    // largest memory in that period
@@ -168,7 +168,7 @@ type past struct {
 
 // add adds a measurement. passed is the time since the measurement before it. If over is true, this is the last measurement of a
 // period, whose length is stretch.
-func (p *past) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
+func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
 	if !over {
@@ -177,16 +177,16 @@ func (p *past) add(u procusage.Usage, passed time.Duration, over bool, stretch t
 	p.cpu = push(p.cpu, float32(p.run/stretch.Seconds()))
 	p.memory = push(p.memory, float32(p.most))
 	p.run, p.most = 0, 0
-	p.lines = [2]string{line(p.cpu, leastCPU), line(p.memory, 1)}
+	p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
 }
 
 func push(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// line draws values as an SVG path, [points]-1 wide and [heights] high. The full height stands for the largest value, or for
+// sparklinePath draws values as an SVG path, [points]-1 wide and [heights] high. The full height stands for the largest value, or for
 // least if that is larger. The style sheet enlarges the path.
-func line(values []float32, least float32) string {
+func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
 	}

@@ -14,7 +14,7 @@ func TestALineIsAsHighAsItsLargestValue(t *testing.T) {
 		if values[0] == 0.2 {
 			least = 2
 		}
-		if got := line(values, least); got != want {
+		if got := sparklinePath(values, least); got != want {
 			t.Errorf("%v is %q, not %q", values, got, want)
 		}
 	}

@@ -90,7 +90,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 			}
 			p.cpu, p.memory = push(p.cpu, float32(wave)), push(p.memory, float32(60e6+float64(k)*float64(i%7)*1e6))
 		}
-		p.lines = [2]string{line(p.cpu, leastCPU), line(p.memory, 1)}
+		p.lines = [2]string{sparklinePath(p.cpu, leastCPU), sparklinePath(p.memory, 1)}
 	}
 	m.mu.Unlock()
 	b.until(`document.querySelectorAll('#rows path').length === 96`)

@@ -67,7 +67,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
 		page.Fault = oneLine(v.fault.Error())
 	}
 	history := s.hub.history()
-	page.Past = span(r, time.Now())
+	page.Past = requestedPeriod(r, time.Now())
 	page.Past.Bars, _ = timeline([]client.Service{*v.Service}, history, page.Past.From, page.Past.To)
 	page.Events = slices.DeleteFunc(history, func(e client.Event) bool { return e.Service != v.Name })
 	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]

@@ -75,8 +75,8 @@ const (
 	shortest    = 10 * time.Second
 )
 
-// span returns the period that a request asks for: the last hours, or the time between from and to, in seconds since 1970.
-func span(r *http.Request, now time.Time) (v pastView) {
+// requestedPeriod returns the period that a request asks for: the last hours, or the time between from and to, in seconds since 1970.
+func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
 		v.Hours = max(1, min(hours, longest))
@@ -111,7 +111,7 @@ func span(r *http.Request, now time.Time) (v pastView) {
 
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	page := timelinePage{Past: span(r, time.Now())}
+	page := timelinePage{Past: requestedPeriod(r, time.Now())}
 	if err != nil {
 		page.Fault = oneLine(err.Error())
 	}

@@ -55,7 +55,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 		}
 	}
 	red, green := make(map[string]bool), make(map[string]bool)
-	for line := range strings.Lines(string(show.Status(st, show.Look{Colour: true}))) {
+	for line := range strings.Lines(string(show.Status(st, show.Layout{Colour: true}))) {
 		name := strings.Fields(line)
 		if len(name) > 1 {
 			red[name[0]], green[name[0]] = strings.Contains(line, "\x1b[31m"), strings.Contains(line, "\x1b[32m")

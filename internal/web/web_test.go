@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"))
 }
 

@@ -25,7 +25,7 @@ import (
 var careVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-	{name: "doctor", json: true, checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+	{name: "doctor", json: true, checks: true, noBoard: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 }
 
 func gc(c *call) action {
@@ -43,7 +43,7 @@ func gc(c *call) action {
 
 func backup(c *call) action {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return c.did(true, s.Backup(ctx, words[0]), "Wrote %s", words[0])
+		return c.reportDone(true, s.Backup(ctx, words[0]), "Wrote %s", words[0])
 	}
 }
 
@@ -81,7 +81,7 @@ func doctor(c *call) action {
 			}
 		})
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
-			return errSaid
+			return errAlreadyPrinted
 		}
 		return nil
 	}

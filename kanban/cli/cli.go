@@ -49,17 +49,17 @@ type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command.
 type verb struct {
-	name     string
-	aliases  []string
-	args     string // the name of each word, "[X]" for an optional one, "X..." for any number
-	many     string // flag that takes all words up to the next flag
-	summary  string
-	help     string
-	json     bool          // has --json
-	checks   bool          // checks the integrity of the whole file when it opens the board
-	apart    bool          // does not open the board
-	patience time.Duration // how long it waits for other writers; 0: as long as the contract says
-	define   func(c *call) action
+	name          string
+	aliases       []string
+	args          string // the name of each word, "[X]" for an optional one, "X..." for any number
+	multiWordFlag string // flag that takes all words up to the next flag
+	summary       string
+	help          string
+	json          bool          // has --json
+	checks        bool          // checks the integrity of the whole file when it opens the board
+	noBoard       bool          // does not open the board
+	patience      time.Duration // how long it waits for other writers; 0: as long as the contract says
+	define        func(c *call) action
 }
 
 // call is a verb with its arguments.
@@ -125,14 +125,14 @@ func (t *Terminal) lookupEnv(name string) (string, bool) {
 
 func (t *Terminal) call(v verb, args []string) *call {
 	described := cmdline.Verb{Program: program, Name: v.name, Args: v.args, Summary: v.summary, Help: v.help, Aliases: v.aliases}
-	c := &call{Call: cmdline.NewCall(described, gathered(args, v.many), t.Out, t.Err), Terminal: t, verb: v}
+	c := &call{Call: cmdline.NewCall(described, expandMultiWordFlag(args, v.multiWordFlag), t.Out, t.Err), Terminal: t, verb: v}
 	c.Call.Env = t.lookupEnv
 	return c
 }
 
-// gathered lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to the next
+// expandMultiWordFlag lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to the next
 // flag.
-func gathered(args []string, flag string) (out []string) {
+func expandMultiWordFlag(args []string, flag string) (out []string) {
 	takes := false
 	for _, a := range args {
 		switch {
@@ -162,10 +162,10 @@ The agent itself answers: %s.
 }
 
 var (
-	// errSaid is returned for a failure that is already printed. It only causes the exit code.
-	errSaid = errors.New("said")
-	// errNot is the failure of an operation that the task does not allow.
-	errNot = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
+	// errAlreadyPrinted is returned for a failure that is already printed. It only causes the exit code.
+	errAlreadyPrinted = errors.New("said")
+	// errNotAllowed is the failure of an operation that the task does not allow.
+	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
 )
 
 // usageError is a mistake in the arguments.
@@ -191,7 +191,7 @@ func (c *call) run() int {
 		doing = c.verb.name + " " + words[0]
 	}
 	var s *kanban.Store
-	if !c.verb.apart {
+	if !c.verb.noBoard {
 		var err error
 		if s, err = c.open(ctx); err != nil {
 			return c.failed("open the board", err)
@@ -207,7 +207,7 @@ func (c *call) failed(doing string, err error) int {
 	switch {
 	case err == nil:
 		return cmdline.Done
-	case errors.Is(err, errSaid):
+	case errors.Is(err, errAlreadyPrinted):
 		return code
 	case errors.As(err, &usageError{}):
 		code = cmdline.WrongUsage
@@ -219,10 +219,10 @@ func (c *call) failed(doing string, err error) int {
 	return c.Fail(code, "%s", message)
 }
 
-// did prints that an operation succeeded, or returns why it did not.
-func (c *call) did(ok bool, err error, format string, args ...any) error {
+// reportDone prints that an operation succeeded, or returns why it did not.
+func (c *call) reportDone(ok bool, err error, format string, args ...any) error {
 	if err == nil && !ok {
-		err = errNot
+		err = errNotAllowed
 	}
 	if err == nil {
 		c.print(format+"\n", args...)
@@ -235,8 +235,8 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 	var failed error
 	for _, id := range ids {
 		ok, err := do(id)
-		if err := c.did(ok, err, done, id); err != nil {
-			failed = errSaid
+		if err := c.reportDone(ok, err, done, id); err != nil {
+			failed = errAlreadyPrinted
 			c.failed(c.verb.name+" "+id, err)
 		}
 	}

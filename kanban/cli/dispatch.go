@@ -33,12 +33,12 @@ var dispatchVerbs = []verb{
 A dry run starts nothing, but it releases and promotes.`,
 	},
 	{
-		name: "serve", checks: true, apart: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
+		name: "serve", checks: true, noBoard: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
 		help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
 	},
-	{name: "daemon", checks: true, apart: true, summary: "DEPRECATED: serve, with --force", define: daemon},
+	{name: "daemon", checks: true, noBoard: true, summary: "DEPRECATED: serve, with --force", define: daemon},
 	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
 	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
@@ -185,7 +185,7 @@ func reclaim(c *call) action {
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reclaim %s (not running or unknown id)", words[0])
 			}
-			return c.did(ok, err, "Reclaimed %s", words[0])
+			return c.reportDone(ok, err, "Reclaimed %s", words[0])
 		})
 	}
 }
@@ -199,7 +199,7 @@ func reassign(c *call) action {
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
 			}
-			return c.did(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
+			return c.reportDone(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
 		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 var lookVerbs = []verb{
 	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
 	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
-	{name: "stats", json: true, apart: true, summary: "count tasks by status and by profile", define: stats},
+	{name: "stats", json: true, noBoard: true, summary: "count tasks by status and by profile", define: stats},
 	{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 }
 
@@ -264,11 +264,11 @@ func total(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) 
 var boardVerbs = []verb{
 	{name: "init", summary: "make the board's file", define: func(c *call) action {
 		return func(_ context.Context, s *kanban.Store, _ []string) error {
-			return c.did(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
+			return c.reportDone(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
 		}
 	}},
 	{
-		name: "boards", json: true, apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+		name: "boards", json: true, noBoard: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
 		help: `  list                           show them all, which is done without a word, too (also: ls)
   create SLUG                    make one (also: new)
   rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
@@ -319,21 +319,21 @@ func boards(c *call) action {
 			if m, err = b.Create(ctx, c.Now(), m); err == nil && *use {
 				err = b.Switch(m.Slug)
 			}
-			return c.did(true, err, "Created board %s", m.Slug)
+			return c.reportDone(true, err, "Created board %s", m.Slug)
 		case "rm":
 			to, err := b.Remove(c.Now(), slug, *hard)
 			if to == "" {
-				return c.did(true, err, "Deleted board %s", slug)
+				return c.reportDone(true, err, "Deleted board %s", slug)
 			}
-			return c.did(true, err, "Archived board %s to %s", slug, to)
+			return c.reportDone(true, err, "Archived board %s to %s", slug, to)
 		case "switch":
-			return c.did(true, b.Switch(slug), "Switched to board %s", slug)
+			return c.reportDone(true, b.Switch(slug), "Switched to board %s", slug)
 		case "rename":
 			err = b.Update(slug, func(m *kanban.Meta) { m.Name = arg })
-			return c.did(true, err, "Renamed board %s to %s", slug, arg)
+			return c.reportDone(true, err, "Renamed board %s to %s", slug, arg)
 		}
 		err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
-		return c.did(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, nothing))
+		return c.reportDone(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, nothing))
 	}
 }
 

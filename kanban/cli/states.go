@@ -20,14 +20,14 @@ import (
 // stateVerbs move tasks between statuses.
 var stateVerbs = []verb{
 	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
-	{name: "block", args: "ID [REASON...]", many: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
+	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
 		return putAside(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
 	}},
-	{name: "schedule", args: "ID [REASON...]", many: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
+	{name: "schedule", args: "ID [REASON...]", multiWordFlag: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
 		return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
 	}},
 	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
-	{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
+	{name: "promote", json: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
 // workVerbs are the verbs that a worker uses, and the verbs that show the workers of a task.
@@ -35,7 +35,7 @@ var workVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
 	{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
-	{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
+	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
 // reasons defines --reason. The reason may also follow the task as plain words.
@@ -157,7 +157,7 @@ func promote(c *call) action {
 				one.Reason = &p.Reason
 			}
 			if _, err := promote(id); err != nil {
-				one.Promoted, one.Error, failed = false, new(err.Error()), errSaid
+				one.Promoted, one.Error, failed = false, new(err.Error()), errAlreadyPrinted
 			}
 			said = append(said, one)
 		}
@@ -183,7 +183,7 @@ func claim(c *call) action {
 			}
 			return fmt.Errorf("cannot claim %s: status=%s lock=%s", id, t.Status, cmp.Or(t.ClaimLock, "(none)"))
 		}
-		return c.did(true, nil, "Claimed %s\nWorkspace: %s", t.ID, cmp.Or(t.WorkspacePath, nothing))
+		return c.reportDone(true, nil, "Claimed %s\nWorkspace: %s", t.ID, cmp.Or(t.WorkspacePath, nothing))
 	}
 }
 
@@ -200,7 +200,7 @@ func heartbeat(c *call) action {
 			}
 		}
 		ok, err := s.HeartbeatWorker(ctx, c.Now(), words[0], cmp.Or(*said, strings.Join(words[1:], " ")), run)
-		return c.did(ok, err, "Heartbeat recorded for %s", words[0])
+		return c.reportDone(ok, err, "Heartbeat recorded for %s", words[0])
 	}
 }
 

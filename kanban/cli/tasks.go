@@ -21,7 +21,7 @@ var taskVerbs = []verb{
 	{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
 	{name: "edit", args: "ID", summary: "change what a task says", define: edit},
 	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
-	{name: "archive", args: "[ID...]", many: "rm", summary: "put tasks away", define: archive},
+	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "put tasks away", define: archive},
 	{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
 	{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
 	{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", define: unlink},
@@ -118,8 +118,8 @@ func listTasks(c *call) action {
 	}
 }
 
-// whole is a task with all data that belongs to it.
-type whole struct {
+// taskDetails is a task with all data that belongs to it.
+type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
 	Latest   *string          `json:"latest_summary"` // summary of the last attempt that has one
 	Parents  []string         `json:"parents"`
@@ -129,7 +129,7 @@ type whole struct {
 	Runs     []kanban.Run     `json:"runs"`
 }
 
-func readWhole(ctx context.Context, s *kanban.Store, id string) (w whole, err error) {
+func readWhole(ctx context.Context, s *kanban.Store, id string) (w taskDetails, err error) {
 	var failed [5]error
 	w.Task, failed[0] = s.Task(ctx, id)
 	w.Parents, w.Children, failed[1] = s.Links(ctx, id)
@@ -178,7 +178,7 @@ func (c *call) row(name, value string) {
 	}
 }
 
-func (c *call) showWhole(all whole) {
+func (c *call) showWhole(all taskDetails) {
 	t := all.Task
 	c.print("%s  %s\n", t.ID, t.Title)
 	c.row("status", string(t.Status))
@@ -244,7 +244,7 @@ func edit(c *call) action {
 			return err
 		}
 		ok, err := s.Edit(ctx, c.Now(), words[0], e)
-		return c.did(ok, err, "Edited %s", words[0])
+		return c.reportDone(ok, err, "Edited %s", words[0])
 	}
 }
 
@@ -266,7 +266,7 @@ func comment(c *call) action {
 			text = string(runes[:*most])
 		}
 		_, err := s.AddComment(ctx, c.Now(), words[0], c.author(*author), text)
-		return c.did(true, err, "Commented on %s", words[0])
+		return c.reportDone(true, err, "Commented on %s", words[0])
 	}
 }
 
@@ -298,19 +298,19 @@ func assign(c *call) action {
 		if errors.Is(err, kanban.ErrRunning) {
 			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
 		}
-		return c.did(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
+		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
 	}
 }
 
 func link(c *call) action {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return c.did(true, s.Link(ctx, c.Now(), words[0], words[1]), "Linked %s -> %s", words[0], words[1])
+		return c.reportDone(true, s.Link(ctx, c.Now(), words[0], words[1]), "Linked %s -> %s", words[0], words[1])
 	}
 }
 
 func unlink(c *call) action {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		ok, err := s.Unlink(ctx, c.Now(), words[0], words[1])
-		return c.did(ok, err, "Unlinked %s -> %s", words[0], words[1])
+		return c.reportDone(ok, err, "Unlinked %s -> %s", words[0], words[1])
 	}
 }

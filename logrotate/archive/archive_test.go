@@ -53,7 +53,7 @@ func TestArchives(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, name := range others {
-		if is(name) {
+		if isArchive(name) {
 			t.Errorf("%q is taken for an archive", name)
 		}
 	}

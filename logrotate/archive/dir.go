@@ -39,7 +39,7 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 // once.
 func (d Dir) Names() ([]string, error) {
 	names, err := d.all()
-	return among(names), err
+	return archivesIn(names), err
 }
 
 // mostNames is how many entries of a log directory are read at most, because the agent can create any number.

@@ -35,11 +35,11 @@ type Limits struct {
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
-		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
+		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
 		}
 	}
-	l.names, l.newest = Plain(among(names)), time.Time{}
+	l.names, l.newest = Plain(archivesIn(names)), time.Time{}
 	if len(l.names) > 0 {
 		l.newest, _ = Time(l.names[len(l.names)-1])
 	}

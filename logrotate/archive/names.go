@@ -29,8 +29,8 @@ const (
 	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
 	labelLen = 1 + 24
 
-	ours    = ".s" // suffix of an archive
-	foreign = ".u" // suffix of an archive that s6-log left unfinished
+	completeSuffix = ".s" // suffix of an archive
+	foreign        = ".u" // suffix of an archive that s6-log left unfinished
 
 	// Packed is added to the name of an archive that is compressed.
 	Packed = ".gz"
@@ -41,7 +41,7 @@ const (
 // Time returns the time of rotation from the name of an archive, which must be without [Packed]. The second result is false if
 // name is not the name of an archive.
 func Time(name string) (time.Time, bool) {
-	if len(name) != labelLen+len(ours) || name[0] != '@' || name[labelLen:] != ours && name[labelLen:] != foreign {
+	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != foreign {
 		return time.Time{}, false
 	}
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
@@ -52,7 +52,7 @@ func Time(name string) (time.Time, bool) {
 }
 
 // Name returns the name of an archive that was rotated at t.
-func Name(t time.Time) string { return formats.TAI64N(t) + ours }
+func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
 // next returns the time that names an archive rotated at now. It is always later than last, the time of the newest archive.
 func next(last, now time.Time) time.Time {
@@ -62,15 +62,15 @@ func next(last, now time.Time) time.Time {
 	return now
 }
 
-// is reports whether name is the name of an archive, compressed or not.
-func is(name string) bool {
+// isArchive reports whether name is the name of an archive, compressed or not.
+func isArchive(name string) bool {
 	_, ok := Time(strings.TrimSuffix(name, Packed))
 	return ok
 }
 
-// among returns the archives in names, oldest first, each archive once.
-func among(names []string) []string {
-	names = slices.DeleteFunc(names, func(name string) bool { return !is(name) })
+// archivesIn returns the archives in names, oldest first, each archive once.
+func archivesIn(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return !isArchive(name) })
 	slices.Sort(names) // the compressed form sorts after the other one
 	return slices.CompactFunc(names, func(a, b string) bool {
 		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)

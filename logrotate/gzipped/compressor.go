@@ -20,9 +20,9 @@ const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// Packing returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means that none
+	// CompressionTarget returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means that none
 	// is compressed.
-	Packing() (dir string, most int64)
+	CompressionTarget() (dir string, most int64)
 	// Packed is called after a compression. err is nil if all archives that are old enough are compressed.
 	Packed(err error)
 }
@@ -106,7 +106,7 @@ func (c *Compressor) run() {
 		var logs []Log
 		var archives []Archives
 		for _, l := range batch {
-			if dir, most := l.Packing(); most > 0 {
+			if dir, most := l.CompressionTarget(); most > 0 {
 				logs, archives = append(logs, l), append(archives, Archives{dir, most})
 			}
 		}

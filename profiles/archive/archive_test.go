@@ -213,7 +213,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 			t.Errorf("%s is %q in the place of %q", name, have[name], text)
 		}
 	}
-	if len(have) != len(want) || total(t, filepath.Join(dir, "two/state.db")) != 100 || head.Moment != archive.OneMoment {
+	if len(have) != len(want) || total(t, filepath.Join(dir, "two/state.db")) != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d files in the place of %d; %+v", len(have), len(want), head)
 	}
 	if left := must(filepath.Glob(dir + "/.*"))(t); len(left) != 0 {
@@ -232,7 +232,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 // the archive begins anew.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
-	x := archive.Export{Home: dir, Secrets: true, Links: true, Still: true}
+	x := archive.Export{Home: dir, Secrets: true, Links: true, HomeIdle: true}
 	whole, head, _ := exported(t, x)
 	want := listing(t, dir)
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve"} {
@@ -312,9 +312,9 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	}()
 	for moved, tries := 0, 0; moved < 3; tries++ { // on a busy machine an export may fall between two writes
 		out, head, _ := exported(t, archive.Export{Home: dir})
-		if head.Moment == archive.SomeMoments && slices.Equal(head.Moved, []string{"busy.db"}) {
+		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
 			moved++
-		} else if head.Moment != archive.OneMoment || tries > 30 {
+		} else if head.Moment != archive.Consistent || tries > 30 {
 			t.Fatalf("%+v", head)
 		}
 		if n := total(t, imported(t, out)+"/busy.db"); n != 100 {
@@ -323,7 +323,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	}
 	quiet := sync.OnceFunc(func() { close(stop); <-done })
 	_, head, _ := exported(t, archive.Export{Home: dir, Quiet: func() error { quiet(); return nil }})
-	if quiet(); head.Moment != archive.OneMoment {
+	if quiet(); head.Moment != archive.Consistent {
 		t.Errorf("with the gateway stopped: %+v", head)
 	}
 }
@@ -347,7 +347,7 @@ func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
 	_, head, _ := exported(t, archive.Export{Home: dir})
 	close(stop)
 	<-done
-	if head.Moment != archive.SomeMoments || !slices.Contains(head.Moved, "restless.log") {
+	if head.Moment != archive.Inconsistent || !slices.Contains(head.Moved, "restless.log") {
 		t.Errorf("%+v", head)
 	}
 }
@@ -359,7 +359,7 @@ func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
 	write(t, filepath.Join(dir, "damaged.db-wal"), "log")
 	out, head, _ := exported(t, archive.Export{Home: dir})
 	to := imported(t, out)
-	if got := string(must(os.ReadFile(to+"/damaged.db"))(t)) + string(must(os.ReadFile(to+"/damaged.db-wal"))(t)); got != damaged+"log" || head.Moment != archive.OneMoment {
+	if got := string(must(os.ReadFile(to+"/damaged.db"))(t)) + string(must(os.ReadFile(to+"/damaged.db-wal"))(t)); got != damaged+"log" || head.Moment != archive.Consistent {
 		t.Errorf("%d bytes, %+v", len(got), head)
 	}
 }
@@ -368,7 +368,7 @@ func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	dir := home(t)
 	rename := func() error { return os.Rename(dir, dir+"-renamed") }
 	out, head, _ := exported(t, archive.Export{Home: dir, Quiet: rename})
-	if n := total(t, imported(t, out)+"/state.db"); n != 100 || head.Moment != archive.OneMoment {
+	if n := total(t, imported(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d, %+v", n, head)
 	}
 	if left := must(filepath.Glob(dir + "-renamed/.hinit-export*"))(t); len(left) != 0 {
@@ -427,8 +427,8 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 		x.Snapshot = head.Snapshot
 		snapshot, now, whereErr := im.Where()
 		switch {
-		case at == 0 && !errors.Is(err, archive.ErrCut): // not even the head came
-		case !errors.Is(err, archive.ErrCut) || whereErr != nil || snapshot != head.Snapshot || now < at:
+		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // not even the head came
+		case !errors.Is(err, archive.ErrInterrupted) || whereErr != nil || snapshot != head.Snapshot || now < at:
 			t.Fatal(err, whereErr, snapshot, now, at)
 		default:
 			at = now
@@ -443,11 +443,11 @@ func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
 	out, _, _ := exported(t, archive.Export{Home: home(t)})
 	all := out.Bytes()
 	im := archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}
-	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrCut) {
+	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrInterrupted) {
 		t.Fatal(err)
 	}
 	im.From = 512
-	if _, _, err := im.Run(bytes.NewReader(all[512:])); !errors.Is(err, archive.ErrCut) {
+	if _, _, err := im.Run(bytes.NewReader(all[512:])); !errors.Is(err, archive.ErrInterrupted) {
 		t.Fatal(err)
 	}
 	im.From = 9000
@@ -534,7 +534,7 @@ func TestHostileArchives(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
 			_, _, err := (&archive.Import{Dir: dir + "/profiles", Name: "two", Marker: "SOUL.md"}).Run(in)
-			if err == nil || errors.Is(err, archive.ErrCut) {
+			if err == nil || errors.Is(err, archive.ErrInterrupted) {
 				t.Fatal(err)
 			}
 			t.Log(err)
@@ -573,7 +573,7 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	for range 15 {
 		out, head, _ := exported(t, archive.Export{Home: dir})
 		moments[head.Moment]++
-		if head.Moment != archive.OneMoment {
+		if head.Moment != archive.Consistent {
 			continue
 		}
 		to := imported(t, out)
@@ -587,7 +587,7 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	if t.Log(moments); moments[archive.OneMoment] == 0 {
+	if t.Log(moments); moments[archive.Consistent] == 0 {
 		t.Error("no archive was of one moment")
 	}
 }
@@ -615,7 +615,7 @@ func sparse(t *testing.T, path string, share, of int64) {
 func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 2, 1)
-	x := archive.Export{Home: dir, Name: "coder", Still: true, Begin: func(int64) { t.Error("it begins to send") }}
+	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true, Begin: func(int64) { t.Error("it begins to send") }}
 	var out bytes.Buffer
 	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), `"!a" seems to have`) {
 		t.Errorf("%d bytes were sent: %v", out.Len(), err)
@@ -635,7 +635,7 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 		}
 		time.AfterFunc(100*time.Millisecond, cancel)
 	}}
-	x := archive.Export{Home: dir, Name: "coder", Still: true}
+	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
 	if _, _, _, err := x.Run(ctx, out); !errors.Is(err, os.ErrClosed) || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}

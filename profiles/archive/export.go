@@ -28,9 +28,9 @@ type Export struct {
 	Secrets bool     // include files with secrets
 	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include links that lead out of the profile
-	// Still says that no process writes to the home, so that it can be sent without a snapshot. Then Run ignores From unless
+	// HomeIdle says that no process writes to the home, so that it can be sent without a snapshot. Then Run ignores From unless
 	// Snapshot is the name of this archive.
-	Still        bool
+	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
 	Snapshot     string // send the snapshot of this name, which an earlier Run has kept; "" makes a new one
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
@@ -55,7 +55,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 		return head, "", false, err
 	}
 	defer home.Close()
-	if x.Still {
+	if x.HomeIdle {
 		head, sum, err = x.sendStill(ctx, home, out)
 		return head, sum, false, err
 	}
@@ -147,7 +147,7 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 // sendStill writes the archive of a home that no process is changing directly from its files. An unchanged home always gives the
 // same bytes, so an interrupted transfer can continue.
 func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
-	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
+	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	var st unix.Statfs_t
 	_ = unix.Statfs(x.Home, &st) // after an error there is no limit
@@ -214,7 +214,7 @@ func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(r
 		if err != nil {
 			return err
 		}
-		if x.Still {
+		if x.HomeIdle {
 			why, skip := x.leftOut(rel, target, info)
 			if why != "" {
 				leave(rel, why)

@@ -28,8 +28,8 @@ const (
 
 // The values of Head.Moment. They say whether the archive shows all files as they were at a single moment.
 const (
-	OneMoment   = "one moment"      // no file changed during the last pass of the export
-	SomeMoments = "several moments" // some files changed during the last pass; Head.Moved names them
+	Consistent   = "one moment"      // no file changed during the last pass of the export
+	Inconsistent = "several moments" // some files changed during the last pass; Head.Moved names them
 )
 
 // Head describes an archive. It is the content of the archive's first file.

@@ -20,27 +20,27 @@ import (
 // ImportPrefix is the prefix of the name of an import's temporary directory, which lies beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrCut means that the stream ended before the archive was complete. The import keeps the part that it has received, so that a
+// ErrInterrupted means that the stream ended before the archive was complete. The import keeps the part that it has received, so that a
 // later import can continue.
-var ErrCut = errors.New("the stream ended early")
+var ErrInterrupted = errors.New("the stream ended early")
 
 // Import describes a profile to create from an archive. Set its fields and call Run.
 type Import struct {
-	Dir     string       // directory that contains the homes of profiles; created if missing
-	Name    string       // name of the new profile
-	Marker  string       // name of the file that every profile must have; "" for no such file
-	Replace bool         // replace an existing profile; Ready must stop its gateway
-	Bare    bool         // allow an archive without secrets to replace a profile
-	Links   bool         // allow links that lead out of the profile
-	From    int64        // offset in the archive at which the stream begins, to continue an interrupted import
-	Ready   func() error // called after all files were checked and synced, before the rename; may be nil
+	Dir                 string       // directory that contains the homes of profiles; created if missing
+	Name                string       // name of the new profile
+	Marker              string       // name of the file that every profile must have; "" for no such file
+	Replace             bool         // replace an existing profile; Ready must stop its gateway
+	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
+	Links               bool         // allow links that lead out of the profile
+	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
+	Ready               func() error // called after all files were checked and synced, before the rename; may be nil
 }
 
 // unpacking is the state of a running import.
 type unpacking struct {
 	*Import
 
-	beside  string     // path of the temporary directory, beside the homes
+	tempDir string     // path of the temporary directory, beside the homes
 	held    *directory // the same directory, locked
 	archive *os.File   // the received part in the temporary directory, or the stream itself if that is a file
 	own     bool       // archive is in the temporary directory, so it can be continued
@@ -54,7 +54,7 @@ type unpacking struct {
 // Run reads an archive from in and creates the profile from it. It returns the head and the checksum of the archive. After an
 // error the existing profile, if any, is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
-	u := &unpacking{Import: im, beside: filepath.Join(im.Dir, ImportPrefix+im.Name)}
+	u := &unpacking{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
@@ -71,14 +71,14 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		err = u.makeProfile()
 	}
 	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.own && u.head.Format > 0 {
-		err = ErrCut
+		err = ErrInterrupted
 	} else if cut {
 		err = fmt.Errorf("the archive is not complete: %w", err)
 	}
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrCut) { // after a successful replacement this directory holds the old home
+	if !errors.Is(err, ErrInterrupted) { // after a successful replacement this directory holds the old home
 		return u.head, sum, errors.Join(err, homes.RemoveAll(u.held.name))
 	}
 	_, at, where := im.Where()
@@ -129,7 +129,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 		}
 	}
 	u.own = true
-	if u.archive, err = os.OpenFile(u.beside+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
+	if u.archive, err = os.OpenFile(u.tempDir+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
 	start := u.start()
@@ -142,7 +142,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 		return err
 	}
 	if u.From > 0 && u.From != at {
-		return ErrCut
+		return ErrInterrupted
 	}
 	most := u.head.Bytes + 4096*(u.head.Files+1024) - at
 	n, err := io.Copy(u.archive, io.LimitReader(in, most))
@@ -150,7 +150,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 		return errors.New("the archive is larger than its head says")
 	}
 	if err != nil && !errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%w (%w)", ErrCut, err)
+		return fmt.Errorf("%w (%w)", ErrInterrupted, err)
 	}
 	return err
 }
@@ -185,11 +185,11 @@ func (u *unpacking) admit() error {
 		return err
 	case !u.Replace || !info.IsDir():
 		return errors.New("there is a profile or a file of that name; delete it, or replace the profile with --replace")
-	case !u.head.Secrets && !u.Bare:
+	case !u.head.Secrets && !u.AllowWithoutSecrets:
 		return errors.New("the archive has no secrets, and those of the profile would be lost: export with --secrets, or add --without-secrets")
 	}
 	var st unix.Statfs_t
-	if err := unix.Statfs(u.beside, &st); err != nil {
+	if err := unix.Statfs(u.tempDir, &st); err != nil {
 		return err
 	}
 	need, free := u.head.Bytes+u.head.Files*st.Bsize, int64(st.Bavail)*st.Bsize
@@ -204,7 +204,7 @@ func (u *unpacking) admit() error {
 
 // makeProfile unpacks and checks the archive, calls Ready, and renames the result to the home of the profile.
 func (u *unpacking) makeProfile() (err error) {
-	home := u.beside + "/home"
+	home := u.tempDir + "/home"
 	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
 		return err
 	}

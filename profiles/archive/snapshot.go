@@ -35,8 +35,8 @@ const (
 	readFlags  = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// note is what a snapshot remembers about one file.
-type note struct {
+// copiedFile is what a snapshot remembers about one file.
+type copiedFile struct {
 	stamp uint64 // stamp of the original when it was copied; 0 means that it must be copied again
 	pass  uint8  // the last pass in which the original existed
 	dir   bool
@@ -47,25 +47,25 @@ type note struct {
 type snapshot struct {
 	*Export
 
-	ctx      context.Context //nolint:containedctx // of this copy only
-	home     *os.Root
-	top      *os.File // the home again, as an os.File for Backup
-	files    *directory
-	seed     maphash.Seed
-	notes    map[uint64]note
-	plain    map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
-	slow     bool            // SQLite did not copy a database in time, so that it may open no further one
-	pass     uint8
-	changed  int // files that changed, appeared or disappeared since the previous pass
-	room     int64
-	unshared []string // names of the variables in .env that a clone leaves out
-	head     Head
+	ctx             context.Context //nolint:containedctx // of this copy only
+	home            *os.Root
+	top             *os.File // the home again, as an os.File for Backup
+	files           *directory
+	seed            maphash.Seed
+	notes           map[uint64]copiedFile
+	failedDatabases map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
+	slow            bool            // SQLite did not copy a database in time, so that it may open no further one
+	pass            uint8
+	changed         int // files that changed, appeared or disappeared since the previous pass
+	room            int64
+	removedVars     []string // names of the variables in .env that a clone leaves out
+	head            Head
 }
 
 // copyHome copies the home in passes until a pass finds no change, or mostPasses are done. Then it writes the head into dir, the
 // directory of the snapshot. files is the directory for the copies.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
-	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]note), plain: make(map[string]bool)}
+	s := snapshot{Export: x, ctx: ctx, home: home, files: files, seed: maphash.MakeSeed(), notes: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
 	var err error
 	if s.top, err = home.Open("."); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 			pause.For(context.Background(), 2*coarse)
 		}
 		s.head = Head{
-			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: OneMoment,
+			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: Consistent,
 			Secrets: s.Secrets, Clone: s.Clone, LeftOut: make(map[string]Names),
 		}
 		var st unix.Statfs_t
@@ -163,7 +163,7 @@ func (s *snapshot) entry(rel string) error {
 	}
 	key := maphash.String(s.seed, rel)
 	was, known := s.notes[key]
-	n := note{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
+	n := copiedFile{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
 	n.db = info.Mode().IsRegular() && (was.db || was.stamp != n.stamp) && s.isDatabase(rel)
 	last := changedAt(info)
 	if n.db {
@@ -183,7 +183,7 @@ func (s *snapshot) entry(rel string) error {
 		if !n.dir {
 			s.head.Moved.add(rel)
 		}
-		if torn || s.plain[rel] {
+		if torn || s.failedDatabases[rel] {
 			s.head.Torn.add(rel)
 		}
 		if torn || now.Sub(last) < coarse {
@@ -202,7 +202,7 @@ func (s *snapshot) entry(rel string) error {
 
 // copy replaces the copy of the file rel in the snapshot. torn reports whether the original changed or disappeared while it was
 // copied, or SQLite could not copy it.
-func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool, err error) {
+func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
 	}
@@ -217,7 +217,7 @@ func (s *snapshot) copy(rel, target string, n note, info fs.FileInfo) (torn bool
 	case n.db && s.backup(rel, info) == nil:
 	case n.db:
 		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Then it is copied as an ordinary file.
-		s.plain[rel] = true
+		s.failedDatabases[rel] = true
 		if err = s.files.RemoveAll(rel); err == nil {
 			_, err = s.copyFile(rel)
 		}
@@ -263,7 +263,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	if rel == ".env" && s.Clone {
 		text, err := io.ReadAll(io.LimitReader(from, mostHead))
 		kept, names := withoutIdentity(string(text))
-		s.unshared = names
+		s.removedVars = names
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
@@ -280,9 +280,9 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 // dir.
 func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
-		s.head.Moment = SomeMoments
+		s.head.Moment = Inconsistent
 	}
-	for _, name := range s.unshared {
+	for _, name := range s.removedVars {
 		s.head.leave(name+" in .env", isIdentity)
 	}
 	err := fs.WalkDir(s.files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
@@ -328,7 +328,7 @@ func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 // failed to copy it. SQLite would wait for a FIFO in the place of a companion, so it must not open such a database.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
-	if s.plain[rel] {
+	if s.failedDatabases[rel] {
 		return false
 	}
 	f, _, err := openFile(s.home, rel)
@@ -344,9 +344,9 @@ func (s *snapshot) isDatabase(rel string) bool {
 		info, err := s.home.Lstat(rel + end)
 		return err == nil && !info.Mode().IsRegular()
 	}) {
-		s.plain[rel] = true
+		s.failedDatabases[rel] = true
 	}
-	return !s.plain[rel]
+	return !s.failedDatabases[rel]
 }
 
 // databaseStamp returns the stamp of the database rel and the time of its last change, with its companion files included. stamp

@@ -31,7 +31,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
 	}
-	err := s.In(name, func(d *fsutil.Dir, home string) error {
+	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
 		if err := absent(d, home); err != nil {
 			return err
 		}
@@ -77,11 +77,11 @@ func Delete(s *profiles.Store, name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
 	}
-	err := s.In(name, func(d *fsutil.Dir, home string) error {
+	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
 		if err := present(d, home); err != nil {
 			return err
 		}
-		if now, err := profiles.ActiveIn(d); err != nil && !profiles.IsOdd(err) {
+		if now, err := profiles.ActiveIn(d); err != nil && !profiles.IsUnusableFile(err) {
 			return err
 		} else if now == name {
 			if err := d.Remove(profiles.ActiveFile); err != nil {
@@ -116,7 +116,7 @@ func Rename(s *profiles.Store, from, to string) error {
 	if from == to {
 		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, ErrExists)
 	}
-	err := s.In(from, func(d *fsutil.Dir, home string) error {
+	err := s.WithHome(from, func(d *fsutil.Dir, home string) error {
 		if err := present(d, home); err != nil {
 			return err
 		}
@@ -125,7 +125,7 @@ func Rename(s *profiles.Store, from, to string) error {
 			return err
 		}
 		now, err := profiles.ActiveIn(d)
-		if err != nil && !profiles.IsOdd(err) {
+		if err != nil && !profiles.IsUnusableFile(err) {
 			return err
 		}
 		if now != from {

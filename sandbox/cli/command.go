@@ -262,7 +262,7 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 
 // reap removes unused sandboxes and prints them. With now, it removes all that are not running.
 func (i *invocation) reap(now bool) (int, error) {
-	found, _, err := i.manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
+	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
 		return cmdline.Done, err
 	}

@@ -175,8 +175,8 @@ func (c *Call) create() error {
 }
 
 // forEach returns a handler that calls do for each named container. It continues after a failure.
-func forEach(do func(*Personality, context.Context, *Call, string, Caller) int) handler {
-	return func(p *Personality, ctx context.Context, c *Call, from Caller) (code int) {
+func forEach(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
+	return func(p *Emulator, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {
 			code = max(code, do(p, ctx, c, ref, from))
 		}

@@ -15,7 +15,7 @@ import (
 // run handles docker run -d and docker create. If the caller's earlier docker ps found no container, another caller may have
 // created one since then: run returns this one instead of a second one. A caller that did not call docker ps before always gets a
 // new container.
-func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
+func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	env := sandbox.Environment(c.Env, from.Env)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -74,7 +74,7 @@ func agentLabels(labels map[string]string) map[string]string {
 }
 
 // fetch pulls an image if the engine does not have it.
-func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error {
+func (p *Emulator) fetch(ctx context.Context, ref string, from Caller) error {
 	_, err := p.Engine().Image(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return err
@@ -83,7 +83,7 @@ func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error 
 	return p.Engine().Pull(ctx, ref)
 }
 
-func (p *Personality) failRun(c *Call, err error, from Caller) int {
+func (p *Emulator) failRun(c *Call, err error, from Caller) int {
 	text := daemonText(err, c.Spec.Image)
 	if c.command.name == "create" {
 		fmt.Fprintln(from.Err, text)

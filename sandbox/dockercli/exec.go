@@ -20,7 +20,7 @@ var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"
 
 // exec handles docker exec. The agent repeats a failed command if its output contains one of goneTexts. In this case exec does
 // not run the command again, but repeats its first answer.
-func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
+func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
 	if err != nil {
@@ -81,7 +81,7 @@ func stateError(c sandbox.Container, ref string) error {
 
 // failNotBegun prints why a command was not started. If the current state of the container explains it, that is printed instead
 // of why.
-func (p *Personality) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
+func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
 		why = err

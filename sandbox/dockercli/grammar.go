@@ -13,7 +13,7 @@ import (
 )
 
 // handler handles a call. It prints what the docker command would print, and returns its exit code.
-type handler func(*Personality, context.Context, *Call, Caller) int
+type handler func(*Emulator, context.Context, *Call, Caller) int
 
 // command is a command of docker that this package handles.
 type command struct {
@@ -29,17 +29,17 @@ type command struct {
 // commands returns all commands, in the order of the reference page.
 func commands() []command {
 	return []command{
-		{name: "version", handle: (*Personality).version},
-		{name: "info", flags: (*Call).format, complete: requireFormat("{{.Driver}}"), handle: (*Personality).info},
-		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, complete: (*Call).imageInspect, handle: (*Personality).imageInspect},
-		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Personality).list},
-		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Personality).run},
-		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Personality).start)},
-		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Personality).exec},
-		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, complete: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Personality).inspect)},
-		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).createFlags, complete: (*Call).create, handle: (*Personality).run},
-		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Personality).stop)},
-		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Personality).remove)},
+		{name: "version", handle: (*Emulator).version},
+		{name: "info", flags: (*Call).format, complete: requireFormat("{{.Driver}}"), handle: (*Emulator).info},
+		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, complete: (*Call).imageInspect, handle: (*Emulator).imageInspect},
+		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Emulator).list},
+		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Emulator).run},
+		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Emulator).start)},
+		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Emulator).exec},
+		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, complete: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Emulator).inspect)},
+		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).createFlags, complete: (*Call).create, handle: (*Emulator).run},
+		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Emulator).stop)},
+		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Emulator).remove)},
 	}
 }
 

@@ -20,14 +20,14 @@ type commandEnd struct {
 }
 
 // remember stores a value for the caller's process, for a few minutes.
-func (p *Personality) remember(from Caller, kind, key string, value any) {
+func (p *Emulator) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
 		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
 	}
 }
 
 // recall reads a value that was stored for the caller's process, and reports whether there is one.
-func (p *Personality) recall(from Caller, kind, key string, value any) bool {
+func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false
 	}
@@ -35,7 +35,7 @@ func (p *Personality) recall(from Caller, kind, key string, value any) bool {
 	return ok && json.Unmarshal(text, value) == nil
 }
 
-func (p *Personality) forget(from Caller, kind, key string) {
+func (p *Emulator) forget(from Caller, kind, key string) {
 	p.Remember(kind+" "+from.Process+" "+key, nil)
 }
 

@@ -11,8 +11,8 @@ import (
 	"hinit/sandbox"
 )
 
-// Personality handles calls of the docker command with the sandboxes of a manager. It is safe for concurrent use.
-type Personality struct{ *sandbox.Manager }
+// Emulator handles calls of the docker command with the sandboxes of a manager. It is safe for concurrent use.
+type Emulator struct{ *sandbox.Manager }
 
 // Caller describes the process that has called the docker command.
 type Caller struct {
@@ -34,7 +34,7 @@ const (
 )
 
 // Answer handles a call. It prints what the docker command would print, and returns its exit code.
-func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
+func (p *Emulator) Answer(ctx context.Context, c *Call, from Caller) int {
 	return c.command.handle(p, ctx, c, from)
 }
 
@@ -60,7 +60,7 @@ func daemonText(err error, ref string) string {
 	return fromDaemon + text
 }
 
-func (p *Personality) version(ctx context.Context, _ *Call, from Caller) int {
+func (p *Emulator) version(ctx context.Context, _ *Call, from Caller) int {
 	fmt.Fprintf(from.Out, "Client: hinit\n")
 	info, err := p.Engine().Info(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *Personality) version(ctx context.Context, _ *Call, from Caller) int {
 	return 0
 }
 
-func (p *Personality) info(ctx context.Context, _ *Call, from Caller) int {
+func (p *Emulator) info(ctx context.Context, _ *Call, from Caller) int {
 	info, err := p.Engine().Info(ctx)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
@@ -80,7 +80,7 @@ func (p *Personality) info(ctx context.Context, _ *Call, from Caller) int {
 	return 0
 }
 
-func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) int {
+func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 	image, err := p.Engine().Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
 		fmt.Fprintln(from.Out)
@@ -95,7 +95,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) in
 }
 
 // list handles docker ps. It remembers the result for a docker run that may follow.
-func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
+func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
@@ -136,7 +136,7 @@ func (c Caller) printDone(ref string, err error) int {
 	return 0
 }
 
-func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
+func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
 		// Another agent may have created this container and be about to start it.
@@ -157,7 +157,7 @@ func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Calle
 	return code
 }
 
-func (p *Personality) inspect(ctx context.Context, _ *Call, ref string, from Caller) int {
+func (p *Emulator) inspect(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if errors.Is(err, sandbox.ErrGone) {
 		fmt.Fprintln(from.Out)
@@ -171,7 +171,7 @@ func (p *Personality) inspect(ctx context.Context, _ *Call, ref string, from Cal
 	return 0
 }
 
-func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller) int {
+func (p *Emulator) stop(ctx context.Context, c *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if err == nil {
 		p.Forget(container.ID)
@@ -180,7 +180,7 @@ func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller
 	return from.printDone(ref, err)
 }
 
-func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Caller) int {
+func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	switch {
 	case errors.Is(err, sandbox.ErrGone) && c.Force:

@@ -43,7 +43,7 @@ func Serve(id string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{id: id, loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
+	s := &server{id: id, loop: l, env: os.Environ(), began: l.table.StartTicksOf(os.Getpid())}
 	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
 	return mux.ServeEach(context.Background(), listener, s.serve)

@@ -25,7 +25,7 @@ var served = sync.OnceValue(func() *server {
 	if err != nil {
 		panic(err)
 	}
-	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
+	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.StartTicksOf(os.Getpid())}
 	s.jobs, s.sessions = &jobs{server: s}, newSessions(s)
 	l.start()
 	return s

@@ -237,7 +237,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
 			return err // another caller has already replaced or started it
 		}
-		_, err = g.remake(ctx, c)
+		_, err = g.replaceContainer(ctx, c)
 		return err
 	}
 	return g.startNow(ctx, c.ID)

@@ -236,9 +236,9 @@ func mustRemake(c sandbox.Container) bool {
 // maxOldIDs limits how many earlier ids a container remembers.
 const maxOldIDs = 16
 
-// remake replaces a container by a new one with the same Spec and another path of the gate program. The old id then also finds
+// replaceContainer replaces a container by a new one with the same Spec and another path of the gate program. The old id then also finds
 // the new container.
-func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, err error) {
+func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
 		return "", &RefusedError{"to start a container again that an older version of hinit has made", "remove it, and make another"}

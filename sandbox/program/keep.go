@@ -134,7 +134,7 @@ func (k *keeper) scan(ctx context.Context) (next time.Time) {
 	if !k.opts.SweepOrphans {
 		return next
 	}
-	gone, due, err := k.sweeper.Sweep(ctx, sandbox.Reap{})
+	gone, due, err := k.sweeper.Sweep(ctx, sandbox.SweepOptions{})
 	if err != nil {
 		k.log("cannot sweep sandboxes: %v", err)
 		due = time.Now().Add(rescanTime)

@@ -82,6 +82,6 @@ func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, all
 	if err != nil {
 		return dockercli.PrintError(s.Err, err, allow == nil)
 	}
-	p := &dockercli.Personality{Manager: m}
+	p := &dockercli.Emulator{Manager: m}
 	return p.Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
 }

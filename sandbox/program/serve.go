@@ -114,7 +114,7 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 
 // writeNote writes a file that hinit doctor reads. It replaces any file of that name.
 func writeNote(path, text string) error {
-	dir, err := fsutil.OpenReal(filepath.Dir(path), fsutil.Self())
+	dir, err := fsutil.OpenNoLink(filepath.Dir(path), fsutil.Self())
 	if err != nil {
 		return err
 	}
@@ -164,5 +164,5 @@ func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) err
 // isolates reports whether the configuration isolates any profile. It is true if the configuration can't be read.
 func isolates() bool {
 	cfg, err := config.Load(config.Options{})
-	return err != nil || cfg.Isolates()
+	return err != nil || cfg.AnyIsolation()
 }

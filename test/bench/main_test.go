@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "cannot become the init:", become(program))
 		os.Exit(125)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	os.Exit(m.Run())
 }
 

@@ -20,7 +20,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(8) // tests with containers mostly wait
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)

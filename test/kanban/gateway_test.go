@@ -15,7 +15,7 @@ import (
 func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	t.Parallel() // it waits
 	if strings.Contains(gateway(""), "/bin/sleep") {
-		testkit.Cannot(t, "there is no python3")
+		testkit.SkipOrFail(t, "there is no python3")
 	}
 	for name, c := range map[string]struct{ command, broken, says string }{
 		"slow":              {command: `[/bin/sh, -c, "sleep 2; exec ` + bin + `/hinit-kanban serve"]`, says: "the board is held"},
@@ -55,7 +55,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	t.Parallel() // it waits
 	if strings.Contains(gateway(""), "/bin/sleep") {
-		testkit.Cannot(t, "there is no python3")
+		testkit.SkipOrFail(t, "there is no python3")
 	}
 	b := newBox(t, "")
 	s := b.board()

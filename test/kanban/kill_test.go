@@ -138,7 +138,7 @@ func TestHinitTellsOfTheBoard(t *testing.T) {
 		v, err := b.client.Service(b.Context(), "kanban")
 		return err == nil && v.Problem == "" && strings.Contains(v.StatusText, "2 ready, 1 running (coder 1), 0 blocked, 2 capped")
 	})
-	table, _, err := b.client.StatusTable(b.Context(), client.Look{}, "kanban")
+	table, _, err := b.client.StatusTable(b.Context(), client.TableFormat{}, "kanban")
 	b.must(err)
 	if !strings.Contains(string(table), "1 running (coder 1)") || strings.Contains(string(table), "ailing") || strings.Contains(string(table), "\nrun/") {
 		t.Errorf("the table is\n%s", table)

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(scale(6, 100))                // most of the time they wait; in the full form see beside
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // short: the path of a socket has 107 bytes at most
 	if err == nil {

@@ -27,7 +27,7 @@ var ours, theirs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	testkit.Alone()
+	testkit.IsolateProcess()
 	proc.Unignore() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
@@ -77,7 +77,7 @@ func requireS6(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	if theirs == "" {
-		testkit.Cannot(t, "s6 is not installed; test/s6/install-s6 does that")
+		testkit.SkipOrFail(t, "s6 is not installed; test/s6/install-s6 does that")
 	}
 }
 

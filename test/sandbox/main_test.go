@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(4)
 	code := m.Run()
 	if built != "" {
@@ -164,7 +164,7 @@ func need(t *testing.T) {
 	}
 	testkit.NeedRoot(t)
 	if r := docker("version"); r.code != 0 {
-		testkit.Cannot(t, "needs a container engine: "+r.err)
+		testkit.SkipOrFail(t, "needs a container engine: "+r.err)
 	}
 	if err := binaries(); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	root, err := scratch()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -51,7 +51,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	group, bind := fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), "/sys/fs/cgroup/memory"
 	limit := group + "/memory.limit_in_bytes"
 	if unix.Access(bind+"/cgroup.procs", unix.W_OK) != nil || os.Mkdir(group, 0o755) != nil {
-		testkit.Cannot(t, "needs a writable memory controller of version 1")
+		testkit.SkipOrFail(t, "needs a writable memory controller of version 1")
 	}
 	t.Cleanup(func() {
 		testkit.Until(t, "the control group to be empty", func() bool { return unix.Rmdir(group) == nil })

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	root, err := os.MkdirTemp("/var/tmp", "hinit-top-")
 	if err == nil {
 		defer os.RemoveAll(root)
@@ -178,7 +178,7 @@ func (h *house) shell(width, height int, command string) *terminal {
 func (h *house) at(t *testing.T, width, height int, command string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
-		testkit.Cannot(t, "needs tmux: apt-get install tmux")
+		testkit.SkipOrFail(t, "needs tmux: apt-get install tmux")
 	}
 	w := &terminal{t: t, name: fmt.Sprint(h.dir, "/tmux", h.terminals)}
 	h.terminals++

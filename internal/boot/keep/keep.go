@@ -30,7 +30,7 @@ var neverKept = []string{
 // file seed, together with the record of the boot steps, but without generated keys. It returns the names of the steps that a
 // boot can skip because of the seed. If there are none, it saves nothing.
 func Home(home, seed string) (steps []string, err error) {
-	from, err := fsutil.OpenReal(home, nil)
+	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,11 @@ const (
 
 // Step holds hashes of a step's inputs at its last success. If they have not changed, the step can be skipped.
 type Step struct {
-	Program string `json:"program"` // its command, and inputs outside of the data directory and of the agent's installation
-	Install string `json:"install"` // inputs in the installation; or the number of the seal, if they are unchanged since the build
-	Here    string `json:"here"`    // the part of both that is valid only on this host
-	Env     string `json:"env"`
-	Volume  string `json:"volume"` // inputs in the data directory, after the step ran
+	Program  string `json:"program"` // its command, and inputs outside of the data directory and of the agent's installation
+	Install  string `json:"install"` // inputs in the installation; or the number of the seal, if they are unchanged since the build
+	HostPart string `json:"here"`    // the part of both that is valid only on this host
+	Env      string `json:"env"`
+	Volume   string `json:"volume"` // inputs in the data directory, after the step ran
 }
 
 // Record is the content of the file that records the boot steps.

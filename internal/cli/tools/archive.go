@@ -123,7 +123,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	}
 	if verb == "import" {
 		f.BoolVar(&a.im.Replace, "replace", false, "stop an existing profile and replace it")
-		f.BoolVar(&a.im.Bare, "without-secrets", false, "replace it by an archive without secrets too")
+		f.BoolVar(&a.im.AllowWithoutSecrets, "without-secrets", false, "replace it by an archive without secrets too")
 		f.BoolVar(&a.printsOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
@@ -280,7 +280,7 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	tenants := a.agent.WithTenants(a.cfg).Tenants
-	err = a.store.In(name, func(d *fsutil.Dir, home string) error {
+	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)
 		if err == nil && name != profiles.Default && tenants.HasUID(fsutil.UID(info)) {
 			uid := fsutil.UID(info)
@@ -315,7 +315,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 		if err != nil {
 			return a.Failed(a.doing, err)
 		}
-		dir, err := fsutil.OpenReal(filepath.Dir(path), nil)
+		dir, err := fsutil.OpenNoLink(filepath.Dir(path), nil)
 		if err != nil {
 			return a.Failed(a.doing, err)
 		}
@@ -362,7 +362,7 @@ func (a *archiver) prepareImport(name string) {
 				_, err = a.stopGateway(name)
 			}
 			if err == nil && there {
-				err = a.release(name)
+				err = a.returnHome(name)
 			}
 			return err
 		})

@@ -232,7 +232,7 @@ func (b *bundle) secrets() (values []string) {
 			values = append(values, secret)
 		}
 	}
-	one, _ := ofProcessOne("environ")
+	one, _ := readProcOne("environ")
 	for _, pair := range append(os.Environ(), strings.Split(string(one), "\x00")...) {
 		if name, value, ok := strings.Cut(pair, "="); ok {
 			add(name, value)
@@ -262,7 +262,7 @@ func (b *bundle) secrets() (values []string) {
 
 // eachProfile calls fn for each profile on the volume. The store that fn gets reads the volume as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
-	cfg, agent, err := agentOf(b.Terminal)
+	cfg, agent, err := loadAgent(b.Terminal)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func kernelFacts(w io.Writer) error {
 	for _, name := range kernelFiles {
 		text, err := os.ReadFile(name)
 		if of, one := strings.CutPrefix(name, "/proc/1/"); one {
-			text, err = ofProcessOne(of)
+			text, err = readProcOne(of)
 		}
 		if err != nil {
 			continue
@@ -321,9 +321,9 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// ofProcessOne reads /proc/1/FILE if process 1 is in the same container as this process. Otherwise process 1 may be the host's,
+// readProcOne reads /proc/1/FILE if process 1 is in the same container as this process. Otherwise process 1 may be the host's,
 // and the result is an error.
-func ofProcessOne(file string) ([]byte, error) {
+func readProcOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)
 		own, ownErr := os.Readlink("/proc/self/" + same)
@@ -345,7 +345,7 @@ func cgroupOf(pid string) string {
 // environmentFacts writes the environment of this process and of process 1. It hides the values of secret variables and of the
 // variables in hide.
 func environmentFacts(w io.Writer, hide []string) error {
-	one, err := ofProcessOne("environ")
+	one, err := readProcOne("environ")
 	if err != nil {
 		fmt.Fprintf(w, "cannot read that of process 1: %v\n", err)
 	}

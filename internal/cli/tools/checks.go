@@ -106,7 +106,7 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
 			s, err := cl.Service(ctx, name)
-			skip = err == nil && !slices.ContainsFunc(s.Checks, configured) && !c.Names(&s)
+			skip = err == nil && !slices.ContainsFunc(s.Checks, configured) && !c.IsNamed(&s)
 			switch {
 			case err != nil, skip:
 				return s, err

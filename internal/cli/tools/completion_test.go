@@ -64,7 +64,7 @@ func TestEveryVerbIsDescribed(t *testing.T) {
 			t.Errorf("the completion does not know %s", v.Name)
 		}
 		flags += len(d.Flags)
-		if v.Outside {
+		if v.External {
 			continue
 		}
 		for _, f := range d.Flags {

@@ -264,7 +264,7 @@ func (d *demoRun) printSteps(ctx context.Context) {
 			continue
 		}
 		fmt.Fprintln(d.Out, "\n"+steps[0].text)
-		_, _ = d.Out.Write(show.Status(st, show.Look{}))
+		_, _ = d.Out.Write(show.Status(st, show.Layout{}))
 		fmt.Fprintln(d.Out)
 		steps = steps[1:]
 	}

@@ -32,13 +32,13 @@ serves the profiles. The exit code is 1 when a check fails; a warning alone is 0
 	Run: withWords(0, 0, doctor),
 }
 
-type examination struct {
+type doctorRun struct {
 	*cli.Terminal
 	found client.Findings
 }
 
 func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
-	x := &examination{Terminal: t}
+	x := &doctorRun{Terminal: t}
 	cl, plain := x.init()
 	options := config.Options{Env: t.Env}
 	if plain != "" {
@@ -68,14 +68,14 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 }
 
 // board names the command that examines the task board. Examining it needs a database that this program does not link.
-func (x *examination) board(cfg *config.Config) {
+func (x *doctorRun) board(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 }
 
 // sandboxes reports what rights root has inside a sandbox. The sandbox service writes that to a file beside its socket.
-func (x *examination) sandboxes(cfg *config.Config) {
+func (x *doctorRun) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
 		said, err := os.ReadFile(dial.SandboxSocket(x.Env) + ".root")
 		if err != nil {
@@ -88,7 +88,7 @@ func (x *examination) sandboxes(cfg *config.Config) {
 
 // init checks the running init and its status. It returns a client, or nil if the init does not answer. plain is the
 // configuration file of a plain supervisor (hinit run), or "" for any other init.
-func (x *examination) init() (cl *dial.Client, plain string) {
+func (x *doctorRun) init() (cl *dial.Client, plain string) {
 	cl, err := x.Dial()
 	if err != nil {
 		x.found.Failed("init", "%v", err)
@@ -134,7 +134,7 @@ func (x *examination) init() (cl *dial.Client, plain string) {
 }
 
 // lease reports which init holds the lease, the right to serve the profiles of the data volume.
-func (x *examination) lease(in client.Init) {
+func (x *doctorRun) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
 		return // an init without profiles needs no lease
@@ -159,7 +159,7 @@ func (x *examination) lease(in client.Init) {
 }
 
 // binary checks whether the init runs the program that is installed now, and whether this command has the same version.
-func (x *examination) binary(in client.Init) {
+func (x *doctorRun) binary(in client.Init) {
 	if inThisNamespace(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
@@ -169,7 +169,7 @@ func (x *examination) binary(in client.Init) {
 	}
 }
 
-func (x *examination) service(s client.Service) {
+func (x *doctorRun) service(s client.Service) {
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)
@@ -227,7 +227,7 @@ func zombies(parent int) map[string]bool {
 }
 
 // warnings reports the warnings of the configuration, and environment variables that hinit does not know.
-func (x *examination) warnings(cfg *config.Config) {
+func (x *doctorRun) warnings(cfg *config.Config) {
 	from := "defaults and environment"
 	if cfg.Path != "" {
 		from = cfg.Path
@@ -242,7 +242,7 @@ func (x *examination) warnings(cfg *config.Config) {
 }
 
 // configuration checks the users and files that the configuration names.
-func (x *examination) configuration(cfg *config.Config) {
+func (x *doctorRun) configuration(cfg *config.Config) {
 	x.warnings(cfg)
 	agent, err := lookup.Agent(cfg)
 	if err != nil {
@@ -268,7 +268,7 @@ func (x *examination) configuration(cfg *config.Config) {
 }
 
 // image reports what hinit knows about the agent's image, and which of its boot commands hinit does not run.
-func (x *examination) image(cfg *config.Config) {
+func (x *doctorRun) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
 		return // the image was not prepared by docker/remove-s6
@@ -289,7 +289,7 @@ func (x *examination) image(cfg *config.Config) {
 
 // volume asks hinit to examine the data volume. This command does not touch the volume: a process with a thread that waits for a
 // disk can't end before the disk answers, even after SIGKILL.
-func (x *examination) volume(cl *dial.Client) {
+func (x *doctorRun) volume(cl *dial.Client) {
 	if cl == nil {
 		x.found.Warning("home", "not examined, because only a running hinit examines it")
 		return
@@ -308,7 +308,7 @@ func (x *examination) volume(cl *dial.Client) {
 }
 
 // memory checks that the kernel kills a service, and not hinit, when memory runs out.
-func (x *examination) memory(st client.Status) {
+func (x *doctorRun) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
 		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
@@ -332,7 +332,7 @@ func oomScoreAdj(pid int) int {
 }
 
 // kernel checks the limits that a container with many profiles exceeds first.
-func (x *examination) kernel() {
+func (x *doctorRun) kernel() {
 	for _, l := range []struct {
 		file string
 		min  int

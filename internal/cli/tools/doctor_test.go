@@ -60,7 +60,7 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 		{&client.Lease{State: client.LeaseWaiting, Detail: "it does not answer"}, "failed", []string{"it does not answer (since ", "nothing but the CMD starts", "fsfreeze --unfreeze"}},
 		{&client.Lease{State: client.LeaseNone, Detail: "read-only file system"}, "warning", []string{"nothing keeps another container", "read-only file system"}},
 	} {
-		x := &examination{}
+		x := &doctorRun{}
 		x.lease(client.Init{Home: "/opt/data", Lease: tt.lease})
 		if tt.result == "" {
 			if len(x.found) > 0 {
@@ -78,7 +78,7 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 			}
 		}
 	}
-	x := &examination{}
+	x := &doctorRun{}
 	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.found) > 0 {
 		t.Errorf("before the boot has asked: %+v", x.found)
 	}

@@ -28,7 +28,7 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
-		cfg, agent, err := agentOf(t)
+		cfg, agent, err := loadAgent(t)
 		if err != nil {
 			return t.Failed(c.Doing(), err)
 		}

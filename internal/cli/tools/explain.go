@@ -62,7 +62,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 		if i > 0 && !c.JSON {
 			fmt.Fprintln(t.Out)
 		}
-		if s.State != client.StateUp && c.Names(&s) {
+		if s.State != client.StateUp && c.IsNamed(&s) {
 			code = cmdline.NotUp
 		}
 		e := explain(s, time.Now())

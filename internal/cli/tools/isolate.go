@@ -62,7 +62,7 @@ func isolate(t *cli.Terminal, c *cli.Call, words []string) int {
 // moveHomes changes the owner of the homes of the named profiles, or of all profiles, to the user that the configuration demands.
 // If dry is true, it only reports what it would do.
 func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
-	cfg, agent, err := agentOf(t)
+	cfg, agent, err := loadAgent(t)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: "only root can change owners; be root"}
 	}
 	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.WithTenants(cfg).Tenants}
-	d, err := fsutil.OpenReal(filepath.Join(cfg.Home, "profiles"), nil)
+	d, err := fsutil.OpenNoLink(filepath.Join(cfg.Home, "profiles"), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +116,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// release gives the home of a profile that has its own user back to the agent's user, so that the agent's user can remove it.
-func (m *manager) release(name string) error {
+// returnHome gives the home of a profile that has its own user back to the agent's user, so that the agent's user can remove it.
+func (m *manager) returnHome(name string) error {
 	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 	if !options.Tenants.Includes(name) {
 		return nil
 	}
-	d, err := fsutil.OpenReal(filepath.Join(m.cfg.Home, "profiles"), nil)
+	d, err := fsutil.OpenNoLink(filepath.Join(m.cfg.Home, "profiles"), nil)
 	if err != nil {
 		return err
 	}

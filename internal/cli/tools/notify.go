@@ -125,7 +125,7 @@ type waitState struct {
 	cursor uint64         // Seq of the last event seen
 }
 
-var errCame = errors.New("it came")
+var errFound = errors.New("it came")
 
 func (w *waitState) notice(ctx context.Context) (came *waitReport, line string, err error) {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
@@ -138,7 +138,7 @@ func (w *waitState) notice(ctx context.Context) (came *waitReport, line string, 
 			return nil
 		}
 		came, line = &waitReport{Event: &e}, eventLine(e)
-		return errCame
+		return errFound
 	})
 	return came, line, withoutCame(err)
 }
@@ -163,7 +163,7 @@ func (w *waitState) service(ctx context.Context, exit bool) (came *waitReport, l
 				return nil
 			}
 			came = &waitReport{Service: &s}
-			return errCame
+			return errFound
 		}
 		if change.Whole {
 			return fmt.Errorf("%q is gone: %w", w.first.Name, client.ErrUnknown)
@@ -181,7 +181,7 @@ func lastEnd(s client.Service) time.Time {
 }
 
 func withoutCame(err error) error {
-	if errors.Is(err, errCame) {
+	if errors.Is(err, errFound) {
 		return nil
 	}
 	return err

@@ -106,7 +106,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 }
 
 func newManager(t *cli.Terminal) (*manager, error) {
-	cfg, agent, err := agentOf(t)
+	cfg, agent, err := loadAgent(t)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (m *manager) delete(name string, yes bool) int {
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	if err := m.release(name); err != nil {
+	if err := m.returnHome(name); err != nil {
 		return m.Failed(fmt.Sprintf("delete profile %q", name), err)
 	}
 	itself := func() error { return manage.Delete(m.store, name) }

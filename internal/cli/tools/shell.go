@@ -40,7 +40,7 @@ see the environment of hinit.`,
 
 func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	doing := fmt.Sprintf("open a shell of %q", words[0])
-	names, err := t.Chosen(c, words[:1], "")
+	names, err := t.SelectServices(c, words[:1], "")
 	if err == nil && len(names) != 1 {
 		err = fmt.Errorf("%d services match, name one of them", len(names))
 	}

@@ -24,8 +24,8 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 	}
 }
 
-// agentOf reads the configuration as an init that started here would, and looks up the agent's user in it.
-func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
+// loadAgent reads the configuration as an init that started here would, and looks up the agent's user in it.
+func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if cfg, err = t.Config(); err == nil {
 		agent, err = lookup.Agent(cfg)
 	}

@@ -120,7 +120,7 @@ type treeRoot struct {
 // growTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
 // process. nested reports whether a process is in a PID namespace below this one. If rest is true, growTree adds a branch for the
 // processes of no service.
-func growTree(roots []treeRoot, all procusage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
+func growTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
 			of.Mains[r.pid] = r.name

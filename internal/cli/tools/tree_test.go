@@ -43,7 +43,7 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	}
 	roots := []treeRoot{{"hinit", "", 1}, {"a", "up", 10}, {"b", "up", 20}, {"c", "down", 0}}
 	var got strings.Builder
-	of := proc.Roots{Init: 1, Mains: make(map[int]string), Mark: func(pid int) (proc.Mark, bool) { return all[pid].mark, true }}
+	of := proc.ServiceRoots{Init: 1, Mains: make(map[int]string), Mark: func(pid int) (proc.Mark, bool) { return all[pid].mark, true }}
 	nested := func(pid int) bool { return all[pid].nested }
 	for _, b := range growTree(roots, table, of, nested, true) {
 		fmt.Fprintf(&got, "%s:", b.Name)

@@ -43,7 +43,7 @@ func TestEveryValueCanBeShown(t *testing.T) {
 			switch k.Value.(type) {
 			case *map[string]string, *map[string]config.ResourceLimit, *[]config.Hook, *[]config.Check, *config.Actions:
 			default:
-				if config.Plain(k.Value) == nil {
+				if config.JSONValue(k.Value) == nil {
 					t.Errorf("%s%s: a %T cannot be shown", base, k.Path, k.Value)
 				}
 			}

@@ -56,8 +56,8 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 // checks is already running.
 func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	return supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Spec: spec, Std: [3]*os.File{1: output, 2: output},
-		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: output, 2: output},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}
 }
 

@@ -38,8 +38,8 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// watchDeaf gives the watch for deaf gateways the settings in cfg.
-func (h *Health) watchDeaf(cfg *config.Config) {
+// configureDeafWatch gives the watch for deaf gateways the settings in cfg.
+func (h *Health) configureDeafWatch(cfg *config.Config) {
 	if h.o.Plain { // a plain supervisor has no gateways
 		return
 	}

@@ -98,7 +98,7 @@ func New(o Options) *Health {
 // when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.limit(cfg)
-	h.watchDeaf(cfg)
+	h.configureDeafWatch(cfg)
 	h.watchQuotas(cfg)
 }
 
@@ -119,7 +119,7 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 // when the service is ready.
 func (h *Health) Prepare(u *supervisor.Unit) {
 	h.addNotifySocket(u)
-	u.Checked = probe.Gates(checksOf(h.o.Config(), u))
+	u.Checked = probe.AffectsReadiness(checksOf(h.o.Config(), u))
 }
 
 // Check sets the checks of a service. They begin when it is next started, or now if it is running.
@@ -160,14 +160,14 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
 	}
-	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.greedy.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
+	return cmp.Or(h.quota.notes.noteOf(v.Name), h.quota.shareNotes.noteOf(v.Name), h.memory.notes.noteOf(v.Name))
 }
 
 // NoteHeartbeat records that a profile's gateway has written its state file, which shows that it is alive.
 func (h *Health) NoteHeartbeat(profile string) { h.deaf.Beat(profile) }
 
 // NoteOutput tells the watch for deaf gateways that a service has written output.
-func (h *Health) NoteOutput() { h.deaf.Stir() }
+func (h *Health) NoteOutput() { h.deaf.Resume() }
 
 // Drop ends the checks and closes the socket of a removed service.
 func (h *Health) Drop(service string) {
@@ -197,7 +197,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 		h.Check(&u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // last, because messages from the sockets go to the checks
-	h.deaf.Stir()
+	h.deaf.Resume()
 }
 
 // PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now.

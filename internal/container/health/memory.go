@@ -54,10 +54,10 @@ func (w *memoryWatch) limit(cfg *config.Config) {
 }
 
 // limitOf returns the memory limit of a service.
-func (w *memoryWatch) limitOf(v *supervisor.Service) config.Memory { return w.setup(v).Memory }
+func (w *memoryWatch) limitOf(v *supervisor.Service) config.Memory { return w.settingsOf(v).Memory }
 
-// setup returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
-func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
+// settingsOf returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
+func (w *memoryWatch) settingsOf(v *supervisor.Service) (setup config.Setup) {
 	switch cfg := w.limits.Load(); v.Kind {
 	case supervisor.KindGateway:
 		setup = cfg.ProfileOf(v.Profile).Setup

@@ -56,14 +56,14 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 // handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds out
 // which run of the service the process belongs to.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
-	run, err := h.o.Loop.Tell(pid, supervisor.Notified{
+	run, err := h.o.Loop.HandleNotify(pid, supervisor.Notified{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
-	if errors.Is(err, supervisor.ErrStranger) {
+	if errors.Is(err, supervisor.ErrForeignProcess) {
 		h.reportStranger(service, pid)
 	}
 	if err == nil {
-		h.checks.Told(service, run, &m)
+		h.checks.HandleMessage(service, run, &m)
 		if s := h.o.Loop.Snapshot().Find(service); m.Lease != "" && service == config.LeaseName && s != nil && s.PID == pid {
 			h.o.Lease(m.Lease)
 		}

@@ -30,12 +30,12 @@ const (
 // The second keeps profiles that run as their own users from taking the processors and ports of others. The third records the
 // memory of gateways for the next boot. Each of them starts when it is first needed.
 type quotaWatch struct {
-	begun    atomic.Bool
-	notes    notes
-	free     [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
-	shared   atomic.Bool
-	greedy   notes // notes about processors and ports
-	recorded atomic.Bool
+	begun        atomic.Bool
+	notes        notes
+	free         [2]uint64 // free percentage of the two file systems at the last call of diskIsLow
+	shareStarted atomic.Bool
+	shareNotes   notes // notes about processors and ports
+	recorded     atomic.Bool
 }
 
 // watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. Each
@@ -52,11 +52,11 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 			}
 		})
 	}
-	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
+	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shareStarted.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || crowded() {
-				confined = h.checkQuotas(true, &h.quota.greedy)
+				confined = h.checkQuotas(true, &h.quota.shareNotes)
 			}
 		})
 	}

@@ -110,7 +110,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
 	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
-	p := pressure{container: c, full: snapshot.Full != "", services: w.candidates(snapshot, pressed)}
+	p := pressure{container: c, full: snapshot.HoldReason != "", services: w.candidates(snapshot, pressed)}
 	if !pressed && !p.full && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
 		clear(w.seen)
 		return false
@@ -139,7 +139,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (l
 		had = *all
 	}
 	for _, v := range snapshot.Services {
-		rank, sheds := ranks[w.setup(v).Priority.Class]
+		rank, sheds := ranks[w.settingsOf(v).Priority.Class]
 		if !sheds {
 			continue
 		}

@@ -68,8 +68,8 @@ func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(war
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
 	terminationLog = "/dev/termination-log"
-	// mostWords is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes, the last ones.
-	mostWords, mostLast = 4096, 16
+	// maxMessageBytes is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes, the last ones.
+	maxMessageBytes, mostLast = 4096, 16
 	// rewriteEvery is the shortest time between two writes of the file.
 	rewriteEvery = time.Second
 	// killed is the first line of the message until the container ends in the regular way.
@@ -124,7 +124,7 @@ func (w *TerminationLog) write(first string, last bool) error {
 	text := strings.Join(w.lines, "\n")
 	w.mu.Unlock()
 	text = string(new(redact.Masker).Hide([]byte(text+"\n"), nil))
-	if room := mostWords - len(first) - 1; len(text) > room {
+	if room := maxMessageBytes - len(first) - 1; len(text) > room {
 		text = text[len(text)-room:]
 	}
 	w.file.Lock()
@@ -149,7 +149,7 @@ func (w *TerminationLog) write(first string, last bool) error {
 
 // Refuse reports why an init can't begin, on stderr and in the termination message. It returns the exit code.
 func Refuse(code int, err error) int {
-	Farewell(code, err)
+	WriteTermination(code, err)
 	Stderr(err)
 	return code
 }
@@ -161,8 +161,8 @@ func Stderr(err error) {
 	}
 }
 
-// Farewell writes the termination message of an init that can't begin.
-func Farewell(code int, err error) {
+// WriteTermination writes the termination message of an init that can't begin.
+func WriteTermination(code int, err error) {
 	last := NewTerminationLog()
 	for line := range strings.Lines(err.Error()) {
 		last.Add(strings.TrimSuffix(line, "\n"))

@@ -62,7 +62,7 @@ func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 	}
 	v.End(3)
 	v.Say("too late")
-	if text := has(); !strings.HasPrefix(text, "exit code 3, after:\n") || len(text) > mostWords || strings.Contains(text, "too late") {
+	if text := has(); !strings.HasPrefix(text, "exit code 3, after:\n") || len(text) > maxMessageBytes || strings.Contains(text, "too late") {
 		t.Errorf("%d bytes: %s", len(text), text)
 	}
 }

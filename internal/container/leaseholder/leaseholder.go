@@ -50,8 +50,8 @@ type Host struct {
 	Withdraw func(ctx context.Context, service string) error
 	// Reset discards what is known about the profiles, because another init may serve them now.
 	Reset func()
-	// Doubt is called with warnings that an agent can cause, for instance about a file system without locks.
-	Doubt func(line string)
+	// WarnAgents is called with warnings that an agent can cause, for instance about a file system without locks.
+	WarnAgents func(line string)
 	// TakeOver prepares the volume, if that was not done yet, and starts its profiles and services. It is called when the lock is
 	// acquired after the boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)
@@ -94,17 +94,17 @@ type state struct {
 
 // Handover is the state of the lock at re-execution.
 type Handover struct {
-	Lease *lease.Handover // nil if the old program had no lock of this kind
-	Alone bool            // the old program served the volume
+	Lease  *lease.Handover // nil if the old program had no lock of this kind
+	Served bool            `reexec:"Alone"` // the old program served the volume
 }
 
 // New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
 // of hinit.yaml, the lease program, holds the lease. The messages of that service must then be passed to LeaseMessage.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
-		return newLease(host, loop, lease.NewVolume(home, agent, host.Doubt), steps)
+		return newLease(host, loop, lease.NewVolume(home, agent, host.WarnAgents), steps)
 	}
-	held := lease.NewHeld(home, agent, host.Doubt)
+	held := lease.NewHeld(home, agent, host.WarnAgents)
 	t := newLease(host, loop, held, steps)
 	t.onMessage, t.grantor = held.Message, "the service "+config.LeaseName
 	return t
@@ -146,7 +146,7 @@ func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serve
 
 // TakeOver restores the state of the program before re-execution.
 func (t *Lease) TakeOver(old Handover) {
-	t.serves.Store(old.Alone)
+	t.serves.Store(old.Served)
 	t.lock.TakeOver(old.Lease)
 }
 

@@ -185,7 +185,7 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		_, l, holder := heldBy(t)
 		l.busy = busy
-		holder.TakeOver(Handover{Alone: true})
+		holder.TakeOver(Handover{Served: true})
 		serving := holder.Resume(t.Context())
 		if busy {
 			<-serving.Done()

@@ -37,7 +37,7 @@ func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 		return
 	}
 	path, found := "", false
-	blocking.Run(blocking.Foreign, func() { path, found = boot.Lookup(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
+	blocking.Run(blocking.Foreign, func() { path, found = boot.CommandFinder(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
 	if !found {
 		path = exe
 	}

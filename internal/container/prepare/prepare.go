@@ -36,20 +36,20 @@ import (
 type Stage struct {
 	*initlog.Logger
 
-	Agents   *initlog.Logger // for messages that an agent can cause
-	Registry *registry.Registry
-	Status   *bootstatus.Status
-	Units    *units.Maker
-	Logs     *logs.Logs
-	Store    *profiles.Store
-	Agent    boot.Agent
-	Config   func() *config.Config // returns the current configuration
-	Route    func() *boot.Route
-	Serves   func() bool // reports whether this init supervises the profiles and services
-	Started  time.Time   // when the container was started
-	Owners   *owners.Repairer
-	Full     atomic.Bool // the repair of owners must examine all files
-	Planted  atomic.Bool // the data directory was empty, and was filled from the image
+	Agents          *initlog.Logger // for messages that an agent can cause
+	Registry        *registry.Registry
+	Status          *bootstatus.Status
+	Units           *units.Maker
+	Logs            *logs.Logs
+	Store           *profiles.Store
+	Agent           boot.Agent
+	Config          func() *config.Config // returns the current configuration
+	Route           func() *boot.Route
+	Serves          func() bool // reports whether this init supervises the profiles and services
+	Started         time.Time   // when the container was started
+	Owners          *owners.Repairer
+	RepairAll       atomic.Bool // the repair of owners must examine all files
+	FilledFromImage atomic.Bool // the data directory was empty, and was filled from the image
 
 	repairs func() error // Err method of the context of the last RepairOwners, nil before the first one
 }
@@ -121,7 +121,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
-		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
+		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.RepairAll.Load(),
 		Stamp: cfg.Image.Stamp, Seeds: seededByImage(cfg), Say: func(l boot.Line) { writeLine(s.Agents, l) },
 	}
 }
@@ -130,7 +130,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 func (s *Stage) Job(cfg *config.Config) boot.Job {
 	return boot.Job{
 		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
-		Planted: s.Planted.Load(),
+		Planted: s.FilledFromImage.Load(),
 	}
 }
 

@@ -80,7 +80,7 @@ const moveTime = 7 * time.Second
 func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
-	job.Move = true
+	job.ChangeOwners = true
 	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {
 		if m.Agents != nil {
 			tell(*m.Agents)
@@ -157,8 +157,8 @@ func (r *preparation) report(report *boot.Report) error {
 	if len(report.Env) > 0 {
 		r.Units.SetEnv(proc.SetEnv(r.Units.Env(), report.Env))
 	}
-	r.Full.Store(report.Full)
-	r.Planted.Store(report.Planted)
+	r.RepairAll.Store(report.Full)
+	r.FilledFromImage.Store(report.Planted)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
 	ends, ending := report.Failed("plant", "browser") // boot steps can do plant's work, and agents work without a browser
@@ -254,7 +254,7 @@ func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 // Pack makes the boot program compress archives. It is a [gzipped.Packer].
 func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
-	job.Pack, job.Young = logs, young
+	job.CompressLogs, job.Young = logs, young
 	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
 	if err == nil && len(results) != len(logs) {
 		err = fmt.Errorf("cannot compress archives: the boot program tells of %d logs, not of %d", len(results), len(logs))

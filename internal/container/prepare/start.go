@@ -70,7 +70,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 		return start, initlog.Refuse(ExitFailed, err), false
 	}
 	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
-		initlog.Farewell(ExitFailed, err)
+		initlog.WriteTermination(ExitFailed, err)
 		fmt.Fprintln(os.Stderr, err)
 		return start, ExitFailed, false
 	}
@@ -81,7 +81,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 		}
 	})
 	return Start{cfg, agent, args, boot.RouteCommand(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Own: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.Lookup(path(cfg.Home), wd),
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.CommandFinder(path(cfg.Home), wd),
 	})}, 0, true
 }
 

@@ -65,8 +65,8 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 	p.input, p.output = input, output
 	// Wait for the supervisor even if ctx ends, because it needs the open files.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
-		Name: p.name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
-		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: grace},
+		Name: p.name, Kind: supervisor.KindCheck, StdOverrides: [3]*os.File{stdin, stdout, os.Stderr},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: grace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
 	_, _ = stdin.Close(), stdout.Close() // the process has its own copies

@@ -54,9 +54,9 @@ func Listen() *Signals {
 	return s
 }
 
-// Define sets what the signals do. cmd says whether the container has a CMD, and tty whether standard input is the controlling
-// terminal. SIGHUP may call reload, in a new goroutine. Call Define before the supervisor's loop runs.
-func (s *Signals) Define(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
+// Configure sets what the signals do. cmd says whether the container has a CMD, and tty whether standard input is the controlling
+// terminal. SIGHUP may call reload, in a new goroutine. Call Configure before the supervisor's loop runs.
+func (s *Signals) Configure(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
 // Event translates a signal to an event of the supervisor, nil for none. The supervisor's loop calls it.
 func (s *Signals) Event(got os.Signal) supervisor.Event {

@@ -40,7 +40,7 @@ func TestWhatASignalMeans(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var s signals.Signals
 			did := ""
-			s.Define(tt.cmd, tt.tty, func() { did = "reload" })
+			s.Configure(tt.cmd, tt.tty, func() { did = "reload" })
 			e := s.Event(tt.signal)
 			synctest.Wait()
 			if got := fmt.Sprintf("%T%+v", e, e); e == nil {
@@ -58,7 +58,7 @@ func TestWhatASignalMeans(t *testing.T) {
 func TestASecondInterruptStopsTheContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s signals.Signals
-		s.Define(true, true, func() {})
+		s.Configure(true, true, func() {})
 		kinds := func(pauses ...time.Duration) (all []string) {
 			for _, pause := range pauses {
 				time.Sleep(pause)
@@ -72,7 +72,7 @@ func TestASecondInterruptStopsTheContainer(t *testing.T) {
 		}
 		at := s.Interrupt()
 		s = signals.Signals{}
-		s.Define(true, true, func() {})
+		s.Configure(true, true, func() {})
 		s.SetInterrupt(at)
 		if got := kinds(0); !slices.Equal(got, []string{shutdown}) {
 			t.Errorf("the next program: %q", got)

@@ -18,7 +18,7 @@ const (
 	maxSchedule  = 1 << 20
 )
 
-// LastRuns is a [Memory] in a file of the data directory. It accesses the file with the identity of Actor.
+// LastRuns is a [RunStore] in a file of the data directory. It accesses the file with the identity of Actor.
 type LastRuns struct {
 	Home  string
 	Actor *fsutil.Actor
@@ -30,10 +30,10 @@ type lastRunsFile struct {
 }
 
 func (l LastRuns) dir() (*fsutil.Dir, error) {
-	return fsutil.OpenReal(l.Home, l.Actor.In(blocking.Volume))
+	return fsutil.OpenNoLink(l.Home, l.Actor.In(blocking.Volume))
 }
 
-// Load implements [Memory].
+// Load implements [RunStore].
 func (l LastRuns) Load() (map[string]time.Time, error) {
 	d, err := l.dir()
 	if err != nil {
@@ -54,7 +54,7 @@ func (l LastRuns) Load() (map[string]time.Time, error) {
 	return f.Last, nil
 }
 
-// Save implements [Memory].
+// Save implements [RunStore].
 func (l LastRuns) Save(last map[string]time.Time) error {
 	data, err := json.Marshal(lastRunsFile{1, last})
 	if err == nil {

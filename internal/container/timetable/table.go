@@ -34,8 +34,8 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// Memory stores when tasks ran. Its methods may block on a disk.
-type Memory interface {
+// RunStore stores when tasks ran. Its methods may block on a disk.
+type RunStore interface {
 	Load() (map[string]time.Time, error)
 	Save(last map[string]time.Time) error
 }
@@ -43,18 +43,18 @@ type Memory interface {
 // Table starts the tasks of a configuration by their schedules. Serve and Change must not be called at the same time.
 type Table struct {
 	loop   Loop
-	memory Memory
+	memory RunStore
 	warn   func(error)
 	random func() float64 // returns a number in [0,1), for the jitter
 
 	ctx    context.Context //nolint:containedctx // context of the last Serve
-	server *server         // nil while there is no schedule
+	server *scheduler      // nil while there is no schedule
 	saving atomic.Bool
 }
 
 // New returns an empty table. If memory is nil, the times of past starts are forgotten when the container ends. warn is called
 // with errors of memory.
-func New(loop Loop, memory Memory, warn func(error)) *Table {
+func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
 
@@ -69,7 +69,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	if len(entries) == 0 {
 		return
 	}
-	s := &server{
+	s := &scheduler{
 		Table: t, ctx: ctx, rows: make(map[string]*row), changes: make(chan map[string]config.Schedule), done: make(chan struct{}),
 	}
 	t.server = s
@@ -109,8 +109,8 @@ type row struct {
 	at   time.Time
 }
 
-// server is the state of a table's goroutine.
-type server struct {
+// scheduler is the state of a table's goroutine.
+type scheduler struct {
 	*Table
 
 	ctx     context.Context //nolint:containedctx // context of the goroutine
@@ -122,7 +122,7 @@ type server struct {
 	unsaved bool
 }
 
-func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
+func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	defer close(s.done)
 	s.load(entries)
 	s.replace(entries, resumed)
@@ -141,7 +141,7 @@ func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
 }
 
 // load reads from memory when tasks last ran, if a schedule makes up for missed times.
-func (s *server) load(entries map[string]config.Schedule) {
+func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
 		return
@@ -159,7 +159,7 @@ func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 func clock() time.Time { return time.Now().Round(0) }
 
 // replace makes entries the current schedules, and tells the supervisor the next time of each task.
-func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
+func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	now := clock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		if _, stays := entries[name]; !stays {
@@ -188,7 +188,7 @@ func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 
 // setFirstTime sets the first time of a new row. After a re-execution it is the time that the supervisor already knows. If the
 // schedule makes up for missed times and has missed one, it is now.
-func (s *server) setFirstTime(name string, r *row, now time.Time, resumed bool) {
+func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
 		return
@@ -206,7 +206,7 @@ func (s *server) setFirstTime(name string, r *row, now time.Time, resumed bool) 
 }
 
 // nextTime returns the first time of a row after now, plus a random delay of at most its jitter.
-func (s *server) nextTime(r *row, now time.Time) time.Time {
+func (s *scheduler) nextTime(r *row, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
 		return next
@@ -215,7 +215,7 @@ func (s *server) nextTime(r *row, now time.Time) time.Time {
 }
 
 // startDue starts the tasks that are due, and returns the time until the next check.
-func (s *server) startDue() time.Duration {
+func (s *scheduler) startDue() time.Duration {
 	now := clock()
 	back := now.Before(s.seen.Add(-checkEvery)) // the clock was set back
 	s.seen = now
@@ -238,7 +238,7 @@ func (s *server) startDue() time.Duration {
 }
 
 // startTask starts a task whose time has come, or skips a time that is too long ago.
-func (s *server) startTask(name string, r *row, now time.Time) {
+func (s *scheduler) startTask(name string, r *row, now time.Time) {
 	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
 	r.at = s.nextTime(r, now)
 	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
@@ -251,12 +251,12 @@ func (s *server) startTask(name string, r *row, now time.Time) {
 }
 
 // send sends an event to the supervisor. It ignores the error, which means that the supervisor has ended.
-func (s *server) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
+func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
-func (s *server) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
+func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
 // save stores when tasks ran. While an earlier save still waits for the disk, it does nothing, and a later call does it.
-func (s *server) save() {
+func (s *scheduler) save() {
 	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return
 	}

@@ -13,16 +13,16 @@ import (
 	"hinit/internal/tuning"
 )
 
-// groups holds the container's control group after hinit has prepared it for child groups, or the reason why that failed.
-type groups struct {
+// cgroupState holds the container's control group after hinit has prepared it for child groups, or the reason why that failed.
+type cgroupState struct {
 	cgroups *proc.Cgroups // nil for none
 	why     error
 }
 
-// Divide prepares the container's control group for child groups, if a service of the configuration needs its own group. It does
+// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own group. It does
 // so once, and returns an error only the first time. Units that are made later use child groups. Only one goroutine at a time may
 // call it.
-func (m *Maker) Divide(cfg *config.Config) (why error) {
+func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {
 		wanted = wanted || p.NeedsCgroup()
@@ -33,13 +33,13 @@ func (m *Maker) Divide(cfg *config.Config) (why error) {
 	if !wanted || m.groups.Load() != nil {
 		return nil
 	}
-	g := &groups{}
+	g := &cgroupState{}
 	g.cgroups, g.why = blocking.Get(blocking.Foreign, proc.DivideCgroup)
 	m.groups.Store(g)
 	return g.why
 }
 
-// cgroupsOrNil returns the container's control group for child groups, nil if Divide has not prepared it.
+// cgroupsOrNil returns the container's control group for child groups, nil if PrepareCgroup has not prepared it.
 func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	if g := m.groups.Load(); g != nil {
 		return g.cgroups
@@ -56,7 +56,7 @@ func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, s
 	}
 	g := m.cgroupsOrNil()
 	if g != nil {
-		g.Set(&spec.Setup, service, proc.Caps{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MostPIDs})
+		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MostPIDs})
 	}
 	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
 		spec.Setup.Nice = max(spec.Setup.Nice, niceOf(own.Priority.CPUWeight))

@@ -56,7 +56,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 	refused := ""
 	if own.Mode == config.IsolationUser {
-		spec.Cred, refused = m.tenant(cfg, p)
+		spec.Cred, refused = m.profileUser(cfg, p)
 	}
 	if refused != "" {
 		plan = append(plan, "refused="+refused)
@@ -71,7 +71,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 // hidden returns the arguments for hinit-isolate that hide files and directories from every isolated profile, unless hinit.yaml
 // shares them with it.
 func (m *Maker) hidden(cfg *config.Config) (words []string) {
-	hide := append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
+	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
 		hide = append(hide, cfg.Path) // the file may have secrets of other profiles
 	}
@@ -90,15 +90,15 @@ func rulesWord(key string, cfg *config.Config) string {
 
 // SaveRules returns the boot step that saves the file of rulesWord, nil if no profile is isolated or hinit is not root.
 func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
-	if m.agent.Cred == nil || !cfg.Isolates() {
+	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
-// tenant returns the user of a profile that runs as its own user: the owner of its home. If the profile has no such user, it
+// profileUser returns the user of a profile that runs as its own user: the owner of its home. If the profile has no such user, it
 // returns the agent's user and the reason.
-func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
+func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:
 		return nil, "isolation: user needs root to change users; start the container without --user, or set isolation to files"
@@ -109,7 +109,7 @@ func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred,
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
 	uid := uint32(0)
-	d, err := fsutil.OpenReal(filepath.Dir(p.Home), m.agent.Actor.In(blocking.Volume))
+	d, err := fsutil.OpenNoLink(filepath.Dir(p.Home), m.agent.Actor.In(blocking.Volume))
 	if err == nil {
 		defer d.Close()
 		var info fs.FileInfo

@@ -21,13 +21,13 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 	m := NewMaker(boot.Caller(), "/data", nil, false)
 	coder, other := m.Gateway(cfg, profiles.Profile{Name: "coder", Home: "/data/coder"}, nil), m.Gateway(cfg, profiles.Profile{Name: "other", Home: "/data/other"}, nil)
 	want := supervisor.Order{
-		After: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
+		RestartPolicy: supervisor.RestartNever, RestartsWindow: other.Policy.RestartsWindow,
 		Needs: []supervisor.Need{{Name: "dashboard", Until: supervisor.UntilReady}}, RestartOn: []string{"dashboard"}, Turns: true,
 	}
 	if !reflect.DeepEqual(coder.Policy.Order, want) {
 		t.Errorf("coder: %+v", coder.Policy.Order)
 	}
-	if other.Policy.After != supervisor.RestartAlways || other.Policy.Needs != nil {
+	if other.Policy.RestartPolicy != supervisor.RestartAlways || other.Policy.Needs != nil {
 		t.Errorf("other: %+v", other.Policy.Order)
 	}
 	for _, v := range []string{"A=of coder", "B=all"} {

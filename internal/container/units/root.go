@@ -42,12 +42,12 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 
 // pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list, or in an option.
 func (m *Maker) pointsToAgent(value string) bool {
-	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.ContainsPath(value, place) })
+	return slices.ContainsFunc(m.agentDirs(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
 
-// agentPlaces returns the directories that count as the agent's, no matter who owns them: the data volume and the agent's home
+// agentDirs returns the directories that count as the agent's, no matter who owns them: the data volume and the agent's home
 // directories.
-func (m *Maker) agentPlaces() []string {
+func (m *Maker) agentDirs() []string {
 	places := []string{m.dataHome}
 	for _, home := range []string{m.Home(), m.agent.User.Home} {
 		if filepath.IsAbs(home) && filepath.Clean(home) != "/" {
@@ -103,7 +103,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	dir = filepath.Clean(dir)
-	if slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }) {
+	if slices.ContainsFunc(m.agentDirs(), func(place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }) {
 		return true
 	}
 	user := m.agent.User

@@ -51,9 +51,9 @@ type Maker struct {
 
 	env      atomic.Pointer[[]string] // the container's environment
 	home     atomic.Pointer[string]
-	beside   sync.Map                          // profiles with their own gateway although the multiplexer serves them, see SetBeside
+	beside   sync.Map                          // profiles with their own gateway although the multiplexer serves them, see AllowOwnGateway
 	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
-	groups   atomic.Pointer[groups]            // nil until a service needs a group
+	groups   atomic.Pointer[cgroupState]       // nil until a service needs a group
 	venv     atomic.Pointer[venv]              // virtual environment of the agent's program, as last found
 
 	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that was made last
@@ -106,9 +106,9 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// SetBeside sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent refuses
+// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent refuses
 // to start such a gateway without the option --force, which hinit then adds.
-func (m *Maker) SetBeside(profile string, on bool) {
+func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)
 	} else {
@@ -116,13 +116,13 @@ func (m *Maker) SetBeside(profile string, on bool) {
 	}
 }
 
-// Beside returns the value that SetBeside has set for a profile.
+// Beside returns the value that AllowOwnGateway has set for a profile.
 func (m *Maker) Beside(profile string) bool {
 	_, on := m.beside.Load(profile)
 	return on
 }
 
-// AllBeside returns the profiles for which SetBeside was called with true.
+// AllBeside returns the profiles for which AllowOwnGateway was called with true.
 func (m *Maker) AllBeside() map[string]bool {
 	all := make(map[string]bool)
 	m.beside.Range(func(profile, _ any) bool {
@@ -244,10 +244,10 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy := policyOf(s.Restart, s.Stop)
 	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
-	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
+	policy.IsConfiguredTask, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.Announces, policy.Sheddable = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
-		policy.Refusal = refusalText
+		policy.ParkOnOutput = refusalText
 	}
 	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
 		policy.Drains, policy.LastSignal = true, int(unix.SIGPWR)
@@ -350,7 +350,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
 		// A user's script may start a process that is meant to outlive it.
-		Policy: supervisor.Policy{Task: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
+		Policy: supervisor.Policy{SingleRun: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
 }
@@ -422,7 +422,7 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
 		ParkOn: bad(r.ParkOn), ImmediateOn: bad(r.ImmediateOn), Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
-		Order: supervisor.Order{After: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
+		Order: supervisor.Order{RestartPolicy: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"hinit/client"
 )
 
-// Look says how a status is displayed.
-type Look struct {
+// Layout says how a status is displayed.
+type Layout struct {
 	Named   bool // the user has named services: show whole names and errors
 	Width   int  // columns of the terminal, at least 40; 0 for no limit
 	Colour  bool
@@ -25,7 +25,7 @@ type Look struct {
 const minWidth = 40
 
 // Status returns the output of `hinit status`. Text that the agent chose is escaped.
-func Status(st client.Status, look Look) []byte {
+func Status(st client.Status, look Layout) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
 	}
@@ -85,7 +85,7 @@ func lastCell(s *client.Service) string {
 
 type page struct {
 	bytes.Buffer
-	look Look
+	look Layout
 }
 
 // writeLine writes a line, wrapped at the terminal's width.

@@ -41,7 +41,7 @@ func linesUpItsColumns(t *testing.T) {
 			{Name: "gateway-coder", State: "up", Ready: true, Since: time.Now().Add(-90 * time.Second), PID: 12, MemoryBytes: 2_500_000},
 			{Name: "gateway-ü", State: "down", Want: "up", Since: time.Now(), Reason: "why", LastExit: &client.Exit{Code: &code, Cause: "crash", At: time.Now()}},
 		},
-	}, Look{}))
+	}, Layout{}))
 	want := `hinit 1, pid 1, up 3s, home /data
 NAME           STATE  SINCE  PID  RESTARTS  MEMORY  LAST EXIT               NOTE
 gateway-coder  up     1m30s  12   0         2.5 MB  -
@@ -58,19 +58,19 @@ func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
 		Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "needs", Value: []string{"db"}}, {Key: "user", Value: "\x1bx"}},
 	}}}
-	named := string(Status(st, Look{Named: true}))
+	named := string(Status(st, Layout{Named: true}))
 	for _, want := range []string{"api says: 3 \\u202e of 4\n", "settings of api:\n    nice 3\n    needs [\"db\"]\n    user \\x1bx\n"} {
 		if !strings.Contains(named, want) {
 			t.Errorf("there is no %q in\n%s", want, named)
 		}
 	}
-	if all := string(Status(st, Look{})); strings.Contains(all, "says") || strings.Contains(all, "nice") {
+	if all := string(Status(st, Layout{})); strings.Contains(all, "says") || strings.Contains(all, "nice") {
 		t.Errorf("the table of all is\n%s", all)
 	}
 }
 
 func TestStatusOfNothingSaysSo(t *testing.T) {
-	if got := string(Status(client.Status{}, Look{})); !strings.HasSuffix(got, "\nno services\n") {
+	if got := string(Status(client.Status{}, Layout{})); !strings.HasSuffix(got, "\nno services\n") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -130,7 +130,7 @@ func crowded() client.Status {
 func TestStatusFitsTheTerminal(t *testing.T) {
 	for width := 40; width < 300; width++ {
 		for _, named := range []bool{false, true} {
-			got := string(Status(crowded(), Look{Width: width, Named: named}))
+			got := string(Status(crowded(), Layout{Width: width, Named: named}))
 			for line := range strings.Lines(got) {
 				if n := columns(strings.TrimSuffix(line, "\n")); n > width {
 					t.Fatalf("%d columns, named %v: this one has %d: %q", width, named, n, line)
@@ -153,21 +153,21 @@ func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) { synctest.Test(t, has
 
 func hasColours(t *testing.T) {
 	st := crowded()
-	got := string(Status(st, Look{Colour: true}))
+	got := string(Status(st, Layout{Colour: true}))
 	if !strings.Contains(got, "\x1b[32mup\x1b[0m ") || !strings.Contains(got, "\x1b[31mfailed\x1b[0m ") || strings.Contains(got, "\x1b[33mSTATE") {
 		t.Errorf("%q", got)
 	}
 	plain := strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[33m", "", "\x1b[0m", "").Replace(got)
-	if want := string(Status(st, Look{})); plain != want {
+	if want := string(Status(st, Layout{})); plain != want {
 		t.Errorf("without its colours it is\n%s\nnot\n%s", plain, want)
 	}
 }
 
 func TestTheStepsOfTheBootAreToldOnlyWhenAsked(t *testing.T) {
-	if got := string(Status(crowded(), Look{})); strings.Contains(got, "boot:") {
+	if got := string(Status(crowded(), Layout{})); strings.Contains(got, "boot:") {
 		t.Error(got)
 	}
-	if got := string(Status(crowded(), Look{Verbose: true})); !strings.Contains(got, "\nboot: 0.100s (home 100ms)\n") {
+	if got := string(Status(crowded(), Layout{Verbose: true})); !strings.Contains(got, "\nboot: 0.100s (home 100ms)\n") {
 		t.Error(got)
 	}
 }

@@ -88,7 +88,7 @@ func FuzzNames(f *testing.F) {
 			Services: []client.Service{s, waiting, exited},
 		}
 		for _, named := range []bool{false, true} {
-			got := string(Status(st, Look{Named: named, Verbose: true}))
+			got := string(Status(st, Layout{Named: named, Verbose: true}))
 			if what := hostile(got); what != "" {
 				t.Errorf("status has %q in it: %q", what, got)
 			}

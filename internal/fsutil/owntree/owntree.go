@@ -26,9 +26,9 @@ const (
 // count results.
 type Walk struct {
 	To fsutil.Owner
-	// Alone refuses files that also have names (hard links) outside of the tree, so that no file is in the directories of two
+	// RefuseLinked refuses files that also have names (hard links) outside of the tree, so that no file is in the directories of two
 	// users.
-	Alone bool
+	RefuseLinked bool
 	// Copied is a uid. A file of this user that Alone would refuse is replaced by a copy instead. 0 means no user.
 	Copied uint32
 	// TopLast changes the top directory only after everything in it, and only if nothing in it failed. So its owner shows whether
@@ -71,7 +71,7 @@ func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
 // opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
-		if w.names = nil; w.Alone {
+		if w.names = nil; w.RefuseLinked {
 			counting := Walk{Between: w.Between, counts: true, names: make(map[inode]uint64)}
 			counting.tree(in, fd, path, 1)
 			if counting.stop != nil {

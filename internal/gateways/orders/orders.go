@@ -67,15 +67,15 @@ type Order struct {
 	done             chan struct{} // closed when it is done
 
 	// The mutex of Queues guards the fields below.
-	actBy      time.Time // when it is carried out even if it is not recorded; zero for never
-	recorded   bool      // it is on the volume, or hinit will retry until it is
-	acting     bool      // it is being, or was, passed to the supervisor
-	acted      bool      // the supervisor has received it; failed and effect are the result
-	failed     error
-	effect     string
-	replaced   bool   // a newer order has replaced this one
-	replacedBy *Order // the newer order, if it asks for the same state: its result counts for both
-	err        error  // the result
+	unrecordedAt time.Time // when it is carried out even if it is not recorded; zero for never
+	recorded     bool      // it is on the volume, or hinit will retry until it is
+	acting       bool      // it is being, or was, passed to the supervisor
+	acted        bool      // the supervisor has received it; failed and effect are the result
+	failed       error
+	effect       string
+	replaced     bool   // a newer order has replaced this one
+	replacedBy   *Order // the newer order, if it asks for the same state: its result counts for both
+	err          error  // the result
 }
 
 // Unwant is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
@@ -99,7 +99,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		if patience > 0 {
 			wait = min(wait, patience/2)
 		}
-		o.actBy = o.since.Add(wait)
+		o.unrecordedAt = o.since.Add(wait)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +116,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		return o
 	}
 	if n := q.newest(); n != nil && n.Verb == verb && !n.acting {
-		if o.actBy.Before(n.actBy) {
-			n.actBy = o.actBy
+		if o.unrecordedAt.Before(n.unrecordedAt) {
+			n.unrecordedAt = o.unrecordedAt
 			s.actInTime(q, n)
 		}
 		if by != nil && by.UID == 0 {
@@ -138,8 +138,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 // actInTime sets a timer for a stop. If the order is still the newest when the timer fires, it is passed to the supervisor
 // without being recorded.
 func (s *Queues) actInTime(q *queue, o *Order) {
-	if !o.actBy.IsZero() {
-		time.AfterFunc(time.Until(o.actBy), guard.Func("carrying out an order", func() { s.handOver(q, o, true) }))
+	if !o.unrecordedAt.IsZero() {
+		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
 	}
 }
 
@@ -150,8 +150,8 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// givesWay reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
-func (q *queue) givesWay() bool {
+// isOverdue reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
+func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
@@ -173,7 +173,7 @@ func (s *Queues) next(q *queue, profile string) bool {
 	q.current = nil
 	for q.current == nil && len(q.waiting) > 0 {
 		q.current, q.waiting = q.waiting[0], q.waiting[1:]
-		if q.givesWay() {
+		if q.isOverdue() {
 			replace(q.current, q.newest())
 			q.current = nil
 		}
@@ -198,7 +198,7 @@ func (s *Queues) carryOut(q *queue) {
 	}
 	synced := make(chan error, 1) // the order is carried out meanwhile; its result waits for both
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
-	s.handOver(q, o, false)
+	s.passToSupervisor(q, o, false)
 	unrecorded := <-synced
 	err = o.failed
 	if unrecorded != nil {
@@ -216,18 +216,18 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.recorded = true
-	if !o.replaced && !o.acting && q.givesWay() {
+	if !o.replaced && !o.acting && q.isOverdue() {
 		replace(o, q.newest())
 	}
 	return o.replaced
 }
 
-// handOver passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long enough: it
+// passToSupervisor passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long enough: it
 // goes before older orders, but only if it is the newest.
-func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
+func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
-	if !s.begins(q, o, overtakes) {
+	if !s.claimTurn(q, o, overtakes) {
 		return
 	}
 	effect, err := s.backend.Act(o)
@@ -236,9 +236,9 @@ func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// begins reports whether to pass an order to the supervisor now. An order that overtakes replaces the earlier orders that the
+// claimTurn reports whether to pass an order to the supervisor now. An order that overtakes replaces the earlier orders that the
 // supervisor has not received.
-func (s *Queues) begins(q *queue, o *Order, overtakes bool) bool {
+func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o.acting || o.replaced || overtakes && q.newest() != o {

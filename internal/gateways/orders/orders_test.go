@@ -311,7 +311,7 @@ func (w *world) client(o *Order, verb client.Verb, patience time.Duration, befor
 		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.acted)
 	case err == nil && !w.carriedOut(o, before):
 		w.t.Errorf("a %s that is said to be done was carried out before it was given", verb)
-	case late && o.Want() == profiles.Stopped && o.actBy.Before(time.Now()) && !o.acting && w.newest() == o:
+	case late && o.Want() == profiles.Stopped && o.unrecordedAt.Before(time.Now()) && !o.acting && w.newest() == o:
 		w.t.Errorf("the time of a %s is over, and it was not carried out: %v", verb, err)
 	}
 }

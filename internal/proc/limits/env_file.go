@@ -26,7 +26,7 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 		return dotenv.Parse(text), err
 	}
 	doubt, err := trust.Check(path, judge.of())
-	if err = errors.Join(err, judge.disbelief(doubt)); err != nil {
+	if err = errors.Join(err, judge.untrustedError(doubt)); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(path)
@@ -62,7 +62,7 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if err := judge.disbelief(doubt); err != nil {
+	if err := judge.untrustedError(doubt); err != nil {
 		return "", err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
@@ -86,7 +86,7 @@ func (j envJudge) of() trust.Judge {
 	return nil
 }
 
-func (j envJudge) disbelief(doubt *trust.Doubt) error {
+func (j envJudge) untrustedError(doubt *trust.Doubt) error {
 	linksOnly := j.noLinks && !j.own && os.Geteuid() != 0
 	switch {
 	case doubt == nil, linksOnly && !doubt.Link:

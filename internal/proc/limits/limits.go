@@ -24,7 +24,7 @@ import (
 func Main(argv []string) (int, error) {
 	runtime.LockOSThread() // priorities are set on the thread that later executes the command
 	var limits []proc.Limit
-	var later pending
+	var later deferredSettings
 	i := 1
 	for ; i < len(argv) && argv[i] != "--"; i++ {
 		if strings.Contains(argv[i], "=") {
@@ -67,7 +67,7 @@ func Main(argv []string) (int, error) {
 }
 
 // apply applies one word of the command line to the calling thread, which later executes the command.
-func (p *pending) apply(word string) error {
+func (p *deferredSettings) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error
 	switch name + "=" {
@@ -101,9 +101,9 @@ func (p *pending) apply(word string) error {
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}
-	case proc.WordPut:
+	case proc.WordWrite:
 		text, file, _ := strings.Cut(value, ":")
-		err = proc.PutInto(file, text)
+		err = proc.WriteKernelFile(file, text)
 	case proc.WordUser:
 		err = become(value)
 	case proc.WordDir:
@@ -131,8 +131,8 @@ func (p *pending) apply(word string) error {
 	return nil
 }
 
-// pending collects the settings that can be applied only after all words have been read.
-type pending struct {
+// deferredSettings collects the settings that can be applied only after all words have been read.
+type deferredSettings struct {
 	files, keep []string
 	judge       envJudge
 	noNewPrivs  bool
@@ -168,7 +168,7 @@ func bind(parent string) error {
 }
 
 // environ adds the variables from the files in p to env. It does not change the variables in p.keep and the tag of the run.
-func environ(env []string, p *pending) ([]string, error) {
+func environ(env []string, p *deferredSettings) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)
 	for _, file := range p.files {

@@ -50,8 +50,8 @@ type Scanner interface {
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
-	Main Place  `reexec:"Service"`
-	Logs *Place `reexec:"Logger"` // the directory of the logger; nil for none
+	Main        Place  `reexec:"Service"`
+	LoggerPlace *Place `reexec:"Logger"` // the directory of the logger; nil for none
 	// Read and Write are the ends of the pipe from the service to its logger. They are open while the logger exists.
 	Read    *os.File
 	Write   *os.File
@@ -71,8 +71,8 @@ func New(scanner Scanner, name string) *Service {
 // Copy returns a copy for readers in other goroutines.
 func (s *Service) Copy() *Service {
 	c := *s
-	if s.Logs != nil {
-		c.Logs = new(*s.Logs)
+	if s.LoggerPlace != nil {
+		c.LoggerPlace = new(*s.LoggerPlace)
 	}
 	return &c
 }
@@ -83,7 +83,7 @@ func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
 // Close closes all files of the service.
 func (s *Service) Close() {
 	s.Main.close()
-	s.Logs.close()
+	s.LoggerPlace.close()
 	s.closePipe()
 }
 
@@ -109,8 +109,8 @@ func (s *Service) Take(path string, link bool) error {
 		return err
 	}
 	s.Main.close()
-	s.Logs.close()
-	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
+	s.LoggerPlace.close()
+	s.Main, s.LoggerPlace, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
 		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file behind
 	}
@@ -128,9 +128,9 @@ func (s *Service) Refresh() {
 	if s.Leaving || s.Left || s.Main.dir == nil {
 		return
 	}
-	if s.Logs != nil {
-		if next := s.reopened(s.Logs); next != nil {
-			s.Logs = next
+	if s.LoggerPlace != nil {
+		if next := s.reopened(s.LoggerPlace); next != nil {
+			s.LoggerPlace = next
 		}
 	}
 	if next := s.reopened(&s.Main); next != nil {
@@ -142,21 +142,21 @@ func (s *Service) Refresh() {
 // define registers the service and its logger according to the definitions that are now in their directories.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
-	had := s.Logs
+	had := s.LoggerPlace
 	if def.Logger {
 		s.defineLogger()
 	}
-	if s.Main.moved || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
+	if s.Main.moved || had != s.LoggerPlace || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.Logs != nil { // not earlier: the service must have another output first
+	if !def.Logger && s.LoggerPlace != nil { // not earlier: the service must have another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
 }
 
 func (s *Service) defineLogger() {
-	logs := s.Logs
+	logs := s.LoggerPlace
 	if logs == nil {
 		var err error
 		logs, err = s.open(filepath.Join(s.Main.Path, formats.LogDir), false)
@@ -176,7 +176,7 @@ func (s *Service) defineLogger() {
 	if logs.dir == nil {
 		return // the directory could not be opened after re-execution; the running logger continues
 	}
-	s.Logs = logs
+	s.LoggerPlace = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
 		s.supervise(s.LoggerName(), logs, def)
 	}
@@ -191,10 +191,10 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	p.Definition, p.moved = def, false
 	u := s.unit(name, p)
 	switch {
-	case p == s.Logs:
-		u.Std[0], u.Policy.Drains = s.Read, true
-	case def.Logger && s.Logs != nil:
-		u.Std[1] = s.Write
+	case p == s.LoggerPlace:
+		u.StdOverrides[0], u.Policy.Drains = s.Read, true
+	case def.Logger && s.LoggerPlace != nil:
+		u.StdOverrides[1] = s.Write
 	}
 	want := supervisor.WantUp
 	if def.Down {
@@ -232,9 +232,9 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// Leave ends a service whose directory was removed: the service gets its down signal. When the service has ended, the logger
+// BeginRemoval ends a service whose directory was removed: the service gets its down signal. When the service has ended, the logger
 // sees the end of its input.
-func (s *Service) Leave() {
+func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.shut()
 	s.scanner.Unwatch(s.Main.Path) // usually the watch has ended with the directory
@@ -252,21 +252,21 @@ func (s *Service) markLeft() {
 
 // dropLogger ends the logger: it reads all input to the end, and is then not restarted.
 func (s *Service) dropLogger() {
-	if s.Logs == nil {
+	if s.LoggerPlace == nil {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.Logs.Path) // if the outer directory was moved, the watch still exists
+	s.scanner.Unwatch(s.LoggerPlace.Path) // if the outer directory was moved, the watch still exists
 	s.closePipe()
-	s.Logs.close()
-	s.Logs = nil
+	s.LoggerPlace.close()
+	s.LoggerPlace = nil
 	s.LoggerEnds = time.Now().Add(loggerTime)
 	s.endLogger()
 }
 
 // endLogger removes the logger from the supervisor if it has ended, or if its time is over.
 func (s *Service) endLogger() {
-	if s.Logs != nil { // a new logger has taken its place
+	if s.LoggerPlace != nil { // a new logger has taken its place
 		s.LoggerEnds = time.Time{}
 		return
 	}
@@ -306,7 +306,7 @@ func (s *Service) Observe(r supervisor.Record) {
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
-		at = s.Logs
+		at = s.LoggerPlace
 	}
 	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayRecordDeaths() {
 		return
@@ -329,17 +329,17 @@ func (s *Service) TakeOver(link bool) {
 		s.Main.reopen(link, agent)
 		s.scanner.Watch(s.Main.Path)
 	}
-	if s.Logs != nil {
-		s.Logs.reopen(false, agent)
-		s.scanner.Watch(s.Logs.Path)
-		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // if the supervisor does not know the logger, it is registered again
+	if s.LoggerPlace != nil {
+		s.LoggerPlace.reopen(false, agent)
+		s.scanner.Watch(s.LoggerPlace.Path)
+		s.LoggerPlace.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // if the supervisor does not know the logger, it is registered again
 	}
 }
 
 // Adopt connects a service that was handed over at re-execution to its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
-	for _, p := range []*Place{&s.Main, s.Logs} {
+	for _, p := range []*Place{&s.Main, s.LoggerPlace} {
 		if p != nil {
 			*p = Place{Path: p.Path, ID: p.ID, Root: p.Root, Pin: p.Pin, Complaint: p.Complaint}
 		}

@@ -84,7 +84,7 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 
 // Open opens a directory as the user as, and returns its ID. path may be a symbolic link only if link is true.
 func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
-	open := fsutil.OpenReal
+	open := fsutil.OpenNoLink
 	if link {
 		open = fsutil.OpenDir
 	}

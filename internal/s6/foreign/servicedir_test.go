@@ -12,7 +12,7 @@ import (
 func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 	base := t.TempDir()
 	open := func(path string) *Place {
-		dir, err := fsutil.OpenReal(path, nil)
+		dir, err := fsutil.OpenNoLink(path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.KillScope = supervisor.ScopeGroup
 	}
 	return supervisor.Unit{
-		Name: name, Kind: supervisor.KindService, Yields: !p.Root, Policy: policy, NotifyFD: def.NotifyFD,
+		Name: name, Kind: supervisor.KindService, YieldsToProfile: !p.Root, Policy: policy, NotifyFD: def.NotifyFD,
 		Spec:   spec,
 		Finish: "./" + formats.FinishFile, Pin: p.Pin,
 	}

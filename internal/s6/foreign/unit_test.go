@@ -22,7 +22,7 @@ func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
 	}
 	s := New(identities{}, "foo")
 	begin := func() (supervisor.Unit, os.FileInfo) {
-		dir, err := fsutil.OpenReal(path, nil)
+		dir, err := fsutil.OpenNoLink(path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,8 +29,8 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// Defines reports whether the file name in a service directory is part of the service's definition.
-func Defines(name string) bool {
+// IsDefinitionFile reports whether the file name in a service directory is part of the service's definition.
+func IsDefinitionFile(name string) bool {
 	switch name {
 	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:
 		return true

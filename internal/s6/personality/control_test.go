@@ -66,7 +66,7 @@ func (h *host) Refuse(string) error { return nil }
 func (h *host) Say(format string, args ...any)      { _ = h.note("say "+format, args...) }
 func (h *host) Warn(format string, args ...any)     { _ = h.note("warn "+format, args...) }
 func (h *host) Reserved(string) string              { return "" }
-func (h *host) Room() error                         { return nil }
+func (h *host) CheckCapacity() error                { return nil }
 func (h *host) SlotRemoved(context.Context, string) {}
 
 func (h *host) Identity(bool) proc.Spec { return proc.Spec{Env: os.Environ()} }

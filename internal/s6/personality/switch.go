@@ -92,7 +92,7 @@ func (w *Switch) Observe(r supervisor.Record) {
 // off.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
-		return s6.Made()
+		return s6.WhenQueued()
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (s *Scanner) HandOver() *Handover {
 // changes since then. When TakeOver returns, readers see the slots. [Scanner.Start] begins the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
-	dir, err := fsutil.OpenReal(layout.Scan, layout.Agent)
+	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
 	}

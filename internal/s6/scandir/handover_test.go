@@ -52,8 +52,8 @@ func files(in *Handover) []**os.File {
 	list := []**os.File{&in.Lock}
 	for _, service := range in.Pairs {
 		list = append(list, &service.Main.Pin, &service.Read, &service.Write)
-		if service.Logs != nil {
-			list = append(list, &service.Logs.Pin)
+		if service.LoggerPlace != nil {
+			list = append(list, &service.LoggerPlace.Pin)
 		}
 	}
 	return list
@@ -132,15 +132,15 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 	s, stop := first(t, h, g)
 	lay(t, g, "logged", loggedFiles)
 	must(t, s.Scan(t.Context()))
-	_, err := h.unit("logged").Std[1].WriteString("before\n")
+	_, err := h.unit("logged").StdOverrides[1].WriteString("before\n")
 	must(t, err)
 
 	next := successor(t, h, g, s, stop)
 	must(t, next.Prune(t.Context()))
-	_, err = h.unit("logged").Std[1].WriteString("after\n")
+	_, err = h.unit("logged").StdOverrides[1].WriteString("after\n")
 	must(t, err)
 	text := make([]byte, len("before\nafter\n"))
-	if _, err := io.ReadFull(h.unit("logged/log").Std[0], text); err != nil || string(text) != "before\nafter\n" {
+	if _, err := io.ReadFull(h.unit("logged/log").StdOverrides[0], text); err != nil || string(text) != "before\nafter\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 }

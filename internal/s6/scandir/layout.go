@@ -105,7 +105,7 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
-	if dir, err := fsutil.OpenReal(path, owner); err == nil {
+	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.emptyOld(dir, id.UID) {
 			return dir, nil
 		}
@@ -119,7 +119,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	if _, _, err := d.Chown("", fsutil.Owner{UID: id.UID, GID: id.GID}); err != nil {
 		return nil, err
 	}
-	return fsutil.OpenReal(path, owner)
+	return fsutil.OpenNoLink(path, owner)
 }
 
 // emptyOld makes owner the owner of a directory, empties it, and reports whether it could do so quickly. If the directory
@@ -296,7 +296,7 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fsutil.OpenReal(filepath.Dir(path), l.Agent)
+	return fsutil.OpenNoLink(filepath.Dir(path), l.Agent)
 }
 
 // fewFiles is how many files and directories the boot removes before it continues, instead of in the background.
@@ -324,7 +324,9 @@ func leavesRoom(in *fsutil.Dir, name string, left *int) bool {
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {
-		open = func(name string) (*fsutil.Dir, error) { return fsutil.OpenReal(filepath.Join(parent.Path(), name), by) }
+		open = func(name string) (*fsutil.Dir, error) {
+			return fsutil.OpenNoLink(filepath.Join(parent.Path(), name), by)
+		}
 	}
 	dir, err := open(name)
 	if err != nil {

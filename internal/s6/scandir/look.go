@@ -77,7 +77,7 @@ func (s *Scanner) checkSlots() {
 // them.
 func (s *Scanner) goneSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.Together(func(d *fsutil.Dir) error { // if the scan directory is missing, no slot counts as gone
+	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, no slot counts as gone
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -96,7 +96,7 @@ func (s *Scanner) isLost(e *entry) {
 		s.host.SlotRemoved(s.ctx, slot.Name)
 	case other:
 		s.host.Say("%s: its service directory is gone", slot.Name)
-		e.Service.Leave()
+		e.Service.BeginRemoval()
 	case fixed:
 	}
 }
@@ -150,7 +150,7 @@ func (s *Scanner) noRoom() string {
 	if services >= s.layout.mostServices {
 		return fmt.Sprintf("there are %d services already", services)
 	}
-	if err := s.host.Room(); err != nil {
+	if err := s.host.CheckCapacity(); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -206,7 +206,7 @@ func (s *Scanner) accept(name string, link bool) error {
 	if why := s.host.Reserved(name); why != "" && (known == nil || known.Left) {
 		return errors.New(why)
 	}
-	return s.acceptForeign(name, link)
+	return s.acceptForeignSlot(name, link)
 }
 
 // acceptGateway accepts a slot that the agent has made for a gateway. Of the slot's run script it uses only the exports.
@@ -231,7 +231,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	return nil
 }
 
-func (s *Scanner) acceptForeign(name string, link bool) error {
+func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	slot := &Slot{Name: name, Kind: other}

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	testkit.AtOnce(8)
 	goleak.VerifyTestMain(m)
 }
@@ -80,7 +80,7 @@ func (h *host) Reserved(name string) string {
 	return h.taken[name]
 }
 
-func (h *host) Room() error {
+func (h *host) CheckCapacity() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.full

@@ -111,7 +111,7 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	if !d.bare {
 		nodes = append(nodes, d.Files.otherFiles()...)
 	}
-	return s.dir.Together(func(in *fsutil.Dir) error {
+	return s.dir.WithIdentity(func(in *fsutil.Dir) error {
 		return in.MakeTree(name, 0o755, nodes, func() error {
 			if s.agentIsMaking(in, name) {
 				return errLater

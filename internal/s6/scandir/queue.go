@@ -36,8 +36,8 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// Made returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
-func (s *Scanner) Made() <-chan struct{} {
+// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
+func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
 	return reached

@@ -30,7 +30,7 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
-	made := s.Made()
+	made := s.WhenQueued()
 	last := names[len(names)-1]
 	if !s.Has(last) {
 		t.Error("what is in the queue does not count as a slot")
@@ -74,7 +74,7 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 	s := open(t, h, g)
 	lay(t, g, "gateway-p001", map[string]string{"run": "#!/bin/sh\n", "mine": "x"})
 	enqueueMany(s, 3)
-	<-s.Made()
+	<-s.WhenQueued()
 	if !g.exists("gateway-p001/mine") || !s.Has("gateway-p001") || !s.Has("gateway-p002") {
 		t.Errorf("slots: %v", names(s))
 	}
@@ -87,7 +87,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	s := open(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, Files{Run: "#!/bin/sh\n"}))
 	s.Enqueue("gateway-a", gatewayFiles, true)
-	<-s.Made()
+	<-s.WhenQueued()
 	for slot, want := range map[string]string{"gateway-a": "down run", mainHermes: "run"} {
 		entries, err := os.ReadDir(filepath.Join(g.Scan, slot))
 		must(t, err)
@@ -119,7 +119,7 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	s, stop := first(t, h, g)
 	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) })) // it makes none meanwhile
 	next := successor(t, h, g, s, stop)
-	<-next.Made()
+	<-next.WhenQueued()
 	if !g.exists("gateway-p000/down") || !g.exists("gateway-p039/down") || !next.Has("gateway-p039") {
 		t.Errorf("slots: %v", names(next))
 	}
@@ -135,7 +135,7 @@ func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 		t.Fatal("a slot was made where nothing can be")
 	}
 	s.Enqueue("gateway-b", gatewayFiles, true)
-	<-s.Made()
+	<-s.WhenQueued()
 	must(t, s.do(t.Context(), s.retryFailed))
 	if n := h.heard("cannot make the slot of"); n != 1 {
 		t.Errorf("what can't be made was told %d times", n)

@@ -46,8 +46,8 @@ type Host interface {
 	SlotRemoved(ctx context.Context, service string)
 	// Reserved says why no service can have a name, "" if one can.
 	Reserved(name string) string
-	// Room returns an error that says why there can be no further service, or nil.
-	Room() error
+	// CheckCapacity returns an error that says why there can be no further service, or nil.
+	CheckCapacity() error
 	// Register must also make a log for the service.
 	foreign.Supervisor
 }
@@ -277,7 +277,7 @@ func (s *Scanner) needsCheck(ev fsnotify.Event) bool {
 		slot := s.slot(name)                                                      // a new directory is not checked before a scan
 		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // not for a slot that hinit itself has just made
 	}
-	return formats.Defines(name)
+	return formats.IsDefinitionFile(name)
 }
 
 func (s *Scanner) end() {

@@ -293,7 +293,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 		!p.Announces || !p.Finish || !slices.Equal(p.PermanentFinish, []int{125}) || u.NotifyFD != 4 || !p.LeaveDescendants {
 		t.Errorf("policy %+v, notification %d", p, u.NotifyFD)
 	}
-	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.Std[1] != nil || u.Finish != "./finish" {
+	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.StdOverrides[1] != nil || u.Finish != "./finish" {
 		t.Errorf("%+v", u.Spec)
 	}
 	if v := h.Snapshot().Find("foo"); v.Want != supervisor.WantDown {
@@ -401,14 +401,14 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
 	service, logger := h.unit("foo"), h.unit("foo/log")
-	if service.Std[1] == nil || logger.Std[0] == nil || logger.Std[1] != nil {
+	if service.StdOverrides[1] == nil || logger.StdOverrides[0] == nil || logger.StdOverrides[1] != nil {
 		t.Fatalf("service %+v, logger %+v", service, logger)
 	}
-	if _, err := service.Std[1].WriteString("a line\n"); err != nil {
+	if _, err := service.StdOverrides[1].WriteString("a line\n"); err != nil {
 		t.Fatal(err)
 	}
 	line := make([]byte, 7)
-	if _, err := logger.Std[0].Read(line); err != nil || string(line) != "a line\n" {
+	if _, err := logger.StdOverrides[0].Read(line); err != nil || string(line) != "a line\n" {
 		t.Errorf("%q, %v", line, err)
 	}
 	if slot, err := s.Find(t.Context(), dir+"/log"); err != nil || slot.Name != "foo/log" {
@@ -418,7 +418,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	must(t, os.RemoveAll(dir))
 	until(t, "the service is removed", func() bool { return !h.has("foo") })
 	s.Observe(supervisor.Record{Service: "foo", Dropped: true})
-	until(t, "the pipe is closed", func() bool { _, err := service.Std[1].WriteString("x"); return err != nil })
+	until(t, "the pipe is closed", func() bool { _, err := service.StdOverrides[1].WriteString("x"); return err != nil })
 	if v := h.Snapshot().Find("foo/log"); v != nil && v.Want != supervisor.WantDown {
 		t.Errorf("the logger is wanted %s", v.Want)
 	}

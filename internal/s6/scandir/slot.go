@@ -122,8 +122,8 @@ func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
 	}
 	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
-	if s.Logs != nil {
-		slots = append(slots, at(s.LoggerName(), s.Logs, foreign.ID{}))
+	if s.LoggerPlace != nil {
+		slots = append(slots, at(s.LoggerName(), s.LoggerPlace, foreign.ID{}))
 	}
 	return slots
 }

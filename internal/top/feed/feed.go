@@ -154,8 +154,8 @@ const (
 
 // Inside reads the processes of a service, and the environment of its main process pid, from /proc. It hides secrets that it
 // recognises.
-func (f *Feed) Inside(of model.ID, pid int) model.Inside {
-	out := model.Inside{ID: of}
+func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
+	out := model.ProcessDetails{ID: of}
 	if pid <= 0 {
 		out.Missing = "it has no process"
 		return out
@@ -170,7 +170,7 @@ func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 		out.Missing = err.Error()
 		return out
 	}
-	roots := proc.Roots{Mains: map[int]string{pid: of.Name}}
+	roots := proc.ServiceRoots{Mains: map[int]string{pid: of.Name}}
 	if st := f.status.Load(); st != nil {
 		roots = procusage.RootsOf(*st, root)
 	}

@@ -16,14 +16,14 @@ import (
 // mostMeasurements is how many measurements of a service are kept for its graphs.
 const mostMeasurements = 60
 
-// record has the last measurements of a service, in seen. last is the newest; it is valid if known is true.
-type record struct {
+// usageHistory has the last measurements of a service, in seen. last is the newest; it is valid if known is true.
+type usageHistory struct {
 	last  Usage
 	known bool
 	seen  []Usage
 }
 
-func (r *record) add(u Usage, known bool) {
+func (r *usageHistory) add(u Usage, known bool) {
 	r.last, r.known = u, known
 	r.seen = append(r.seen[max(len(r.seen)-mostMeasurements+1, 0):], u)
 }
@@ -153,7 +153,7 @@ func (m *Model) hostColumn() column {
 // optionalColumns returns the columns between the state and the note, which are shown if there is room.
 func optionalColumns() []column {
 	const figures = 10
-	used := func(text func(r *record, width int) string) func(*Model, Service, int) (string, frame.Role) {
+	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			r := m.usage[s.ID()]
 			if r == nil || !r.known {
@@ -183,11 +183,11 @@ func optionalColumns() []column {
 			}
 			return show.Line(s.LastExit.Cause), frame.Plain
 		}},
-		{"CPU", 6, byCPU, true, used(func(r *record, _ int) string { return percent(r.last.CPU) })},
+		{"CPU", 6, byCPU, true, used(func(r *usageHistory, _ int) string { return percent(r.last.CPU) })},
 		{"", figures, byCPU, false, drawn(func(u Usage) float64 { return u.CPU }, 0.02)},
-		{"MEM", 6, byMemory, true, used(func(r *record, _ int) string { return size(r.last.Memory) })},
+		{"MEM", 6, byMemory, true, used(func(r *usageHistory, _ int) string { return size(r.last.Memory) })},
 		{"", figures, byMemory, false, drawn(func(u Usage) float64 { return float64(u.Memory) }, 1)},
-		{"PROC", 4, byTrouble, true, used(func(r *record, _ int) string { return show.Number(r.last.Processes) })},
+		{"PROC", 4, byTrouble, true, used(func(r *usageHistory, _ int) string { return show.Number(r.last.Processes) })},
 		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.PID), frame.Plain
 		}},

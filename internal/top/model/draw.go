@@ -9,8 +9,8 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// rowsOnScreen says where the parts of the screen are and how high they are, in lines.
-type rowsOnScreen struct {
+// screenLayout says where the parts of the screen are and how high they are, in lines.
+type screenLayout struct {
 	head  int // line with the head of the table; -1 if the table is not shown
 	rows  int // number of rows of the table
 	pane  int // line with the title of the pane
@@ -21,7 +21,7 @@ type rowsOnScreen struct {
 // the table.
 const leastTable = 4
 
-func (m *Model) layout() (at rowsOnScreen) {
+func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
 	body := max(m.height-at.head-2, 0) // two lines are the head of the table and the last line
 	at.rows = body

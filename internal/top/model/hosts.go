@@ -43,7 +43,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 // forgetRemoved drops the usage and the marks of services that were removed.
 func (m *Model) forgetRemoved() {
 	there := lo.KeyBy(m.services, Service.ID)
-	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !lo.HasKey(there, id) })
+	maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
 	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 }
 
@@ -57,8 +57,8 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// Used records the measured usage of a host's services, by name. nil means that it can't be measured here.
-func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
+// SetUsage records the measured usage of a host's services, by name. nil means that it can't be measured here.
+func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
 		if s.Host != of {
@@ -70,7 +70,7 @@ func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 			if !is {
 				continue
 			}
-			r = new(record)
+			r = new(usageHistory)
 			m.usage[s.ID()] = r
 		}
 		r.add(u, is)

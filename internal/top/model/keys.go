@@ -183,7 +183,7 @@ func (m *Model) open(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
 	}
-	m.pane.kind, m.pane.back = kind, 0
+	m.pane.kind, m.pane.scrollOffset = kind, 0
 	if kind == noPane {
 		m.pane.focused, m.pane.zoomed = false, false
 	}

@@ -16,7 +16,7 @@ import (
 
 // Silence is how long a host may be silent before it counts as not answering. A host that works sends a line of its status more
 // often.
-const Silence = 2*client.WatchBeat + time.Second
+const Silence = 2*client.WatchInterval + time.Second
 
 // Usage is what all processes of a service use together.
 type Usage struct {
@@ -32,8 +32,8 @@ type Process struct {
 	Command    string // unescaped
 }
 
-// Inside has the details of a service that are read from its processes, for the detail pane.
-type Inside struct {
+// ProcessDetails has the details of a service that are read from its processes, for the detail pane.
+type ProcessDetails struct {
 	ID
 	Processes   []Process
 	Environment []string // NAME=value, without secrets
@@ -75,8 +75,8 @@ type Result struct {
 	Err error // nil on success
 }
 
-// Wants lists the data that the screen shows now and needs from its sources.
-type Wants struct {
+// DataNeeds lists the data that the screen shows now and needs from its sources.
+type DataNeeds struct {
 	Log    Log
 	Inside ID  // service whose processes and environment are shown; zero for none
 	PID    int // its main process
@@ -119,7 +119,7 @@ type Model struct {
 	now           time.Time
 	hosts         []host
 	services      []Service // of all hosts
-	usage         map[ID]*record
+	usage         map[ID]*usageHistory
 	table         table
 	pane          pane
 	asking        prompt
@@ -141,7 +141,7 @@ type message struct {
 // New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits. If there is
 // only one, its name is not shown.
 func New(theme int, hosts ...string) *Model {
-	m := &Model{width: 80, height: 24, usage: make(map[ID]*record), theme: theme}
+	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
 	for _, name := range hosts {
 		m.hosts = append(m.hosts, host{name: name})
@@ -169,7 +169,7 @@ func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host
 func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
 // Inside sets the details of a service, for the detail pane.
-func (m *Model) Inside(in Inside) { m.pane.inside = in }
+func (m *Model) Inside(in ProcessDetails) { m.pane.inside = in }
 
 // Ended records the end of an order, and returns the next orders of a rollout.
 func (m *Model) Ended(r Result) []Order {
@@ -184,7 +184,7 @@ func (m *Model) Ended(r Result) []Order {
 }
 
 // Wants returns the data that the screen needs now.
-func (m *Model) Wants() (w Wants) {
+func (m *Model) Wants() (w DataNeeds) {
 	w.Events = m.pane.kind == eventPane
 	s, is := m.current()
 	if !is {

@@ -37,24 +37,24 @@ type hostEvent struct {
 
 // pane is the part of the screen below the table.
 type pane struct {
-	kind    paneKind
-	focused bool
-	zoomed  bool
-	back    int // how many lines it is scrolled away from the end (log, events) or the beginning (details)
-	search  string
-	before  bool           // show the log of the earlier run
-	least   loglevel.Level // lowest level of the lines to show; 0 for all
-	of      Log            // the log to which lines belong
-	lines   []LogLine
-	levels  loglevel.Tracker
-	events  []hostEvent
-	inside  Inside
+	kind         paneKind
+	focused      bool
+	zoomed       bool
+	scrollOffset int // how many lines it is scrolled away from the end (log, events) or the beginning (details)
+	search       string
+	before       bool           // show the log of the earlier run
+	least        loglevel.Level // lowest level of the lines to show; 0 for all
+	of           Log            // the log to which lines belong
+	lines        []LogLine
+	levels       loglevel.Tracker
+	events       []hostEvent
+	inside       ProcessDetails
 }
 
 // reset ends scrolling after the cursor has moved to another service. The event pane is about all services, so it stays.
 func (p *pane) reset() {
 	if p.kind != eventPane {
-		p.back = 0
+		p.scrollOffset = 0
 	}
 }
 
@@ -63,8 +63,8 @@ func (p *pane) event(e hostEvent) {
 	if over := len(p.events) - keptEvents; over > 0 {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
-	if p.kind == eventPane && p.back > 0 {
-		p.back++ // keep the visible lines in place
+	if p.kind == eventPane && p.scrollOffset > 0 {
+		p.scrollOffset++ // keep the visible lines in place
 	}
 }
 
@@ -83,8 +83,8 @@ func (p *pane) log(of Log, lines []LogLine) {
 	if over := len(p.lines) - keptLines; over > 0 {
 		p.lines = append(p.lines[:0], p.lines[over:]...)
 	}
-	if p.kind == logPane && p.back > 0 {
-		p.back = min(p.back+shown, len(p.lines))
+	if p.kind == logPane && p.scrollOffset > 0 {
+		p.scrollOffset = min(p.scrollOffset+shown, len(p.lines))
 	}
 }
 
@@ -94,18 +94,18 @@ func (m *Model) toggleRun() {
 	switch {
 	case !is:
 	case m.pane.kind == logPane && m.pane.before:
-		m.pane.before, m.pane.back = false, 0
+		m.pane.before, m.pane.scrollOffset = false, 0
 	case s.LastExit == nil:
 		m.message = message{"no run of " + m.label(s.ID()) + " has ended yet", true}
 	default:
-		m.pane.kind, m.pane.before, m.pane.back = logPane, true, 0
+		m.pane.kind, m.pane.before, m.pane.scrollOffset = logPane, true, 0
 	}
 }
 
 // raiseLevel raises the lowest level of log lines to show by one. After the highest level it shows all lines again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
-	m.pane.least, m.pane.back = next[m.pane.least], 0
+	m.pane.least, m.pane.scrollOffset = next[m.pane.least], 0
 	m.message = message{"lines of all levels", false}
 	if m.pane.least != 0 {
 		m.message.text = "lines of level " + m.pane.least.String() + " and above"
@@ -137,22 +137,22 @@ func (m *Model) scroll(by int) {
 	if m.pane.kind == detailPane {
 		by = -by
 	}
-	m.pane.back = max(m.pane.back-by, 0)
-	m.pane.back = min(m.pane.back, max(len(m.paneLines())-1, 0))
+	m.pane.scrollOffset = max(m.pane.scrollOffset-by, 0)
+	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines())-1, 0))
 }
 
 // jumpToMatch scrolls to the next match of the search. by is -1 to search towards the beginning, and 1 towards the end.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines()
-	at := len(lines) - 1 - m.pane.back
+	at := len(lines) - 1 - m.pane.scrollOffset
 	if m.pane.kind == detailPane {
-		at = m.pane.back
+		at = m.pane.scrollOffset
 	}
 	for i := at + by; i >= 0 && i < len(lines); i += by {
 		if strings.Contains(strings.ToLower(lines[i].String()), strings.ToLower(m.pane.search)) {
-			m.pane.back = len(lines) - 1 - i
+			m.pane.scrollOffset = len(lines) - 1 - i
 			if m.pane.kind == detailPane {
-				m.pane.back = i
+				m.pane.scrollOffset = i
 			}
 			return
 		}
@@ -193,8 +193,8 @@ func (m *Model) paneTitle() string {
 			title += ", " + m.pane.least.String() + " and above"
 		}
 	}
-	if m.pane.back > 0 && m.pane.kind != detailPane {
-		title += fmt.Sprintf(" (%d lines back; end follows)", m.pane.back)
+	if m.pane.scrollOffset > 0 && m.pane.kind != detailPane {
+		title += fmt.Sprintf(" (%d lines back; end follows)", m.pane.scrollOffset)
 	}
 	if m.pane.search != "" {
 		title += " /" + show.Line(m.pane.search)
@@ -321,10 +321,10 @@ func (m *Model) detailLines() (out []frame.Line) {
 // window returns the part of the pane that fits into height lines, with the matches of the search marked.
 func (m *Model) window(height int) []frame.Line {
 	lines := m.paneLines()
-	end := len(lines) - m.pane.back
+	end := len(lines) - m.pane.scrollOffset
 	begin := end - height
 	if m.pane.kind == detailPane {
-		begin = min(m.pane.back, max(len(lines)-1, 0))
+		begin = min(m.pane.scrollOffset, max(len(lines)-1, 0))
 		end = begin + height
 	}
 	if begin < 0 {

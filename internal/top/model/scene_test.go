@@ -70,7 +70,7 @@ func measure(m *model.Model, host int, services []client.Service) {
 				}
 			}
 		}
-		m.Used(host, used, noon)
+		m.SetUsage(host, used, noon)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 		m := scene(200, 40, []client.Service{s}, keys...)
 		m.Log(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
 		m.Event(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
-		m.Inside(model.Inside{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
+		m.Inside(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
 		m.Lost(0, bad, noon)
 		m.Ended(model.Result{Order: model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, Err: errors.New(bad)})
 		obeyed(t, m.Frame())

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Alone()
+	testkit.IsolateProcess()
 	os.Exit(m.Run())
 }
 

@@ -28,16 +28,16 @@ type host interface {
 
 // Runner implements [kanban.Runner].
 type Runner struct {
-	host   host
-	cancel context.CancelFunc
-	over   chan struct{} // closed when the goroutine that follows the runs has ended
+	host       host
+	cancel     context.CancelFunc
+	followDone chan struct{} // closed when the goroutine that follows the runs has ended
 
-	mu      sync.Mutex
-	runs    map[string]client.Run // by tag
-	adopted map[int]bool          // pids of workers that a goroutine waits for
-	bell    chan struct{}         // closed and replaced when a run has ended
-	wake    chan struct{}
-	scans   chan struct{} // holds one element during a scan of all processes
+	mu       sync.Mutex
+	runs     map[string]client.Run // by tag
+	adopted  map[int]bool          // pids of workers that a goroutine waits for
+	runEnded chan struct{}         // closed and replaced when a run has ended
+	wake     chan struct{}
+	scans    chan struct{} // holds one element during a scan of all processes
 }
 
 // followPause is the pause before FollowRuns is called again after it has failed. PID 1 may be replacing its program at that
@@ -46,7 +46,7 @@ const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r := &Runner{
-		host: h, over: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), bell: make(chan struct{}),
+		host: h, followDone: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), runEnded: make(chan struct{}),
 		wake: make(chan struct{}, 1), scans: make(chan struct{}, 1),
 	}
 	if err := r.refresh(ctx); err != nil {
@@ -55,7 +55,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
 	guard.Go("following the runs", func() {
-		defer close(r.over)
+		defer close(r.followDone)
 		for follow.Err() == nil {
 			_ = r.host.FollowRuns(follow, func(run client.Run) error { // Start and End report an error of the host when they need it
 				r.note(run)
@@ -70,7 +70,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 // Close stops following the runs. The workers go on.
 func (r *Runner) Close() {
 	r.cancel()
-	<-r.over
+	<-r.followDone
 }
 
 // Wake returns a channel that receives when a worker has ended, so that a dispatcher can make a pass.
@@ -97,8 +97,8 @@ func (r *Runner) note(run client.Run) {
 	}
 	r.runs[run.Tag] = run
 	if run.End != nil {
-		close(r.bell)
-		r.bell = make(chan struct{})
+		close(r.runEnded)
+		r.runEnded = make(chan struct{})
 		pause.Wake(r.wake)
 	}
 }
@@ -114,7 +114,7 @@ func tag(ref kanban.Ref) string {
 func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, error) {
 	run, err := r.host.start(ctx, tag(job.Ref), job)
 	if err != nil {
-		return kanban.Worker{}, hostError(err)
+		return kanban.Worker{}, wrapHostError(err)
 	}
 	r.note(run)
 	if run.PID == 0 && run.End != nil {
@@ -130,9 +130,9 @@ var hostErrors = map[client.Kind]bool{
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// hostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that the
+// wrapHostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that the
 // host refuses this worker.
-func hostError(err error) error {
+func wrapHostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
 	if answer, is := errors.AsType[*client.Error](err); is {
@@ -144,8 +144,8 @@ func hostError(err error) error {
 	return err
 }
 
-// Look implements [kanban.Runner].
-func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+// WorkerStates implements [kanban.Runner].
+func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
 	out := make([]kanban.Sighting, len(refs))
 	fresh := false
 	for i, ref := range refs {
@@ -161,11 +161,11 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 		case known:
 			out[i] = sighting(run)
 		case ref.PID == 0:
-			if out[i] = r.orphaned(ref); out[i].Sight == kanban.Alive {
-				r.adopt(out[i].Worker)
+			if out[i] = r.findUnrecorded(ref); out[i].Sight == kanban.Alive {
+				r.wakeWhenEnded(out[i].Worker)
 			}
 		default:
-			r.adopt(ref.Worker)
+			r.wakeWhenEnded(ref.Worker)
 		}
 	}
 	return out, nil
@@ -191,7 +191,7 @@ func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting,
 		r.note(run)
 		return sighting(run), nil
 	}
-	if err := hostError(err); errors.As(err, new(*kanban.HostError)) {
+	if err := wrapHostError(err); errors.As(err, new(*kanban.HostError)) {
 		return kanban.Sighting{}, err
 	}
 	return kanban.Sighting{Sight: kanban.NeverStarted}, nil
@@ -249,7 +249,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 	defer cancel()
 	for {
 		r.mu.Lock()
-		now, bell := r.runs[run.Tag], r.bell
+		now, bell := r.runs[run.Tag], r.runEnded
 		r.mu.Unlock()
 		if now.End != nil {
 			t.Terminated = true
@@ -275,8 +275,8 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// adopt waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the task.
-func (r *Runner) adopt(w kanban.Worker) {
+// wakeWhenEnded waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the task.
+func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
 	}
@@ -295,9 +295,9 @@ func (r *Runner) adopt(w kanban.Worker) {
 	})
 }
 
-// orphaned looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the environments
+// findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the environments
 // of all processes for the attempt.
-func (r *Runner) orphaned(ref kanban.Ref) kanban.Sighting {
+func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.Sighting {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
@@ -309,8 +309,8 @@ func (r *Runner) orphaned(ref kanban.Ref) kanban.Sighting {
 	return kanban.Sighting{Sight: kanban.Unknown}
 }
 
-// Left implements [kanban.Runner].
-func (r *Runner) Left(ref kanban.Ref) (pids []int, ok bool) {
+// Leftovers implements [kanban.Runner].
+func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 	pids, _, ok = r.byEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, ok
 }

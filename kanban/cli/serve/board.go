@@ -19,10 +19,10 @@ import (
 
 // board is one board that the server dispatches.
 type board struct {
-	server *Server
-	slug   string
-	poked  chan struct{}
-	tried  chan struct{} // closed after the first try to lock the board, or if the board can't be opened
+	server      *Server
+	slug        string
+	workerEnded chan struct{}
+	tried       chan struct{} // closed after the first try to lock the board, or if the board can't be opened
 
 	d       *kanban.Dispatcher
 	changes *Changes
@@ -49,7 +49,7 @@ const (
 	// of these passes together.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter limits the pause before a pass that is made because the file changed, see [board.rest].
+	// restAfter limits the pause before a pass that is made because the file changed, see [board.pauseBeforePass].
 	restAfter = 20 * time.Millisecond
 	// The server warns when tasks are ready and none was started for stuckRounds intervals. The least time between two such
 	// warnings is stuckEvery.
@@ -163,7 +163,7 @@ func (b *board) passes(ctx context.Context) {
 			return
 		case <-b.changes.C:
 			changed = true
-		case <-b.poked:
+		case <-b.workerEnded:
 		case <-timer.C: // at once for the first pass
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
@@ -173,7 +173,7 @@ func (b *board) passes(ctx context.Context) {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
 				continue // no other program has written; the timer goes on
 			}
-			if !b.rest(ctx) {
+			if !b.pauseBeforePass(ctx) {
 				return
 			}
 		}
@@ -188,15 +188,15 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// rest pauses before a pass that is made because another program changed the file. The pause is as long as the last pass, at most
+// pauseBeforePass pauses before a pass that is made because another program changed the file. The pause is as long as the last pass, at most
 // restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause. rest returns false
 // if ctx has ended.
-func (b *board) rest(ctx context.Context) bool {
+func (b *board) pauseBeforePass(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()
 	select {
 	case <-rest.C:
-	case <-b.poked:
+	case <-b.workerEnded:
 	case <-ctx.Done():
 		return false
 	}
@@ -241,7 +241,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	if !next.IsZero() {
 		wait = max(next.Sub(now), time.Millisecond)
 	}
-	if again := b.look(ctx, res, now); again > 0 && (wait == 0 || again < wait) {
+	if again := b.reportAndWarn(ctx, res, now); again > 0 && (wait == 0 || again < wait) {
 		wait = again
 	}
 	return wait, true
@@ -264,9 +264,9 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// look reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is the time
+// reportAndWarn reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is the time
 // after which look must run again, or 0.
-func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
+func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {
 			again = left

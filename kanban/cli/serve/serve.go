@@ -33,10 +33,10 @@ type Server struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 
-	mu     sync.Mutex
-	serves map[string]*board
-	full   int           // number of boards in the last warning that there are too many; 0: none yet
-	ended  chan struct{} // receives when the server stops serving a board
+	mu              sync.Mutex
+	serves          map[string]*board
+	boardsAtWarning int           // number of boards in the last warning that there are too many; 0: none yet
+	ended           chan struct{} // receives when the server stops serving a board
 
 	saying sync.Mutex      // guards the fields below, and allows one call of Say at a time
 	words  map[string]word // by board
@@ -84,13 +84,13 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-timer.C:
 			s.scan(ctx, &all)
 		case <-s.ended:
-			if s.full > 0 {
+			if s.boardsAtWarning > 0 {
 				s.scan(ctx, &all)
 			}
 		case <-s.Wake: // every board examines its workers
 			s.mu.Lock()
 			for _, b := range s.serves {
-				pause.Wake(b.poked)
+				pause.Wake(b.workerEnded)
 			}
 			s.mu.Unlock()
 		}
@@ -133,13 +133,13 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			continue
 		}
 		if len(s.serves) >= mostBoards {
-			if s.full != len(list) {
+			if s.boardsAtWarning != len(list) {
 				s.Log.Warn("there are too many boards; the rest is not dispatched", "served", mostBoards, "boards", len(list))
 			}
-			s.full = len(list)
+			s.boardsAtWarning = len(list)
 			break
 		}
-		b := &board{server: s, slug: m.Slug, poked: make(chan struct{}, 1), tried: make(chan struct{})}
+		b := &board{server: s, slug: m.Slug, workerEnded: make(chan struct{}, 1), tried: make(chan struct{})}
 		s.serves[m.Slug] = b
 		all.Go(func() {
 			defer guard.Catch("serving board " + m.Slug)

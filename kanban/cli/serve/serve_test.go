@@ -55,7 +55,7 @@ func (o *office) Start(_ context.Context, job kanban.Job) (kanban.Worker, error)
 	return kanban.Worker{PID: os.Getpid()}, nil
 }
 
-func (o *office) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+func (o *office) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make([]kanban.Sighting, len(refs))
@@ -66,7 +66,7 @@ func (o *office) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, 
 }
 
 func (o *office) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
-	list, err := o.Look(ctx, []kanban.Ref{ref})
+	list, err := o.WorkerStates(ctx, []kanban.Ref{ref})
 	return list[0], err
 }
 
@@ -78,7 +78,7 @@ func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []ka
 	return out
 }
 
-func (*office) Left(kanban.Ref) ([]int, bool) { return nil, true }
+func (*office) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (*office) Forget([]kanban.Ref) {}
 

@@ -25,7 +25,7 @@ func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Actio
 	for _, a := range actions {
 		work = append(work, func() error { return f.act(ctx, v, a) })
 	}
-	return together(work)
+	return runParallel(work)
 }
 
 func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
@@ -36,12 +36,12 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 			st.Assignment++
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 		})
-	case placement.Hold:
+	case placement.MarkPending:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			phase(st, v1alpha1.PhasePending, a.Reason)
 			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.PlacedCondition, Status: metav1.ConditionFalse, Reason: "NoHost", Message: a.Reason})
 		})
-	case placement.Lose:
+	case placement.MarkUnreachable:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			word := v1alpha1.PhaseLost
 			if a.What == placement.HostRestarts {
@@ -50,16 +50,16 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 			phase(st, word, a.Reason)
 			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.What, Message: a.Reason})
 		})
-	case placement.Find:
+	case placement.MarkReachable:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			phase(st, v1alpha1.PhaseStarting, "host "+st.Host+" is back")
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
 		})
-	case placement.Begin:
+	case placement.StartMove:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Move = &v1alpha1.Move{To: a.To, Reason: a.Reason, Since: metav1.Now()}
 		})
-	case placement.Cancel:
+	case placement.CancelMove:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Move, st.Message = nil, a.Reason })
 	case placement.GiveUp:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
@@ -114,8 +114,8 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 // sumAnnotation records what was applied last, so that unchanged objects are not written again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// keep applies the objects of a pool, with the given number of hosts, if they have changed.
-func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
+// applyPool applies the objects of a pool, with the given number of hosts, if they have changed.
+func (f *fleet) applyPool(ctx context.Context, v *view, hosts int) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
 		return nil
@@ -149,9 +149,9 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// allow gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets that a
+// applyRights gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets that a
 // profile of the pool refers to. allow writes nothing if the rights have not changed.
-func (f *fleet) allow(ctx context.Context, v *view) error {
+func (f *fleet) applyRights(ctx context.Context, v *view) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
 	key := client.ObjectKeyFromObject(v.pool)
@@ -227,10 +227,10 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 		}
 		v.profiles[p.Name] = p
 		if p.Status.Host == "" && p.DeletionTimestamp == nil && p.Status.Message != reason {
-			work = append(work, func() error { return f.act(ctx, v, placement.Hold{Profile: p.Name, Reason: reason}) })
+			work = append(work, func() error { return f.act(ctx, v, placement.MarkPending{Profile: p.Name, Reason: reason}) })
 		}
 	}
-	err := errors.Join(together(work), f.prepare(ctx, v))
+	err := errors.Join(runParallel(work), f.prepare(ctx, v))
 	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
 }
 
@@ -248,5 +248,5 @@ func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) erro
 			})
 		}
 	}
-	return together(work)
+	return runParallel(work)
 }

@@ -21,16 +21,16 @@ const leaveTime = time.Minute
 // mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
 const mostReason = 800
 
-// keepAlone applies the objects of the single-profile pods for the named profiles, and removes the pods that are no longer
+// applySinglePods applies the objects of the single-profile pods for the named profiles, and removes the pods that are no longer
 // needed. A maker is the object that creates such a pod: a StatefulSet or a Sandbox.
-func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time.Time) error {
+func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error
 	remove := func(o client.Object) {
 		uid := o.GetUID()
 		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
 	}
-	for _, m := range v.makers { // StatefulSets come first
+	for _, m := range v.podOwners { // StatefulSets come first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
 		if wanted && makers[name] != nil { // two controllers made one each, because only one of them knew of agent-sandbox
@@ -39,25 +39,25 @@ func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time
 		if wanted {
 			makers[name] = m
 		}
-		if f.left(m, wanted, v.profiles[name] != nil, now) {
+		if f.mustRemove(m, wanted, v.profiles[name] != nil, now) {
 			remove(m)
 		}
 	}
 	for _, name := range names {
 		work = append(work, func() error {
-			f.refuse(v.profiles[name], f.keepOne(ctx, v, v.profiles[name], makers[name]))
+			f.refuse(v.profiles[name], f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
 			remove(pod) // agent-sandbox creates no new pod while this one exists
 		}
 	}
-	return together(work)
+	return runParallel(work)
 }
 
-// left reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed, and
+// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed, and
 // there whether its profile exists.
-func (f *fleet) left(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
+func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	since, leaving := f.leaving[m.UID]
@@ -90,9 +90,9 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// keepOne applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is none. Its
+// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is none. Its
 // kind is kept.
-func (f *fleet) keepOne(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
+func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes
 	if maker != nil {
@@ -101,7 +101,7 @@ func (f *fleet) keepOne(ctx context.Context, v *view, profile *v1alpha1.AgentPro
 		}
 		sandbox = maker.Kind == pool.Sandbox.Kind
 	}
-	objects, err := pool.Alone(v.pool, profile, sandbox)
+	objects, err := pool.SinglePodObjects(v.pool, profile, sandbox)
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ import (
 const (
 	// roundTime is the minimum time between two rounds of a pool. All changes in between are handled together.
 	roundTime = 500 * time.Millisecond
-	// lookTime is how often a round is made even if no change was reported, because some faults show only as time passes.
-	lookTime = 5 * time.Second
+	// resyncInterval is how often a round is made even if no change was reported, because some faults show only as time passes.
+	resyncInterval = 5 * time.Second
 	// writers limits how many writes run at the same time.
 	writers = 16
 )
@@ -66,7 +66,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	p := &v1alpha1.AgentPool{}
 	if err := f.api.Get(ctx, r.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
-			return reconcile.Result{RequeueAfter: lookTime}, f.orphans(ctx, r.NamespacedName)
+			return reconcile.Result{RequeueAfter: resyncInterval}, f.orphans(ctx, r.NamespacedName)
 		}
 		return reconcile.Result{}, err
 	}
@@ -83,13 +83,13 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	}
 	in, profiles := f.input(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
-	if err := errors.Join(f.allow(ctx, v), f.keep(ctx, v, plan.Replicas)); err != nil {
+	if err := errors.Join(f.applyRights(ctx, v), f.applyPool(ctx, v, plan.Replicas)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
 	}
-	err = errors.Join(f.keepAlone(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
-	f.tell(v)
+	err = errors.Join(f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
+	f.recordEvents(v)
 	err = errors.Join(err, f.report(ctx, v, plan))
-	return reconcile.Result{RequeueAfter: lookTime}, ignoreConflicts(err)
+	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
 // early returns how long the next round of a pool must still wait. If it returns 0, it records that a round begins now.
@@ -153,11 +153,11 @@ func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	for _, p := range v.profiles {
 		work = append(work, func() error { return do(p) })
 	}
-	return together(work)
+	return runParallel(work)
 }
 
-// together runs the functions, several at a time, and returns all errors.
-func together(work []func() error) error {
+// runParallel runs the functions, several at a time, and returns all errors.
+func runParallel(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -220,8 +220,8 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	return nil
 }
 
-// tell creates Kubernetes Events for what has happened to profiles since the last round.
-func (f *fleet) tell(v *view) {
+// recordEvents creates Kubernetes Events for what has happened to profiles since the last round.
+func (f *fleet) recordEvents(v *view) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range v.profiles {

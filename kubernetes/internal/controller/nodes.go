@@ -22,9 +22,9 @@ const (
 	askTime  = 2 * time.Second // for one connection
 	// mostSilent is how many connections must fail in a row until a node counts as silent.
 	mostSilent = 3
-	// believed limits how long a node counts as silent. Kubernetes itself marks a vanished node earlier than that. If the node is
+	// silentLimit limits how long a node counts as silent. Kubernetes itself marks a vanished node earlier than that. If the node is
 	// still ready then, only the controller can't reach it.
-	believed = 90 * time.Second
+	silentLimit = 90 * time.Second
 )
 
 // nodes detects vanished nodes by connecting to their kubelets, because Kubernetes itself takes about 50 seconds. A refused
@@ -53,7 +53,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	one := n.by[name]
-	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < believed
+	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < silentLimit
 }
 
 // Start implements controller-runtime's manager.Runnable. It connects to the nodes again and again until ctx ends, and runs only

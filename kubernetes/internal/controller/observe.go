@@ -25,13 +25,13 @@ import (
 
 // view is the state of one pool, as read at the start of a round.
 type view struct {
-	pool     *v1alpha1.AgentPool
-	template string              // the checksum of the wanted pod template
-	set      *appsv1.StatefulSet // the StatefulSet of the hosts, nil if there is none
-	profiles map[string]*v1alpha1.AgentProfile
-	hosts    []placement.Host
-	pods     map[string]*corev1.Pod
-	makers   []*metav1.PartialObjectMetadata // the StatefulSets and Sandboxes that create single-profile pods
+	pool      *v1alpha1.AgentPool
+	template  string              // the checksum of the wanted pod template
+	set       *appsv1.StatefulSet // the StatefulSet of the hosts, nil if there is none
+	profiles  map[string]*v1alpha1.AgentProfile
+	hosts     []placement.Host
+	pods      map[string]*corev1.Pod
+	podOwners []*metav1.PartialObjectMetadata // the StatefulSets and Sandboxes that create single-profile pods
 	// sandboxes is whether the cluster has agent-sandbox. It is determined only if a profile has or wants a pod of its own.
 	sandboxes bool
 }
@@ -60,7 +60,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		} else if set.Labels[v1alpha1.ProfileLabel] != "" {
 			m := &metav1.PartialObjectMetadata{ObjectMeta: set.ObjectMeta}
 			m.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
-			v.makers = append(v.makers, m)
+			v.podOwners = append(v.podOwners, m)
 		}
 	}
 	beats := map[string]*coordinationv1.Lease{}
@@ -119,7 +119,7 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	v.sandboxes = err == nil
 	for i := range list.Items {
 		list.Items[i].SetGroupVersionKind(pool.Sandbox)
-		v.makers = append(v.makers, &list.Items[i])
+		v.podOwners = append(v.podOwners, &list.Items[i])
 	}
 	return err
 }
@@ -213,8 +213,8 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	for _, one := range v.profiles {
 		s := &one.Status
 		q := placement.Profile{
-			Name: one.Name, Owner: s.Host, Installed: s.Installed == s.Assignment && s.Assignment > 0, Memory: pool.Counts(p, one), Priority: one.Spec.Priority,
-			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), Alone: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
+			Name: one.Name, Owner: s.Host, Installed: s.Installed == s.Assignment && s.Assignment > 0, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
+			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {
 			if c.Type == v1alpha1.ReachableCondition {

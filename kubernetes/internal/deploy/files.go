@@ -41,16 +41,16 @@ func Files() (map[string][]byte, error) {
 	}
 	files["base/kustomization.yaml"] = []byte(kustomization)
 	for name, value := range Components() {
-		if err := component(files, "components/"+name, base, value); err != nil {
+		if err := addComponent(files, "components/"+name, base, value); err != nil {
 			return nil, fmt.Errorf("component %s: %w", name, err)
 		}
 	}
 	return files, makeChart(files)
 }
 
-// component adds the files of the kustomize component dir, which sets one value to true. The files are patches for objects of the
+// addComponent adds the files of the kustomize component dir, which sets one value to true. The files are patches for objects of the
 // base, and new objects.
-func component(files map[string][]byte, dir string, base []Manifest, value string) error {
+func addComponent(files map[string][]byte, dir string, base []Manifest, value string) error {
 	with, err := Render(Default(map[string]any{value: true}))
 	if err != nil {
 		return err

@@ -28,10 +28,10 @@ import (
 // Resources of agent-sandbox's extensions API. A warm pool keeps started Sandboxes ready, which it creates from a template. A
 // claim takes one of them out of the pool.
 var (
-	extensions = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
-	claimKind  = extensions.WithResource("sandboxclaims")
-	poolKind   = extensions.WithResource("sandboxwarmpools")
-	formKind   = extensions.WithResource("sandboxtemplates")
+	extensions       = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
+	claimKind        = extensions.WithResource("sandboxclaims")
+	poolKind         = extensions.WithResource("sandboxwarmpools")
+	templateResource = extensions.WithResource("sandboxtemplates")
 )
 
 // mostPools limits the number of warm pools. Agents can create containers from arbitrarily many different specs, and each spec
@@ -103,13 +103,13 @@ func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *core
 	}
 	labels := map[string]string{labelNetwork: pod.Labels[labelNetwork], managedBy: pod.Labels[managedBy]}
 	form := map[string]any{
-		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": words(labels)}, "spec": spec},
+		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": toAnyMap(labels)}, "spec": spec},
 		"networkPolicyManagement": "Unmanaged", // the NetworkPolicies of the manifests apply
 	}
 	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
 	notes := map[string]string{noteSpec: pod.Annotations[noteSpec]}
-	err = e.createExtension(ctx, formKind, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
+	err = e.createExtension(ctx, templateResource, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		err = e.createExtension(ctx, poolKind, "SandboxWarmPool", name, pool, labels, notes, pod.OwnerReferences)
 	}
@@ -180,7 +180,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -198,9 +198,9 @@ func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// dropPools deletes the warm pools that no container was created from during the idle time. since is when this process began to
+// deleteUnusedPools deletes the warm pools that no container was created from during the idle time. since is when this process began to
 // watch.
-func (e *Engine) dropPools(ctx context.Context, since time.Time) error {
+func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (e *Engine) dropPools(ctx context.Context, since time.Time) error {
 		if time.Since(e.lastUse(pool.GetName())) < e.s.Idle {
 			continue
 		}
-		for _, of := range []schema.GroupVersionResource{poolKind, formKind} {
+		for _, of := range []schema.GroupVersionResource{poolKind, templateResource} {
 			if gone := e.objects.Resource(of).Namespace(e.s.Namespace).Delete(ctx, pool.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
 				err = errors.Join(err, gone)
 			}

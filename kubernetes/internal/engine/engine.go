@@ -34,18 +34,18 @@ type Engine struct {
 
 	probing sync.Mutex // held while a test pod finds out whether pods get user namespaces
 
-	mu     sync.Mutex
-	own    *own
-	kind   string               // the kind of new containers, "" until it is known
-	mapped *bool                // whether pods get user namespaces (hostUsers: false), nil until it is known
-	why    map[string]string    // why containers have disappeared, by id
-	used   map[string]time.Time // when a container last sent or received a byte
+	mu             sync.Mutex
+	own            *ownPodInfo
+	kind           string               // the kind of new containers, "" until it is known
+	userNamespaces *bool                // whether pods get user namespaces (hostUsers: false), nil until it is known
+	why            map[string]string    // why containers have disappeared, by id
+	used           map[string]time.Time // when a container last sent or received a byte
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
 
-// own describes the pod of this process.
-type own struct {
+// ownPodInfo describes the pod of this process.
+type ownPodInfo struct {
 	pod    *corev1.Pod
 	image  string
 	claims map[string]bool // its PersistentVolumeClaims; true if pods on other nodes can mount them, too
@@ -57,7 +57,7 @@ func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
 	if s.HostUsers != "" {
 		mapped := s.HostUsers == "false"
-		e.mapped = &mapped
+		e.userNamespaces = &mapped
 	}
 	e.kind = s.Kind
 	config := rest.CopyConfig(s.API)
@@ -197,14 +197,14 @@ func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 }
 
 // ownPod asks for the pod of this process, once.
-func (e *Engine) ownPod(ctx context.Context) (*own, error) {
+func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.own != nil {
 		return e.own, nil
 	}
 	if e.s.Pod == "" {
-		e.own = &own{pod: &corev1.Pod{}, image: e.s.Image}
+		e.own = &ownPodInfo{pod: &corev1.Pod{}, image: e.s.Image}
 		return e.own, nil
 	}
 	defer limit(&ctx)()
@@ -213,7 +213,7 @@ func (e *Engine) ownPod(ctx context.Context) (*own, error) {
 		return nil, apiError("ask for this pod, "+e.s.Pod, err)
 	}
 	self := containerOf(pod, e.s.Container)
-	o := &own{pod: pod, image: cmp.Or(e.s.Image, self.Image), claims: map[string]bool{}}
+	o := &ownPodInfo{pod: pod, image: cmp.Or(e.s.Image, self.Image), claims: map[string]bool{}}
 	if self.Name == "" {
 		return nil, fmt.Errorf("cannot find the container %s in the pod %s; set %sCONTAINER", e.s.Container, e.s.Pod, prefix)
 	}

@@ -102,15 +102,15 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	if err != nil {
 		return sandbox.Container{}, err
 	}
-	e.note(r)
+	e.rememberReason(r)
 	return r.container(), nil
 }
 
 // whyMost limits how many reasons are kept for containers that have disappeared.
 const whyMost = 4096
 
-// note remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
-func (e *Engine) note(r *record) {
+// rememberReason remembers why a container is going away, so that [Engine.Inspect] can still report it when the pod is gone.
+func (e *Engine) rememberReason(r *record) {
 	if r.pod == nil || r.pod.DeletionTimestamp == nil && r.pod.Status.Phase != corev1.PodFailed {
 		return
 	}

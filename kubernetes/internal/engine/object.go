@@ -20,8 +20,8 @@ import (
 	"hinit/sandbox"
 )
 
-// kindVersion is the Sandbox resource of agent-sandbox, whose controller creates the pods.
-var kindVersion = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
+// sandboxResource is the Sandbox resource of agent-sandbox, whose controller creates the pods.
+var sandboxResource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
 const (
 	modeRunning   = "Running"
@@ -39,7 +39,7 @@ func (e *Engine) kinds(ctx context.Context) (string, error) {
 	if e.kind != "" {
 		return e.kind, nil
 	}
-	err := e.core.Discovery().RESTClient().Get().AbsPath("/apis", kindVersion.Group, kindVersion.Version).Do(ctx).Error()
+	err := e.core.Discovery().RESTClient().Get().AbsPath("/apis", sandboxResource.Group, sandboxResource.Version).Do(ctx).Error()
 	switch {
 	case err == nil:
 		e.kind = "Sandbox"
@@ -59,23 +59,23 @@ func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) 
 	if err != nil {
 		return err
 	}
-	meta := map[string]any{"labels": words(pod.Labels), "annotations": words(pod.Annotations)}
+	meta := map[string]any{"labels": toAnyMap(pod.Labels), "annotations": toAnyMap(pod.Annotations)}
 	body := map[string]any{"podTemplate": map[string]any{"metadata": meta, "spec": spec}, "operatingMode": modeSuspended}
 	if e.s.Expire > 0 {
 		body["shutdownTime"], body["shutdownPolicy"] = e.expires(), "Delete"
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": kindVersion.GroupVersion().String(), "kind": "Sandbox", "spec": body,
+		"apiVersion": sandboxResource.GroupVersion().String(), "kind": "Sandbox", "spec": body,
 	}}
 	object.SetName(pod.Name)
 	object.SetLabels(pod.Labels)
 	object.SetAnnotations(pod.Annotations)
 	object.SetOwnerReferences(pod.OwnerReferences)
-	_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Create(ctx, object, metav1.CreateOptions{})
+	_, err = e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).Create(ctx, object, metav1.CreateOptions{})
 	return err
 }
 
-func words(in map[string]string) map[string]any {
+func toAnyMap(in map[string]string) map[string]any {
 	out := map[string]any{}
 	for name, value := range in {
 		out[name] = value
@@ -89,7 +89,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	if err != nil || kind != "Sandbox" {
 		return nil, err
 	}
-	list, err := e.objects.Resource(kindVersion).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	list, err := e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func objectReason(object *unstructured.Unstructured) string {
 
 // change patches the annotations and the spec of a Sandbox.
 func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
-	return e.patch(ctx, kindVersion, r.object.GetName(), notes, spec)
+	return e.patch(ctx, sandboxResource, r.object.GetName(), notes, spec)
 }
 
 // patch patches the annotations and the spec of an object of agent-sandbox.
@@ -182,7 +182,7 @@ func (e *Engine) suspend(ctx context.Context, r *record) error {
 func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	of, name, uid, policy := kindVersion, "", types.UID(""), metav1.DeletePropagationBackground
+	of, name, uid, policy := sandboxResource, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
 	} else if claim, claimed := claimOf(r.object); claimed { // the claim would replace a deleted Sandbox: delete the claim
@@ -199,9 +199,9 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// keepOn postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes the
+// postponeExpiry postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes the
 // Sandbox.
-func (e *Engine) keepOn(ctx context.Context, r *record) error {
+func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil
 	}

@@ -57,7 +57,7 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 		return nil, err
 	}
 	tools := tools(r)
-	mapped, err := e.users(ctx)
+	mapped, err := e.haveUserNamespaces(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec 
 }
 
 // helper returns the init container that copies the helper program into the pod.
-func (e *Engine) helper(o *own, r *record, tools string, s security) corev1.Container {
+func (e *Engine) helper(o *ownPodInfo, r *record, tools string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
 		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
@@ -273,7 +273,7 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 const sharedMemory = "/dev/shm"
 
 // mounts adds the mounts of a record to its pod. o is the pod of this process, whose claims may be mounted.
-func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
+func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 	c := &pod.Spec.Containers[0]
 	volume := func(name string, source corev1.VolumeSource) {
 		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {

@@ -20,7 +20,7 @@ func made(t *testing.T, name string) corev1.Pod {
 	mapped := false
 	e := &Engine{
 		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
-		core: fake.NewClientset(), kind: "Pod", mapped: &mapped, why: map[string]string{},
+		core: fake.NewClientset(), kind: "Pod", userNamespaces: &mapped, why: map[string]string{},
 	}
 	spec := sandbox.Spec{Name: name, Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"}
 	id, err := e.Create(t.Context(), spec)

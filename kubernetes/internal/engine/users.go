@@ -29,13 +29,13 @@ func Mapped() bool {
 // probeTime limits how long the test pod may take until it has run.
 const probeTime = 40 * time.Second
 
-// users reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the result is known.
+// haveUserNamespaces reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the result is known.
 // The test pod mounts the claims of this process, because some file systems can't be mounted in a user namespace.
-func (e *Engine) users(ctx context.Context) (bool, error) {
+func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	e.probing.Lock()
 	defer e.probing.Unlock()
 	e.mu.Lock()
-	known := e.mapped
+	known := e.userNamespaces
 	e.mu.Unlock()
 	if known != nil {
 		return *known, nil
@@ -55,7 +55,7 @@ func (e *Engine) users(ctx context.Context) (bool, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mapped = &mapped
+	e.userNamespaces = &mapped
 	return mapped, nil
 }
 
@@ -64,7 +64,7 @@ var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap
 
 // probe runs a test pod with hostUsers: false. If mapped is false, why explains to the operator why pods can't have a user
 // namespace.
-func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, err error) {
+func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	r := &record{id: "", name: "hinit-sandbox-users-" + strings.ToLower(rand.Text()[:8]), spec: sandbox.Spec{User: "65532:65532"}}

@@ -22,7 +22,7 @@ const tendEvery = time.Minute
 
 // Watch implements sandbox.FullEngine. While it runs, it also suspends idle containers and postpones the expiry of Sandboxes.
 func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
-	if _, err := e.users(ctx); err != nil {
+	if _, err := e.haveUserNamespaces(ctx); err != nil {
 		return err
 	}
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
@@ -39,7 +39,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	defer events.Stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	guard.Go("tending sandboxes", func() { e.tend(ctx) })
+	guard.Go("tending sandboxes", func() { e.tendLoop(ctx) })
 	began()
 	for {
 		select {
@@ -49,7 +49,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 				return apiError("watch sandboxes", errors.New("the API server has ended the watch"))
 			}
 			if r, ok := ofPod(pod); ok && r.has(labels) {
-				e.note(r)
+				e.rememberReason(r)
 				if state := r.container().State; event.Type != watch.Modified || state == sandbox.Exited || state == sandbox.Dead {
 					changed()
 				}
@@ -60,17 +60,17 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// tend suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
-func (e *Engine) tend(ctx context.Context) {
+// tendLoop suspends idle containers, postpones expiries and deletes unused warm pools, until the context ends.
+func (e *Engine) tendLoop(ctx context.Context) {
 	tick := time.NewTicker(min(tendEvery, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
 	since := time.Now()
 	for {
 		records, err := e.records(ctx, labelID)
 		for _, r := range records {
-			err = errors.Join(err, e.keepOn(ctx, r), e.suspendIdle(ctx, r, since))
+			err = errors.Join(err, e.postponeExpiry(ctx, r), e.suspendIdle(ctx, r, since))
 		}
-		err = errors.Join(err, e.dropPools(ctx, since))
+		err = errors.Join(err, e.deleteUnusedPools(ctx, since))
 		if err != nil && ctx.Err() == nil {
 			e.say("cannot look after the sandboxes: %v", err)
 		}

@@ -24,11 +24,11 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// outside is the command that reaches a hinit outside of the fleet: the words before "hinit", such as docker exec -i agents.
-type outside []string
+// outsideHinit is the command that reaches a hinit outside of the fleet: the words before "hinit", such as docker exec -i agents.
+type outsideHinit []string
 
 // run runs a hinit command outside of the fleet. in and out may be nil.
-func (o outside) run(ctx context.Context, in, out *os.File, words ...string) error {
+func (o outsideHinit) run(ctx context.Context, in, out *os.File, words ...string) error {
 	argv := slices.Concat(o, []string{"hinit"}, words)
 	x, err := proc.Run(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ(), Files: []*os.File{in, out, os.Stderr}, Attached: true})
 	if err == nil && (x.Code != 0 || x.Signal != 0) {
@@ -42,7 +42,7 @@ func (o outside) run(ctx context.Context, in, out *os.File, words ...string) err
 
 // piped runs a hinit command outside of the fleet, and fn at the same time. If output is true, fn reads the command's standard
 // output, else it writes to the command's standard input.
-func (o outside) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
+func (o outsideHinit) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -61,10 +61,10 @@ func (o outside) piped(ctx context.Context, output bool, fn func(*os.File) error
 	return errors.Join(err, mine.Close(), <-ended)
 }
 
-// there is a profile outside of the fleet, as hinit profile list prints it.
-type there struct{ Name, Want string }
+// outsideProfile is a profile outside of the fleet, as hinit profile list prints it.
+type outsideProfile struct{ Name, Want string }
 
-func (o outside) profiles(ctx context.Context) (all []there, err error) {
+func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err error) {
 	err = o.piped(ctx, true, func(out *os.File) error { return json.NewDecoder(out).Decode(&all) }, "profile", "list", "--json")
 	return all, err
 }
@@ -123,7 +123,7 @@ func runImport(ctx context.Context, c *call) error {
 	if _, err := f.pool(ctx, words[0]); err != nil {
 		return err
 	}
-	o := outside(strings.Fields(*from))
+	o := outsideHinit(strings.Fields(*from))
 	all, err := o.profiles(ctx)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func runImport(ctx context.Context, c *call) error {
 		known := false
 		for _, p := range all {
 			if known = p.Name == name; known {
-				err = f.take(ctx, o, words[0], p, cmp.Or(to, name), *limit)
+				err = f.importProfile(ctx, o, words[0], p, cmp.Or(to, name), *limit)
 				break
 			}
 		}
@@ -157,9 +157,9 @@ func runImport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// take copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After an error,
+// importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After an error,
 // the outside profile is started again if it ran before.
-func (f *fleet) take(ctx context.Context, o outside, pool string, from there, name string, limit time.Duration) (err error) {
+func (f *fleet) importProfile(ctx context.Context, o outsideHinit, pool string, from outsideProfile, name string, limit time.Duration) (err error) {
 	no, up := false, from.Want == "up"
 	p := &v1alpha1.AgentProfile{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: f.namespace}, Spec: v1alpha1.AgentProfileSpec{Pool: pool, Running: &no, OnDelete: "Delete"},
@@ -204,16 +204,16 @@ func runExport(ctx context.Context, c *call) error {
 		return err
 	}
 	for _, name := range names {
-		if err := f.giveBack(ctx, outside(strings.Fields(*to)), name, *limit); err != nil {
+		if err := f.exportProfile(ctx, outsideHinit(strings.Fields(*to)), name, *limit); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// giveBack copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running in the
+// exportProfile copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running in the
 // fleet as before.
-func (f *fleet) giveBack(ctx context.Context, o outside, name string, limit time.Duration) (err error) {
+func (f *fleet) exportProfile(ctx context.Context, o outsideHinit, name string, limit time.Duration) (err error) {
 	p, err := f.profile(ctx, name)
 	if err != nil {
 		return err

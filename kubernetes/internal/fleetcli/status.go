@@ -183,7 +183,7 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 		if one.Status.Host != pod.Name {
 			continue
 		}
-		n, memory = n+1, memory+pool.Counts(p, one)
+		n, memory = n+1, memory+pool.ReservedMemory(p, one)
 		if one.Status.Ready {
 			ready++
 		}

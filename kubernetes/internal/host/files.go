@@ -171,7 +171,7 @@ func (s *Store) apply(name string, files map[string][]byte) (changed bool, err e
 			return false, err
 		}
 	}
-	err = s.within(s.Home(name), func(home *os.Root) error {
+	err = s.openHome(s.Home(name), func(home *os.Root) error {
 		inside := &Store{root: home}
 		for _, file := range names {
 			has, err := inside.content(file, int64(len(files[file])))

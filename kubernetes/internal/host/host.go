@@ -43,7 +43,7 @@ type Settings struct {
 	// Token returns the token by which this pod identifies itself to other hosts. Judge checks such a token from another host and
 	// returns the name of its pod.
 	Token func() (string, error)
-	Judge Judge
+	Judge TokenReviewer
 	Log   *slog.Logger
 	Beat  time.Duration // how often the host renews its Lease to show that it is alive; 0 means the constant [Beat]
 }
@@ -65,11 +65,11 @@ type host struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 	fetches chan struct{} // has an element for each fetch that runs
 
-	mu       sync.Mutex
-	seen     map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
-	services map[string]hinit.Service                     // the latest status of each gateway, by profile
-	heard    map[string]uint64                            // how many status reports have arrived for each gateway
-	known    bool                                         // the services map is current: hinit has sent its full status, and is neither booting nor stopping
+	mu           sync.Mutex
+	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
+	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
+	reportCounts map[string]uint64                            // how many status reports have arrived for each gateway
+	statusKnown  bool                                         // the services map is current: hinit has sent its full status, and is neither booting nor stopping
 }
 
 // Run works as the host of a pod until ctx ends. It returns an error only if it can't open the store on the volume.
@@ -82,14 +82,14 @@ func Run(ctx context.Context, s Settings) error {
 		s.Beat = Beat
 	}
 	h := &host{
-		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, heard: map[string]uint64{},
+		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		fetches: make(chan struct{}, workers-1), // one worker is left for all else, however long another host takes
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}
 	var all sync.WaitGroup
-	all.Go(func() { h.beat(ctx) })
+	all.Go(func() { h.renewLeaseLoop(ctx) })
 	all.Go(func() { h.watchInit(ctx) })
 	for _, field := range []string{ownField, moveField} {
 		all.Go(func() { h.watch(ctx, field) })
@@ -119,11 +119,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
-			h.hear(c)
+			h.handleStatus(c)
 			return nil
 		})
 		h.mu.Lock()
-		h.known = false
+		h.statusKnown = false
 		h.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("hinit does not answer", "error", err)
@@ -132,33 +132,33 @@ func (h *host) watchInit(ctx context.Context) {
 	}
 }
 
-// hear handles one message of hinit's status stream.
-func (h *host) hear(c hinit.StatusChange) {
+// handleStatus handles one message of hinit's status stream.
+func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Whole {
 		h.services = map[string]hinit.Service{}
 	}
-	h.known = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
+	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
 	for _, s := range c.Services {
 		if s.Kind == hinit.KindGateway {
 			h.services[s.Profile] = s
-			h.heard[s.Profile]++
+			h.reportCounts[s.Profile]++
 			h.queue.Add(s.Profile)
 		}
 	}
 }
 
-// order calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The status is
+// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The status is
 // stored unless a newer one arrived through the watch during the call.
-func (h *host) order(profile string, give func() (hinit.Service, error)) error {
+func (h *host) commandGateway(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
-	heard := h.heard[profile]
+	heard := h.reportCounts[profile]
 	h.mu.Unlock()
 	s, err := give()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == nil && h.heard[profile] == heard {
+	if err == nil && h.reportCounts[profile] == heard {
 		h.services[profile] = s
 	}
 	return err
@@ -170,9 +170,9 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s, there := h.services[profile]; there {
-		return &s, h.known
+		return &s, h.statusKnown
 	}
-	return nil, h.known
+	return nil, h.statusKnown
 }
 
 // resync queues every profile on the volume and every watched object from time to time, because a watch may miss a change.
@@ -205,22 +205,22 @@ func (h *host) work(ctx context.Context) {
 		if down {
 			return
 		}
-		err := h.settle(ctx, name)
+		err := h.reconcile(ctx, name)
 		switch {
 		case err == nil:
 			h.queue.Forget(name)
 		case ctx.Err() == nil:
-			h.trouble(name, err)
+			h.logUnsettled(name, err)
 			h.queue.AddRateLimited(name)
 		}
 		h.queue.Done(name)
 	}
 }
 
-// trouble logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or not at
+// logUnsettled logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or not at
 // all.
-func (h *host) trouble(name string, err error) {
-	if errors.Is(err, errAgain) {
+func (h *host) logUnsettled(name string, err error) {
+	if errors.Is(err, errRetry) {
 		return
 	}
 	level := slog.LevelWarn
@@ -230,12 +230,12 @@ func (h *host) trouble(name string, err error) {
 	h.set.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
 }
 
-// errAgain means that a step could not be done yet, and must be tried again soon.
-var errAgain = errors.New("not yet")
+// errRetry means that a step could not be done yet, and must be tried again soon.
+var errRetry = errors.New("not yet")
 
-// settle performs all pending steps for a profile name. The volume may hold data of several objects with this name: the current
+// reconcile performs all pending steps for a profile name. The volume may hold data of several objects with this name: the current
 // one, and deleted ones with other UIDs.
-func (h *host) settle(ctx context.Context, name string) error {
+func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
 	known, err := h.store.Known()
 	if err != nil {

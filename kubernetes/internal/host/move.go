@@ -9,13 +9,13 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// quiet asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns the number
-// of the gateway's last run, or errAgain if it isn't down.
-func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
+// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns the number
+// of the gateway's last run, or errRetry if it isn't down.
+func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
-	err = h.order(name, func() (hinit.Service, error) {
+	err = h.commandGateway(name, func() (hinit.Service, error) {
 		var err error
-		s, err = h.set.Init.Service(ctx, slot(name))
+		s, err = h.set.Init.Service(ctx, serviceName(name))
 		return s, err
 	})
 	switch {
@@ -24,29 +24,29 @@ func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
 	case err != nil:
 		return 0, err
 	case !settled(&s):
-		return 0, errAgain // somebody has started it by hand
+		return 0, errRetry // somebody has started it by hand
 	}
 	return s.Run, nil
 }
 
-// setAside moves the data of a profile out of hinit's reach, so that it can be given away. It returns errAgain if the gateway has
+// setAside moves the data of a profile out of hinit's reach, so that it can be given away. It returns errRetry if the gateway has
 // run since its data was offered.
 func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	run, err := h.quiet(ctx, p.Name)
+	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
 		return err
 	}
 	if offered, _ := h.offers.known(string(p.UID), "", run); len(offered) == 0 {
-		return errAgain
+		return errRetry
 	}
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return err
 	}
 	// Without the data hinit can't start the gateway. But if the gateway was started after the first answer, it has written data
 	// that was not sent.
-	if now, err := h.quiet(ctx, p.Name); err != nil || now != run && now != 0 {
+	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 {
 		h.offers.forget(string(p.UID))
-		return errors.Join(errAgain, h.moved(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
+		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
 	}
 	return h.set.Init.Rescan(ctx)
 }
@@ -54,7 +54,7 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 // offer writes an offer into the status: how the other host can fetch the data of a profile. The gateway must be down and must
 // stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	run, err := h.quiet(ctx, p.Name)
+	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
 
-// give makes the other host the owner of the profile, by a single write of the status.
-func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
+// transferOwnership makes the other host the owner of the profile, by a single write of the status.
+func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Host, st.Receipt, st.Move = to, st.Move.Received, nil
@@ -88,7 +88,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	case h.fetches <- struct{}{}:
 		defer func() { <-h.fetches }()
 	default:
-		return errAgain
+		return errRetry
 	}
 	token, err := h.set.Token()
 	if err != nil {
@@ -98,12 +98,12 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if errors.Is(err, errCut) {
 		return err
 	}
-	return h.tell(ctx, p, err)
+	return h.reportMoveError(ctx, p, err)
 }
 
-// tell writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so the user must
+// reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so the user must
 // see why. It returns err.
-func (h *host) tell(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
+func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}

@@ -11,13 +11,13 @@ import (
 
 // TestAReadyGatewayIsNotShownAsStarting: the answer to an order came after the line that said ready, and hid it for good.
 func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
-	h := &host{services: map[string]hinit.Service{}, heard: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+	h := &host{services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
 	gateway := hinit.Service{Name: "gateway-coder", Profile: "coder", Kind: hinit.KindGateway, State: hinit.StateUp, Want: hinit.WantUp, Since: time.Now()}
 	ready := gateway
 	ready.Ready = true
-	if err := h.order("coder", func() (hinit.Service, error) {
-		h.hear(hinit.StatusChange{Whole: true, Services: []hinit.Service{ready}})
+	if err := h.commandGateway("coder", func() (hinit.Service, error) {
+		h.handleStatus(hinit.StatusChange{Whole: true, Services: []hinit.Service{ready}})
 		return gateway, nil
 	}); err != nil {
 		t.Fatal(err)
@@ -25,7 +25,7 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	if s, _ := h.service("coder"); s == nil || !s.Ready {
 		t.Errorf("the gateway is %+v", s)
 	}
-	if err := h.order("coder", func() (hinit.Service, error) { return gateway, nil }); err != nil {
+	if err := h.commandGateway("coder", func() (hinit.Service, error) { return gateway, nil }); err != nil {
 		t.Fatal(err)
 	}
 	if s, _ := h.service("coder"); s == nil || s.Ready {

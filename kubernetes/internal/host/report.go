@@ -15,8 +15,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTime is how long after its start the memory of a gateway is not reported, because it still changes a lot.
-const startTime = 30 * time.Second
+// startTimeout is how long after its start the memory of a gateway is not reported, because it still changes a lot.
+const startTimeout = 30 * time.Second
 
 // settled reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
 // such gateway.
@@ -42,7 +42,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 		st.Restarts = int32(min(s.Restarts, 1<<30))
 		since = metav1.NewTime(s.Since.Truncate(time.Second))
 		describeExit(st, s.LastExit)
-		if phase != v1alpha1.PhaseStarting || time.Since(s.Since) > startTime {
+		if phase != v1alpha1.PhaseStarting || time.Since(s.Since) > startTimeout {
 			describeMemory(st, s.MemoryBytes)
 		}
 	}

@@ -25,8 +25,8 @@ const (
 	mostSteps = 20
 )
 
-// slot returns the name of the service that runs the gateway of a profile.
-func slot(profile string) string { return "gateway-" + profile }
+// serviceName returns the name of the service that runs the gateway of a profile.
+func serviceName(profile string) string { return "gateway-" + profile }
 
 // steps performs the steps of one object on this host until nothing is left to do, or it has to wait for somebody else. p is the
 // object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is read afresh.
@@ -39,9 +39,9 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		}
 		step := placement.Next(h.set.Name, object(p), local)
 		if step == placement.Wait && local.Aside != 0 {
-			return errAgain // no watch reports when the new owner has the data: poll
+			return errRetry // no watch reports when the new owner has the data: poll
 		}
-		if calm, err := h.calm(ctx, step, p); calm || err != nil {
+		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
 			return err
 		}
 		if !fresh {
@@ -122,9 +122,9 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	return local, nil
 }
 
-// calm reports whether the profile needs no change. In this case it also updates the status of the object. p may come from the
+// checkSettled reports whether the profile needs no change. In this case it also updates the status of the object. p may come from the
 // watch cache.
-func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
+func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil
 	}
@@ -181,7 +181,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Report:
 		return h.reportData(ctx, p)
 	case placement.Missing:
-		return errors.Join(errAgain, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		return errors.Join(errRetry, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 			st.Phase, st.Ready = v1alpha1.PhaseLost, false
 			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.set.Name)
 		}))
@@ -191,17 +191,17 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 		return h.setAside(ctx, p)
 	case placement.TakeBack:
 		h.offers.forget(uid)
-		return h.moved(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
+		return h.rescanAfter(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
 	case placement.Give:
-		return h.give(ctx, p)
+		return h.transferOwnership(ctx, p)
 	case placement.Fetch:
 		return h.fetch(ctx, p)
 	case placement.Received:
 		return h.received(ctx, p, local.Incoming)
 	case placement.Install:
-		return h.tell(ctx, p, h.moved(ctx, h.store.Install(name, uid, local.Incoming)))
+		return h.reportMoveError(ctx, p, h.rescanAfter(ctx, h.store.Install(name, uid, local.Incoming)))
 	case placement.Retire:
-		return errors.Join(h.halt(ctx, name, nil), h.moved(ctx, h.store.Retire(name, uid)))
+		return errors.Join(h.halt(ctx, name, nil), h.rescanAfter(ctx, h.store.Retire(name, uid)))
 	case placement.Drop:
 		h.offers.forget(uid)
 		return h.store.Drop(name, uid)
@@ -214,8 +214,8 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	return nil
 }
 
-// moved makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only returns err.
-func (h *host) moved(ctx context.Context, err error) error {
+// rescanAfter makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only returns err.
+func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (h *host) moved(ctx context.Context, err error) error {
 // reportData reports that the data is on this volume. If the gateway is down, it first writes the files of the profile, so that
 // one status write covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	applied, err := "", errAgain
+	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && settled(s) {
 		applied, _, err = h.configure(ctx, p) // on error, the next step tries again
 	}
@@ -243,17 +243,17 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	s, known := h.service(p.Name)
 	if !known {
-		return errAgain
+		return errRetry
 	}
 	applied, changed, configured := h.configure(ctx, p)
 	switch {
 	case configured != nil && p.Status.Applied == "": // its files have never been written: don't start it without them
 	case s == nil || s.Want != hinit.WantUp:
-		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
 	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // this process or an earlier one has written files since the start
-		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
 	}
@@ -274,7 +274,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 		st.ObservedGeneration, st.Applied = p.Generation, applied
 	})
 	if err == nil && configured != nil {
-		return errAgain
+		return errRetry
 	}
 	return err
 }
@@ -293,11 +293,11 @@ func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied
 func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {
-		return errAgain
+		return errRetry
 	}
 	if !settled(s) {
-		err := h.order(name, func() (hinit.Service, error) {
-			return h.set.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
+		err := h.commandGateway(name, func() (hinit.Service, error) {
+			return h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
 		})
 		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
 			return err
@@ -320,7 +320,7 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 // create creates a profile without data, or restores it from the backup that spec.recover names.
 func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if _, known := h.service(p.Name); !known {
-		return errAgain
+		return errRetry
 	}
 	name, uid := p.Name, string(p.UID)
 	err := h.store.Claim(name, uid)
@@ -366,7 +366,7 @@ func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentPr
 			err = h.store.Retire(name, uid)
 		}
 	}
-	if err = h.moved(ctx, err); err != nil {
+	if err = h.rescanAfter(ctx, err); err != nil {
 		return err
 	}
 	next := p.DeepCopy()

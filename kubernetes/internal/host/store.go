@@ -205,13 +205,13 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 		}
 	}
 	if l.Incoming == "" && s.exists(partial(name, uid)) {
-		l.Incoming = partly
+		l.Incoming = partialNonce
 	}
 	return l, nil
 }
 
-// partly stands in for the nonce of incomplete data.
-const partly = "partly"
+// partialNonce stands in for the nonce of incomplete data.
+const partialNonce = "partly"
 
 // partial returns the directory of an object's incomplete data. The next fetch continues there.
 func partial(name, uid string) string {

@@ -172,7 +172,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil && !errors.Is(err, errCut) {
 			t.Fatal(err)
 		}
-		if cuts == 0 && look(t, to, "u1").Incoming != partly {
+		if cuts == 0 && look(t, to, "u1").Incoming != partialNonce {
 			t.Fatalf("after the first cut: %+v", look(t, to, "u1"))
 		}
 	}
@@ -380,7 +380,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 		t.Errorf("%v; the status says %q", err, p.Status.Message)
 	}
 	h.fetches <- struct{}{}
-	if err := h.fetch(t.Context(), p); !errors.Is(err, errAgain) {
+	if err := h.fetch(t.Context(), p); !errors.Is(err, errRetry) {
 		t.Error("no worker is left for all else:", err)
 	}
 }
@@ -473,7 +473,7 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 		filepath.Join(dir, backupsDir, "coder.tar"):              func() error { return h.restore("coder", "u1", "coder.tar") },
 		filepath.Join(dir, incoming("coder", "u1", "n")+".json"): func() error { _, err := s.receipt("coder", "u1", "n"); return err },
 		filepath.Join(part, "archive"):                           func() error { _, _, err := im.Where(); return err },
-		filepath.Join(dir, "profiles"):                           func() error { return s.within("profiles", func(*os.Root) error { return nil }) },
+		filepath.Join(dir, "profiles"):                           func() error { return s.openHome("profiles", func(*os.Root) error { return nil }) },
 	} {
 		if err := syscall.Mkfifo(name, 0o600); err != nil {
 			t.Fatal(err)

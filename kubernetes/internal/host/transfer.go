@@ -27,13 +27,13 @@ import (
 	"hinit/profiles/archive"
 )
 
-// Judge returns the name of the pod that a token belongs to. The error is for logs only.
-type Judge func(ctx context.Context, token string) (pod string, err error)
+// TokenReviewer returns the name of the pod that a token belongs to. The error is for logs only.
+type TokenReviewer func(ctx context.Context, token string) (pod string, err error)
 
 // offers holds the profiles that this process offers to other hosts. It listens on the network while there is at least one.
 type offers struct {
 	store *Store
-	judge Judge
+	judge TokenReviewer
 	log   *slog.Logger
 	host  string // the address to listen on, HOST:PORT
 
@@ -249,7 +249,7 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 	}
 	defer home.Close()
 	x := archive.Export{
-		Home: descriptor(home), Name: name, Secrets: true, Links: true, Still: true, Snapshot: r.Header.Get("If-Range"),
+		Home: descriptor(home), Name: name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
 		Begin: func(from int64) {
 			if from > 0 {
 				w.WriteHeader(http.StatusPartialContent)
@@ -358,7 +358,7 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 		return err
 	}
 	head, sum, err := im.Run(body)
-	if errors.Is(err, archive.ErrCut) {
+	if errors.Is(err, archive.ErrInterrupted) {
 		return errCut
 	}
 	if err != nil {
@@ -372,8 +372,8 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.rename(whole, to), s.replace(to+".json", text, 0o600))
 }
 
-// within opens the directory dir of the volume and calls fn with it.
-func (s *Store) within(dir string, fn func(*os.Root) error) error {
+// openHome opens the directory dir of the volume and calls fn with it.
+func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
 	d, err := s.directory(dir)
 	if err != nil {
 		return err

@@ -43,9 +43,9 @@ func (h *host) watch(ctx context.Context, field string) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: source, ObjectType: &v1alpha1.AgentProfile{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { h.saw(field, o, true) },
-			UpdateFunc: func(_, o any) { h.saw(field, o, true) },
-			DeleteFunc: func(o any) { h.saw(field, o, false) },
+			AddFunc:    func(o any) { h.handleEvent(field, o, true) },
+			UpdateFunc: func(_, o any) { h.handleEvent(field, o, true) },
+			DeleteFunc: func(o any) { h.handleEvent(field, o, false) },
 		},
 		Transform: func(o any) (any, error) {
 			if p, is := o.(*v1alpha1.AgentProfile); is {
@@ -57,8 +57,8 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// saw handles an event of the watch on field. there is false if the profile left the watch.
-func (h *host) saw(field string, o any, there bool) {
+// handleEvent handles an event of the watch on field. there is false if the profile left the watch.
+func (h *host) handleEvent(field string, o any, there bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -89,8 +89,8 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 // LeaseLabel is the label on the Lease of each host. Its value is the name of the host.
 const LeaseLabel = v1alpha1.Group + "/host"
 
-// beat renews the Lease of the host regularly. The Lease shows that the host is alive, and the UID of its pod.
-func (h *host) beat(ctx context.Context) {
+// renewLeaseLoop renews the Lease of the host regularly. The Lease shows that the host is alive, and the UID of its pod.
+func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renew(ctx)
 		if err != nil && ctx.Err() == nil {

@@ -27,7 +27,7 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 		return err
 	}
 	defer init.close()
-	lock := &reporting{
+	lock := &reportingLock{
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Client: client, LockConfig: resourcelock.ResourceLockConfig{Identity: s.Identity},
 		},
@@ -48,12 +48,14 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 // renewDeadline is how long the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// margin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them takes
+// stopMargin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them takes
 // hundreds of milliseconds, however short the Lease is.
-func (s *Settings) margin() time.Duration { return max(s.Duration/5, min(time.Second, s.Duration/3)) }
+func (s *Settings) stopMargin() time.Duration {
+	return max(s.Duration/5, min(time.Second, s.Duration/3))
+}
 
 // elect runs client-go's leader election with the durations of the settings. began is called when this pod holds the Lease.
-func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()) error {
+func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { began() }, OnStoppedLeading: func() {}},
@@ -70,7 +72,7 @@ func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()
 const askEvery = 150 * time.Millisecond
 
 // acquire waits until this pod holds the Lease.
-func (l *reporting) acquire(ctx context.Context) error {
+func (l *reportingLock) acquire(ctx context.Context) error {
 	ctx, got := context.WithCancel(ctx)
 	defer got()
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
@@ -79,7 +81,7 @@ func (l *reporting) acquire(ctx context.Context) error {
 // renew renews the Lease until that has failed for too long, or another pod holds the Lease. It returns as soon as another pod
 // does, because client-go counts the other pod's Lease from the time at which the wait begins. If the holder first went on until
 // its renew deadline, it would take over up to two thirds of a Lease too late.
-func (l *reporting) renew(ctx context.Context) error {
+func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -88,9 +90,9 @@ func (l *reporting) renew(ctx context.Context) error {
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
-// reporting wraps a client-go lock. It tells the init the result of each request. client-go calls it from one goroutine at a
+// reportingLock wraps a client-go lock. It tells the init the result of each request. client-go calls it from one goroutine at a
 // time.
-type reporting struct {
+type reportingLock struct {
 	resourcelock.Interface
 
 	settings Settings
@@ -105,19 +107,19 @@ type reporting struct {
 }
 
 // Create implements [resourcelock.Interface].
-func (l *reporting) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l *reportingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	began := boottime()
-	return l.written(ctx, began, r, l.Interface.Create(ctx, r))
+	return l.reportWrite(ctx, began, r, l.Interface.Create(ctx, r))
 }
 
 // Update implements [resourcelock.Interface].
-func (l *reporting) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l *reportingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	began := boottime()
-	return l.written(ctx, began, r, l.Interface.Update(ctx, r))
+	return l.reportWrite(ctx, began, r, l.Interface.Update(ctx, r))
 }
 
 // Get implements [resourcelock.Interface].
-func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
 		return r, raw, err // client-go will create it
@@ -132,8 +134,8 @@ func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord
 	return r, raw, err
 }
 
-// written handles the result of a request that wrote the Lease r. began is the time before the request.
-func (l *reporting) written(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
+// reportWrite handles the result of a request that wrote the Lease r. began is the time before the request.
+func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // otherwise another pod was faster
 		l.tell(ctx, err)
 	}
@@ -141,7 +143,7 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 		return err
 	}
 	l.other = ""
-	end := began + l.settings.Duration - l.settings.margin()
+	end := began + l.settings.Duration - l.settings.stopMargin()
 	l.guard.end.Store(int64(end))
 	// The init may be stopped and not read this. It will be told of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
@@ -153,7 +155,7 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 }
 
 // waits tells the init and the log that another pod holds the Lease, once for each pod.
-func (l *reporting) waits(who string) {
+func (l *reportingLock) waits(who string) {
 	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
 		return // tried again after the next request
 	}
@@ -162,7 +164,7 @@ func (l *reporting) waits(who string) {
 }
 
 // tell logs a problem with the API server once, and once when it is over. It ignores requests that were canceled.
-func (l *reporting) tell(ctx context.Context, err error) {
+func (l *reportingLock) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -185,7 +187,7 @@ func (l *reporting) tell(ctx context.Context, err error) {
 }
 
 // release releases the Lease if this pod holds it. It takes no longer than renewDeadline.
-func (l *reporting) release(ctx context.Context) error {
+func (l *reportingLock) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
 	defer cancel()
 	for {

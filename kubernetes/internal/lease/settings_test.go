@@ -71,10 +71,10 @@ func TestAShortLeaseLeavesTimeToKill(t *testing.T) {
 		time.Second: time.Second / 3, 3 * time.Second: time.Second, 5 * time.Second: time.Second, 15 * time.Second: 3 * time.Second, time.Hour: 12 * time.Minute,
 	} {
 		s := Settings{Duration: lease}
-		if got := s.margin(); got != want {
+		if got := s.stopMargin(); got != want {
 			t.Errorf("of %v: %v, want %v", lease, got, want)
 		}
-		if s.margin()+s.Duration*2/15 >= s.Duration {
+		if s.stopMargin()+s.Duration*2/15 >= s.Duration {
 			t.Errorf("of %v: it ends before the next renewal", lease)
 		}
 	}

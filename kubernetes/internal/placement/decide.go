@@ -19,7 +19,7 @@ type Profile struct {
 	Priority  int32
 	Pin       string // the only host that it may be on, "" for any
 	Pod       string // the name of the pod that would run this profile alone
-	Alone     bool   // the spec asks for Pod, and not for a host with other profiles
+	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
 	Refused   string // why Pod can't be created, "" if it can
 	Lost      string // what was last reported about its owner: [HostLost], [HostRestarts], or "" for nothing
 	Pending   string // the reported reason why it is pending, "" if it is not
@@ -51,7 +51,7 @@ type Pool struct {
 	Leaving        string    // the host that is being removed, "" for none
 }
 
-// Values of [Lose].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the controller
+// Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the controller
 // reports that a lost owner is back. A host may be alive although the controller can't reach it. If the host reported itself,
 // both would overwrite each other's status forever.
 const (
@@ -68,30 +68,30 @@ type Action interface{ action() }
 type (
 	// Assign makes Host the owner of a profile that has none.
 	Assign struct{ Profile, Host string }
-	// Begin starts a move of a profile to the host To.
-	Begin struct{ Profile, To, Reason string }
-	// Cancel ends a move that can't be completed.
-	Cancel struct{ Profile, Reason string }
-	// Lose reports that the owner of a profile is lost or restarting.
-	Lose struct{ Profile, What, Reason string }
-	// Find reports that the lost owner of a profile is back.
-	Find struct{ Profile string }
-	// Hold reports why a profile has no host.
-	Hold struct{ Profile, Reason string }
+	// StartMove starts a move of a profile to the host To.
+	StartMove struct{ Profile, To, Reason string }
+	// CancelMove ends a move that can't be completed.
+	CancelMove struct{ Profile, Reason string }
+	// MarkUnreachable reports that the owner of a profile is lost or restarting.
+	MarkUnreachable struct{ Profile, What, Reason string }
+	// MarkReachable reports that the lost owner of a profile is back.
+	MarkReachable struct{ Profile string }
+	// MarkPending reports why a profile has no host.
+	MarkPending struct{ Profile, Reason string }
 	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover.
 	GiveUp struct{ Profile, Owner string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
 )
 
-func (Assign) action()  {}
-func (Begin) action()   {}
-func (Cancel) action()  {}
-func (Lose) action()    {}
-func (Find) action()    {}
-func (Hold) action()    {}
-func (GiveUp) action()  {}
-func (Replace) action() {}
+func (Assign) action()          {}
+func (StartMove) action()       {}
+func (CancelMove) action()      {}
+func (MarkUnreachable) action() {}
+func (MarkReachable) action()   {}
+func (MarkPending) action()     {}
+func (GiveUp) action()          {}
+func (Replace) action()         {}
 
 // Plan is what the controller decides in one round.
 type Plan struct {
@@ -106,33 +106,33 @@ type Plan struct {
 // round holds the intermediate state of one call of [Decide].
 type round struct {
 	Plan
-	pool     Pool
-	now      time.Time
-	hosts    []*load // hosts that take any profile
-	alone    []*load // pods that take one profile each
-	byName   map[string]*load
-	profiles []Profile
-	moves    int   // moves in progress
-	need     int64 // the total memory of the profiles that no host has room for
+	pool           Pool
+	now            time.Time
+	hosts          []*hostLoad // hosts that take any profile
+	alone          []*hostLoad // pods that take one profile each
+	byName         map[string]*hostLoad
+	profiles       []Profile
+	moves          int   // moves in progress
+	unplacedMemory int64 // the total memory of the profiles that no host has room for
 }
 
-// load is a host with the profiles that are placed on it or moving to it.
-type load struct {
+// hostLoad is a host with the profiles that are placed on it or moving to it.
+type hostLoad struct {
 	Host
-	used     int64
-	profiles int
-	takes    bool // it may get profiles
+	used        int64
+	profiles    int
+	schedulable bool // it may get profiles
 }
 
 // Decide returns what the controller has to do about a pool now. The same input always gives the same plan.
 func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
-	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*load{}}
+	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*hostLoad{}}
 	r.Leaving = pool.Leaving
 	slices.SortFunc(r.profiles, func(a, b Profile) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name))
 	})
 	for _, h := range hosts {
-		l := &load{Host: h, takes: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
+		l := &hostLoad{Host: h, schedulable: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
 		r.byName[h.Name] = l
 		if h.For != "" {
 			r.alone = append(r.alone, l)
@@ -140,8 +140,8 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 			r.hosts = append(r.hosts, l)
 		}
 	}
-	slices.SortFunc(r.hosts, func(a, b *load) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	slices.SortFunc(r.alone, func(a, b *load) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.hosts, func(a, b *hostLoad) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	slices.SortFunc(r.alone, func(a, b *hostLoad) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range r.profiles {
 		r.count(p.Owner, p.Memory)
 		if p.To != "" {
@@ -172,12 +172,12 @@ func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
 // needsPod reports whether the pod of a profile must exist. A pod that the profile is leaving stays until the data is on the new
 // host.
 func (r *round) needsPod(p Profile) bool {
-	return p.Owner == p.Pod || p.To == p.Pod || p.Alone && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
+	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
 }
 
-// host returns a host by name, or nil if it can't take profiles or is reserved for a single one.
-func (r *round) host(name string) *load {
-	if l := r.byName[name]; l != nil && l.takes && l.For == "" {
+// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single one.
+func (r *round) loadOf(name string) *hostLoad {
+	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
 		return l
 	}
 	return nil
@@ -198,10 +198,10 @@ func (r *round) decide(p Profile) {
 		r.do(GiveUp{p.Name, p.Owner})
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
-			r.do(Lose{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
+			r.do(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
 	case p.Owner != "" && p.Lost == HostLost:
-		r.do(Find{p.Name})
+		r.do(MarkReachable{p.Name})
 	case p.Deleting:
 	case p.Owner == "":
 		r.place(p)
@@ -214,12 +214,12 @@ func (r *round) decide(p Profile) {
 
 // place assigns a host to a profile that has none, or reports why none fits.
 func (r *round) place(p Profile) {
-	if p.Alone {
+	if p.OwnPod {
 		l := r.byName[p.Pod]
 		switch {
 		case l == nil:
 			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
-		case !l.takes:
+		case !l.schedulable:
 			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.Trouble, "it is drained")))
 		default:
 			r.give(p, l)
@@ -227,7 +227,7 @@ func (r *round) place(p Profile) {
 		return
 	}
 	if p.Pin != "" {
-		if l := r.host(p.Pin); l != nil {
+		if l := r.loadOf(p.Pin); l != nil {
 			r.give(p, l)
 			return
 		}
@@ -236,7 +236,7 @@ func (r *round) place(p Profile) {
 	}
 	best := r.best(p.Memory, "")
 	if best == nil {
-		r.need += p.Memory
+		r.unplacedMemory += p.Memory
 		r.hold(p, "no host has room for its memory")
 		return
 	}
@@ -245,11 +245,11 @@ func (r *round) place(p Profile) {
 
 func (r *round) hold(p Profile, reason string) {
 	if p.Pending != reason {
-		r.do(Hold{p.Name, reason})
+		r.do(MarkPending{p.Name, reason})
 	}
 }
 
-func (r *round) give(p Profile, l *load) {
+func (r *round) give(p Profile, l *hostLoad) {
 	l.used += p.Memory
 	l.profiles++
 	r.do(Assign{p.Name, l.Name})
@@ -257,14 +257,14 @@ func (r *round) give(p Profile, l *load) {
 
 // best returns the fullest host that still has room for memory, in the zone with the fewest profiles. A host that still waits for
 // its new image comes last, because its gateways would soon be stopped again. The host named not is excluded.
-func (r *round) best(memory int64, not string) *load {
+func (r *round) best(memory int64, not string) *hostLoad {
 	zones := map[string]int{}
 	for _, l := range r.hosts {
 		zones[l.Zone] += l.profiles
 	}
-	var best *load
+	var best *hostLoad
 	for _, l := range r.hosts {
-		if !l.takes || l.Name == not || l.used+memory > r.pool.Room {
+		if !l.schedulable || l.Name == not || l.used+memory > r.pool.Room {
 			continue
 		}
 		if best == nil || r.better(l, best, zones) {
@@ -274,7 +274,7 @@ func (r *round) best(memory int64, not string) *load {
 	return best
 }
 
-func (r *round) better(a, b *load, zones map[string]int) bool {
+func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
 	if a.Updated != b.Updated {
 		return a.Updated
 	}
@@ -288,8 +288,8 @@ func (r *round) better(a, b *load, zones map[string]int) bool {
 // follow checks a move in progress: it cancels the move if the target can no longer take the profile.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
-	if !p.Received && (p.Alone != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
-		r.do(Cancel{p.Name, "host " + p.To + " can't take it"})
+	if !p.Received && (p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
+		r.do(CancelMove{p.Name, "host " + p.To + " can't take it"})
 		return
 	}
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
@@ -302,13 +302,13 @@ func (r *round) move(p Profile) {
 	}
 	reason := ""
 	switch {
-	case p.Alone:
-		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.takes {
+	case p.OwnPod:
+		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.schedulable {
 			r.begin(p, l, "it gets a pod of its own")
 		}
 		return
 	case p.Pin != "" && p.Pin != p.Owner:
-		if l := r.host(p.Pin); l != nil {
+		if l := r.loadOf(p.Pin); l != nil {
 			r.begin(p, l, "it is pinned to "+p.Pin)
 		}
 		return
@@ -325,16 +325,16 @@ func (r *round) move(p Profile) {
 	}
 	best := r.best(p.Memory, p.Owner)
 	if best == nil {
-		r.need += p.Memory
+		r.unplacedMemory += p.Memory
 		return
 	}
 	r.begin(p, best, reason)
 }
 
-func (r *round) begin(p Profile, to *load, reason string) {
+func (r *round) begin(p Profile, to *hostLoad, reason string) {
 	to.used += p.Memory
 	to.profiles++
 	r.moves++
-	r.do(Begin{p.Name, to.Name, reason})
+	r.do(StartMove{p.Name, to.Name, reason})
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, to.Name))
 }

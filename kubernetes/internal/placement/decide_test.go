@@ -32,29 +32,29 @@ func TestDecide(t *testing.T) {
 	}{
 		{"the fullest host that has room gets it", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Zone: "zone0", Ready: true, Updated: true}}, []Profile{here("a", "pool-1"), {Name: "b", Memory: 300}}, []Action{Assign{"b", "pool-1"}}, 2},
 		{"zones are kept even", nil, two, []Profile{here("a", "pool-1"), {Name: "b", Memory: 300}}, []Action{Assign{"b", "pool-0"}}, 2},
-		{"a host over its bound gets none", nil, two[:1], []Profile{here("a", "pool-0"), {Name: "b", Memory: 800}}, []Action{Hold{"b", "no host has room for its memory"}}, 2},
-		{"the important one comes first", nil, two[:1], []Profile{{Name: "a", Memory: 700}, {Name: "b", Memory: 700, Priority: 1}}, []Action{Assign{"b", "pool-0"}, Hold{"a", "no host has room for its memory"}}, 2},
-		{"a pinned one waits for its host", nil, two, []Profile{{Name: "a", Memory: 1, Pin: "pool-7"}}, []Action{Hold{"a", "waits for host pool-7, which it is pinned to"}}, 2},
+		{"a host over its bound gets none", nil, two[:1], []Profile{here("a", "pool-0"), {Name: "b", Memory: 800}}, []Action{MarkPending{"b", "no host has room for its memory"}}, 2},
+		{"the important one comes first", nil, two[:1], []Profile{{Name: "a", Memory: 700}, {Name: "b", Memory: 700, Priority: 1}}, []Action{Assign{"b", "pool-0"}, MarkPending{"a", "no host has room for its memory"}}, 2},
+		{"a pinned one waits for its host", nil, two, []Profile{{Name: "a", Memory: 1, Pin: "pool-7"}}, []Action{MarkPending{"a", "waits for host pool-7, which it is pinned to"}}, 2},
 		{"nothing moves without a reason", nil, two, []Profile{here("a", "pool-0"), here("b", "pool-0"), here("c", "pool-0")}, nil, 2},
-		{"a pin moves", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 1, Pin: "pool-1"}}, []Action{Begin{"a", "pool-1", "it is pinned to pool-1"}}, 2},
-		{"a drained host gives away", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{here("a", "pool-0"), here("b", "pool-1")}, []Action{Begin{"a", "pool-1", "host pool-0 is drained"}}, 2},
+		{"a pin moves", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 1, Pin: "pool-1"}}, []Action{StartMove{"a", "pool-1", "it is pinned to pool-1"}}, 2},
+		{"a drained host gives away", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{here("a", "pool-0"), here("b", "pool-1")}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"data that is not there does not move", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Memory: 1}}, nil, 2},
-		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{Lose{"a", HostLost, "host pool-1: node gone"}}, 2},
+		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: node gone"}}, 2},
 		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
-		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{Find{"a"}}, 2},
+		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{MarkReachable{"a"}}, 2},
 		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: HostLost, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
 		{"who is reachable is not given up", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, GiveUp: true}}, nil, 2},
-		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{Cancel{"a", "host pool-1 can't take it"}}, 2},
+		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
 		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
-			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, Hold{"c", "no host has room for its memory"}, Hold{"d", "no host has room for its memory"},
+			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, MarkPending{"c", "no host has room for its memory"}, MarkPending{"d", "no host has room for its memory"},
 		}, 4},
-		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{{Name: "a", Memory: 5000}}, []Action{Hold{"a", "no host has room for its memory"}}, 2},
+		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{{Name: "a", Memory: 5000}}, []Action{MarkPending{"a", "no host has room for its memory"}}, 2},
 		{"a host that begins counts", func(p *Pool) { p.Replicas = 3 }, append(slices.Clone(two), Host{Name: "pool-2", Ordinal: 2, Replacing: true}), []Profile{
 			here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900},
-		}, []Action{Hold{"c", "no host has room for its memory"}}, 3},
+		}, []Action{MarkPending{"c", "no host has room for its memory"}}, 3},
 	} {
 		pool := poolOf(2)
 		if c.pool != nil {
@@ -81,7 +81,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
 	with := func(h Host) []Host { return append(slices.Clone(two), h) }
 	a := func(change func(*Profile)) Profile {
-		p := Profile{Name: "a", Pod: "pool-a-0", Alone: true, Memory: 300}
+		p := Profile{Name: "a", Pod: "pool-a-0", OwnPod: true, Memory: 300}
 		change(&p)
 		return p
 	}
@@ -94,24 +94,24 @@ func TestAPodOfItsOwn(t *testing.T) {
 		want     []Action
 		alone    bool // a has a pod of its own
 	}{
-		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{Hold{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
-		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{Hold{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
-		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", Trouble: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{Hold{"a", "waits for its pod pool-a-0: too big"}}, true},
+		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
+		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
+		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", Trouble: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
 		{"it begins in its pod", with(pod), []Profile{a(func(*Profile) {})}, []Action{Assign{"a", "pool-a-0"}}, true},
-		{"no other one does", []Host{pod}, []Profile{b}, []Action{Hold{"b", "no host has room for its memory"}}, false},
-		{"nor by a pin", with(pod), []Profile{{Name: "b", Pod: "pool-b-0", Pin: "pool-a-0"}}, []Action{Hold{"b", "waits for host pool-a-0, which it is pinned to"}}, false},
+		{"no other one does", []Host{pod}, []Profile{b}, []Action{MarkPending{"b", "no host has room for its memory"}}, false},
+		{"nor by a pin", with(pod), []Profile{{Name: "b", Pod: "pool-b-0", Pin: "pool-a-0"}}, []Action{MarkPending{"b", "waits for host pool-a-0, which it is pinned to"}}, false},
 		{"its host keeps it until its pod is on", two, []Profile{a(on("pool-0"))}, nil, true},
-		{"it moves to its pod", with(pod), []Profile{a(on("pool-0"))}, []Action{Begin{"a", "pool-a-0", "it gets a pod of its own"}}, true},
+		{"it moves to its pod", with(pod), []Profile{a(on("pool-0"))}, []Action{StartMove{"a", "pool-a-0", "it gets a pod of its own"}}, true},
 		{"it stays there", with(pod), []Profile{a(on("pool-a-0"))}, nil, true},
-		{"it moves back", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Alone = false })}, []Action{Begin{"a", "pool-0", "it is to be packed"}}, true},
-		{"it moves back to a pin", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Alone, p.Pin = false, "pool-1" })}, []Action{Begin{"a", "pool-1", "it is pinned to pool-1"}}, true},
-		{"its pod stays until the data is on the host", with(pod), []Profile{a(func(p *Profile) { p.Owner, p.Alone = "pool-0", false })}, nil, true},
-		{"then it goes", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.Alone = false })}, nil, false},
+		{"it moves back", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.OwnPod = false })}, []Action{StartMove{"a", "pool-0", "it is to be packed"}}, true},
+		{"it moves back to a pin", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.OwnPod, p.Pin = false, "pool-1" })}, []Action{StartMove{"a", "pool-1", "it is pinned to pool-1"}}, true},
+		{"its pod stays until the data is on the host", with(pod), []Profile{a(func(p *Profile) { p.Owner, p.OwnPod = "pool-0", false })}, nil, true},
+		{"then it goes", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod = false })}, nil, false},
 		{"a deleted one keeps its pod until it has ended", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Deleting = true })}, nil, true},
 		{"a deleted one without data gets none", two, []Profile{a(func(p *Profile) { p.Deleting = true })}, nil, false},
-		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.Alone, p.To = false, "pool-a-0" })}, []Action{Cancel{"a", "host pool-a-0 can't take it"}}, true},
-		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.To = "pool-0" })}, []Action{Cancel{"a", "host pool-0 can't take it"}}, true},
-		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", Trouble: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{Lose{"a", HostLost, "host pool-a-0: node gone"}}, true},
+		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod, p.To = false, "pool-a-0" })}, []Action{CancelMove{"a", "host pool-a-0 can't take it"}}, true},
+		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.To = "pool-0" })}, []Action{CancelMove{"a", "host pool-0 can't take it"}}, true},
+		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", Trouble: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{MarkUnreachable{"a", HostLost, "host pool-a-0: node gone"}}, true},
 		{"its pod gets the new image, and waits for no host", append(old(two), old([]Host{pod})...), []Profile{a(on("pool-a-0"))}, []Action{Replace{"pool-1"}, Replace{"pool-a-0"}}, true},
 		{"a host waits for no pod of one profile", append(old(two), Host{Name: "pool-a-0", For: "a", Trouble: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
 	} {
@@ -160,7 +160,7 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	}
 	pool.Leaving = p.Leaving
 	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor))
-	if p.Replicas != 3 || len(p.Actions) != 1 || p.Actions[0].(Begin).Reason != "host pool-2 is spare" {
+	if p.Replicas != 3 || len(p.Actions) != 1 || p.Actions[0].(StartMove).Reason != "host pool-2 is spare" {
 		t.Fatalf("with a profile: %+v", p)
 	}
 	profiles[0].Owner = "pool-0"

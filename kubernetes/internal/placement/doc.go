@@ -16,11 +16,11 @@
 // the spec asks for:
 //
 //	placement  owner      move        decision
-//	pod        none       -           Assign its pod once that is ready, until then Hold
-//	pod        a host     none        Begin to its pod once that is ready
+//	pod        none       -           Assign its pod once that is ready, until then MarkPending
+//	pod        a host     none        StartMove to its pod once that is ready
 //	pod        its pod    none        nothing
-//	packed     its pod    none        Begin to a host with room
-//	pod        any        to a host   Cancel; if the data is stored there, the move ends and the next goes back
+//	packed     its pod    none        StartMove to a host with room
+//	pod        any        to a host   CancelMove; if the data is stored there, the move ends and the next goes back
 //	packed     any        to its pod  the same
 //
 // The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.

@@ -70,19 +70,19 @@ func Next(me string, o *Object, l Local) Step {
 	case o == nil:
 		return Wait
 	case o.Owner != me:
-		return foreign(me, o, l)
+		return nextForOther(me, o, l)
 	case o.Deleting:
 		return Finish
 	case o.Receipt != "" && l.Incoming == o.Receipt:
 		return Install
 	case o.To == "":
-		return own(o, l)
+		return nextForOwned(o, l)
 	}
 	return giveAway(o, l)
 }
 
-// own returns the next step for a profile that is owned by this host and is not moving.
-func own(o *Object, l Local) Step {
+// nextForOwned returns the next step for a profile that is owned by this host and is not moving.
+func nextForOwned(o *Object, l Local) Step {
 	switch {
 	case l.Live && o.Installed != o.Assignment:
 		return Report
@@ -120,8 +120,8 @@ func giveAway(o *Object, l Local) Step {
 	return Missing
 }
 
-// foreign returns the next step for a profile that another host owns.
-func foreign(me string, o *Object, l Local) Step {
+// nextForOther returns the next step for a profile that another host owns.
+func nextForOther(me string, o *Object, l Local) Step {
 	switch {
 	case l.Live:
 		return Retire

@@ -32,8 +32,8 @@ func (r *round) rollout() {
 }
 
 // replace replaces hosts with an old image, MaxUnavailable at a time.
-func (r *round) replace(hosts []*load) {
-	var old []*load
+func (r *round) replace(hosts []*hostLoad) {
+	var old []*hostLoad
 	away := 0
 	for _, l := range hosts {
 		switch {
@@ -69,21 +69,21 @@ func (r *round) moving(host string) bool {
 // scale decides how many hosts the StatefulSet should have.
 func (r *round) scale() {
 	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
-	if r.need > 0 && r.pool.Room > 0 {
-		coming := max(0, r.pool.Replicas-r.taking()) // hosts that will soon take profiles
-		n += max(0, int((r.need+r.pool.Room-1)/r.pool.Room)-coming)
+	if r.unplacedMemory > 0 && r.pool.Room > 0 {
+		coming := max(0, r.pool.Replicas-r.settledHosts()) // hosts that will soon take profiles
+		n += max(0, int((r.unplacedMemory+r.pool.Room-1)/r.pool.Room)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
 	r.Replicas = min(max(n, r.pool.Min), r.pool.Max)
-	if r.need == 0 && !rolling && r.Replicas == r.pool.Replicas {
+	if r.unplacedMemory == 0 && !rolling && r.Replicas == r.pool.Replicas {
 		r.shrink()
 		return
 	}
 	r.Leaving = ""
 }
 
-// taking counts the hosts that need not be waited for: each already takes profiles, is drained, or is lost.
-func (r *round) taking() int {
+// settledHosts counts the hosts that need not be waited for: each already takes profiles, is drained, or is lost.
+func (r *round) settledHosts() int {
 	n := 0
 	for _, l := range r.hosts {
 		if l.Ready || l.Trouble != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
@@ -97,7 +97,7 @@ func (r *round) taking() int {
 // away.
 func (r *round) shrink() {
 	last := len(r.hosts) - 1
-	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *load) bool { return l.Trouble != "" || l.Replacing }) {
+	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
 		r.Leaving = ""
 		return
 	}
@@ -105,7 +105,7 @@ func (r *round) shrink() {
 	takers := 0
 	for _, l := range r.hosts {
 		used += l.used
-		if l.takes && l.Ordinal != r.pool.Replicas-1 {
+		if l.schedulable && l.Ordinal != r.pool.Replicas-1 {
 			takers++
 		}
 	}

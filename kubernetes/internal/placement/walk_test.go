@@ -289,12 +289,12 @@ func (m *model) control(c int) {
 		read[name] = o
 		p := Profile{
 			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100,
-			Pod: podOf(name), Alone: m.alone[name],
+			Pod: podOf(name), OwnPod: m.alone[name],
 		}
 		if o.lost {
 			p.Lost = HostLost
 		}
-		if m.faults && !p.Alone && m.rnd.IntN(3) == 0 {
+		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
 			p.Pin = m.nodes[m.rnd.IntN(mostHosts)].name // people change their minds
 		}
 		profiles = append(profiles, p)
@@ -350,14 +350,14 @@ func (m *model) carryOut(read map[string]object, a Action) {
 	case Assign:
 		m.fits(a.Profile, a.Host)
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner = a.Host; o.Assignment++ })
-	case Begin:
+	case StartMove:
 		m.fits(a.Profile, a.To)
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = a.To, "", "" })
-	case Cancel:
+	case CancelMove:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = "", "", "" })
-	case Find:
+	case MarkReachable:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost = false })
-	case Lose:
+	case MarkUnreachable:
 		if m.broken == "elsewhere" {
 			m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner, o.Assignment, o.Installed = "", o.Assignment+1, 0 })
 			return

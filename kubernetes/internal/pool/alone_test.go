@@ -38,7 +38,7 @@ func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + name}},
 	})
 	for _, sandbox := range []bool{false, true} {
-		objects, err := Alone(aPool(), aProfile("Retain"), sandbox)
+		objects, err := SinglePodObjects(aPool(), aProfile("Retain"), sandbox)
 		if err != nil || len(objects) != 2 {
 			t.Fatal(err, objects)
 		}
@@ -75,7 +75,7 @@ func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 
 // TestAVolumeGoesWithItsProfileWhereThatIsWanted: without onDelete: Delete nothing owns the claim.
 func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
-	objects, err := Alone(aPool(), aProfile("Delete"), true)
+	objects, err := SinglePodObjects(aPool(), aProfile("Delete"), true)
 	if err != nil {
 		t.Fatal(err)
 	}

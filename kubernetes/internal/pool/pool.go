@@ -322,8 +322,8 @@ func Room(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
-// Counts returns how much memory the placement reserves for a profile, in bytes.
-func Counts(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
+// ReservedMemory returns how much memory the placement reserves for a profile, in bytes.
+func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {
 			return 0

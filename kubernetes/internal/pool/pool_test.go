@@ -197,7 +197,7 @@ func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
 		want               string
 	}{{nil, nil, "64Mi"}, {q("10Mi"), nil, "10Mi"}, {nil, q("7Mi"), "7Mi"}, {q("10Mi"), q("70Mi"), "70Mi"}, {q("90Mi"), q("70Mi"), "90Mi"}} {
 		p := &v1alpha1.AgentProfile{Spec: v1alpha1.AgentProfileSpec{Memory: c.expected}, Status: v1alpha1.AgentProfileStatus{Memory: c.measured}}
-		if got := Counts(aPool(), p); got != q(c.want).Value() {
+		if got := ReservedMemory(aPool(), p); got != q(c.want).Value() {
 			t.Errorf("%v %v: %d", c.expected, c.measured, got)
 		}
 	}

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	testkit.Alone()
+	testkit.IsolateProcess()
 	os.Exit(m.Run())
 }
 

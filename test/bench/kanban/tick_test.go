@@ -31,7 +31,7 @@ func (r *runner) Start(context.Context, kanban.Job) (kanban.Worker, error) {
 	return kanban.Worker{PID: 1 << 30, Start: 1}, nil
 }
 
-func (r *runner) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
+func (r *runner) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, error) {
 	list := make([]kanban.Sighting, len(refs))
 	for i := range list {
 		list[i].Sight = kanban.Alive
@@ -47,7 +47,7 @@ func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.Sighting, error) {
 	return kanban.Sighting{}, nil
 }
 
-func (*runner) Left(kanban.Ref) ([]int, bool) { return nil, true }
+func (*runner) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (r *runner) Forget([]kanban.Ref) {}
 
