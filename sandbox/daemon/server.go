@@ -154,6 +154,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		done()
 		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
 		answering.Go(func() {
+			defer s.recover()
 			defer nc.Close()                                // ends the reading
 			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // a caller that has gone needs no answer
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
