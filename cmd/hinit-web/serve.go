@@ -64,8 +64,8 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 	}
 	h := newSource(c.Env)
-	if h.isolates() && token == "" && !*open {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: %s", doing, needsToken)
+	if err := h.mayBeRead(); err != nil && token == "" && !*open {
+		return c.Fail(cmdline.WrongUsage, "cannot %s: %v", doing, err)
 	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
 	if err != nil {
@@ -86,7 +86,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 		defer l.Close()
 		if l.Addr().Network() == "unix" {
-			l = isolationListener{l, h.isolates}
+			l = isolationListener{l, func() bool { return h.mayBeRead() != nil }}
 		}
 		listeners = append(listeners, l)
 	}
@@ -97,15 +97,15 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// needsToken explains why the page is not served without a token while profiles are isolated.
-const needsToken = "isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
+// needsToken says how to serve a page while profiles are isolated.
+const needsToken = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
 // isolate profiles after this program was started.
 func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if h.isolates() {
-			http.Error(w, "cannot serve the status page: "+needsToken, http.StatusForbidden)
+		if err := h.mayBeRead(); err != nil {
+			http.Error(w, "cannot serve the status page: "+err.Error(), http.StatusForbidden)
 			return
 		}
 		page.ServeHTTP(w, r)

@@ -28,14 +28,20 @@ func newSource(env func(string) (string, bool)) *source {
 	return &source{cmdline.Here(env), env}
 }
 
-// isolates reports whether hinit has isolated profiles. It returns true if this is unknown, and false before hinit is found,
-// because then the page shows nothing.
-func (h *source) isolates() bool {
+// mayBeRead returns an error if a page without a token may not be served: isolated profiles could read the logs of others on it.
+// Before hinit is found there is no error, because then the page shows nothing.
+func (h *source) mayBeRead() error {
 	if h.Reach() != nil && h.Socket() == "" {
-		return false
+		return nil
 	}
 	list, err := cmdline.ReadIsolated(h.Socket())
-	return list != "" || err != nil && !errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil:
+		return fmt.Errorf("isolated profiles may be able to read the logs of others on it, and there is no token: %w; or %s", err, needsToken)
+	case list != "":
+		return errors.New("isolated profiles could read the logs of others on it, and there is no token; " + needsToken)
+	}
+	return nil
 }
 
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.

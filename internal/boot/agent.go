@@ -3,6 +3,7 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -54,8 +55,8 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 
 // PublishIDs writes two files for programs that can't read the configuration, such as the exec shim and the page: [account.IDsFile]
 // and [account.IsolatedFile]. The first one has agent.user of the configuration, uid, gid and groups, a line each. It is not written
-// if the agent's user is hinit's. If dir is "" PublishIDs does nothing. Only hinit's user can write dir and the files. warn is called
-// if the shim uses another directory. It may block on the disk.
+// if the agent's user is hinit's. The second one exists only while profiles are isolated. If dir is "" PublishIDs does nothing.
+// Only hinit's user can write dir and the files. warn is called if the shim uses another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -66,6 +67,12 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	}
 	defer d.Close()
 	replace := func(name, text string) error {
+		if text == "" {
+			if err := d.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {

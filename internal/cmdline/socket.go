@@ -2,7 +2,9 @@ package cmdline
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,13 +46,16 @@ func configuredSocket(env Env) string {
 	return file.Control.Socket
 }
 
-// ReadIsolated returns the list of isolated profiles of the hinit with this control socket. If no list exists, no profile is
-// isolated, and the error wraps [fs.ErrNotExist]. An abstract socket has no directory, so the list is unknown: the error is another
-// one. ReadIsolated may block on the disk.
+// ReadIsolated returns the list of isolated profiles that the hinit with this control socket has written, see
+// [account.IsolatedFile]. It is "" if no profile is isolated. An abstract socket has no directory, so the list is unknown, which is
+// an error. ReadIsolated may block on the disk.
 func ReadIsolated(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)
 	}
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), account.IsolatedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	return string(text), err
 }
