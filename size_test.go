@@ -137,7 +137,7 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 	return n
 }
 
-// TestThePackageThatConnectsAllOthersOnlyConnects holds internal/container to the numbers of lines and imports that one reader can
+// TestThePackageThatConnectsAllOthersOnlyConnects holds internal/container to a number of lines and imports that a reader can
 // follow. The packages that it connects decide and act.
 func TestThePackageThatConnectsAllOthersOnlyConnects(t *testing.T) {
 	const most, mostImports = 800, 24
