@@ -150,6 +150,14 @@ func (d *Dir) Born(rel string) (born int64, err error) {
 	return born, err
 }
 
+// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. After that, the names
+// in the directory rel that another machine has changed are looked up again.
+func (d *Dir) Refresh(rel string) error {
+	return d.describe(rel, func(at int, name string, flags int) error {
+		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
+	})
+}
+
 // Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. For a missing name it needs only one system call,
 // unlike [Dir.Lstat].
 func (d *Dir) Has(rel string) error {

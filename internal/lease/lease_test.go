@@ -2,13 +2,16 @@ package lease
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -197,7 +200,7 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 // onServer makes a volume one whose server keeps locks.
 func onServer(v *Volume) *Volume {
 	v.sharing = func(*os.File) (bool, string) { return true, "" }
-	v.every = 10 * time.Millisecond
+	v.every, v.proveLimit = 10*time.Millisecond, 300*time.Millisecond
 	return v
 }
 
@@ -509,7 +512,7 @@ func machine(home string, warn func(string)) *Volume {
 		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't know the lock of a directory
 		return true, ""
 	}
-	v.every = 200 * time.Millisecond
+	v.every, v.proveLimit = 200*time.Millisecond, time.Second
 	return v
 }
 
@@ -596,6 +599,131 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnInitThatMovedTheLockAwayWaitsForASlowServer: an init that had moved .hinit away served 11 s later. The holder still waited
+// for a slow server's answer, and served for up to 30 s.
+func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
+	home := agentsHome(t)
+	if !asAgent(t, home) {
+		return
+	}
+	one, two := machine(home, func(string) {}), machine(home, func(string) {})
+	one.prove = func(v *Volume, file *os.File) error {
+		time.Sleep(v.proveLimit + graceTime/2)
+		return v.proveLock(file)
+	}
+	lost := mustHave(t, one)
+	time.Sleep(one.every / 2)
+	must(t, os.Chmod(filepath.Join(home, DirName), 0))
+	second := acquire(t.Context(), two)
+	select {
+	case why := <-lost:
+		t.Log(why)
+	case g := <-second.got:
+		t.Fatalf("two inits serve: %v", g.err)
+	case <-time.After(patience):
+		t.Fatal("the first does not notice")
+	}
+	must(t, take(t, second.got, "lock").err)
+}
+
+// TestAHolderSeesThatAnotherMachineMovedTheLockAway: this machine had cached where .hinit is, for up to a minute. So the proof found the old lock
+// file, and two inits served. The file system is FUSE. As with NFS, a question for the state of a directory shows that it has changed.
+func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := t.TempDir()
+	for _, name := range []string{"", DirName} {
+		t.Run("in "+strconv.Quote(name), func(t *testing.T) {
+			var moved atomic.Bool
+			cachedMount(t, home, name, &moved)
+			d, err := fsutil.OpenDir(home, nil)
+			must(t, err)
+			defer d.Close()
+			file, err := d.Open(lockName)
+			must(t, err)
+			defer file.Close()
+			must(t, checkLockName(d, file))
+			moved.Store(true)
+			if err = checkLockName(d, file); err == nil || !strings.Contains(err.Error(), "another file") {
+				t.Errorf("the proof says: %v", err)
+			}
+		})
+	}
+}
+
+// cachedMount mounts a FUSE file system with the lock file, all of which this machine may cache for an hour. Once moved is set, the
+// names in the directory dir lead to other files.
+func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("cached", home, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
+	}
+	if err != nil {
+		t.Skip("no FUSE here: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
+	const root, hinit, lock, later = 1, 2, 3, 10 // numbers of files; what is moved there later has 10 more
+	order := binary.NativeEndian
+	attr := func(node uint64) []byte {
+		mode := uint32(unix.S_IFDIR | 0o755)
+		if node%later == lock {
+			mode = unix.S_IFREG | 0o644
+		}
+		b := order.AppendUint64(nil, node)
+		return append(order.AppendUint32(append(b, make([]byte, 52)...), mode), make([]byte, 24)...)
+	}
+	send := func(code int32, unique uint64, body []byte) {
+		b := order.AppendUint32(nil, uint32(16+len(body)))
+		_, _ = unix.Write(fd, append(order.AppendUint64(order.AppendUint32(b, uint32(code)), unique), body...))
+	}
+	go func() {
+		defer unix.Close(fd)
+		for buf := make([]byte, 1<<18); ; {
+			_, err := unix.Read(fd, buf)
+			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err != nil {
+				return // unmounted
+			}
+			unique, node := order.Uint64(buf[8:]), order.Uint64(buf[16:])
+			isDir := node%later == hinit && dir != "" || node == root && dir == ""
+			switch code := order.Uint32(buf[4:]); code {
+			case 26: // FUSE_INIT
+				b := order.AppendUint32(order.AppendUint32(nil, 7), 31)
+				b = append(b, make([]byte, 12)...)
+				b = order.AppendUint32(b, 1<<16) // max_write
+				send(0, unique, append(b, make([]byte, 40)...))
+			case 1: // FUSE_LOOKUP
+				to := node - node%later + hinit
+				if node%later == hinit {
+					to = node + 1
+				}
+				if moved.Load() && isDir {
+					to += later
+				}
+				b := order.AppendUint64(order.AppendUint64(nil, to), 0)
+				b = order.AppendUint64(order.AppendUint64(b, 3600), 3600)
+				send(0, unique, append(append(b, make([]byte, 8)...), attr(to)...))
+			case 3: // FUSE_GETATTR
+				if name := map[uint64]string{root: DirName, hinit: "lock"}[node]; moved.Load() && isDir {
+					b := order.AppendUint32(order.AppendUint64(nil, node), uint32(len(name)))
+					send(3, 0, append(append(append(b, 0, 0, 0, 0), name...), 0)) // FUSE_NOTIFY_INVAL_ENTRY
+				}
+				b := append(order.AppendUint64(nil, 3600), make([]byte, 8)...)
+				send(0, unique, append(b, attr(node)...))
+			case 14: // FUSE_OPEN
+				send(0, unique, make([]byte, 16))
+			case 2, 36, 42: // FUSE_FORGET, FUSE_INTERRUPT, FUSE_BATCH_FORGET have no answer
+			case 18, 25: // FUSE_RELEASE, FUSE_FLUSH
+				send(0, unique, nil)
+			default:
+				send(-int32(unix.ENOSYS), unique, nil)
+			}
+		}
+	}()
 }
 
 // TestAnInitThatMayNotOpenTheLockWaits: the directory of the lock is closed and can't be moved. An init took that for a file

@@ -127,7 +127,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
-	others, refused := false, false // others: another machine has held the lock, or the lock file that this one has moved away
+	refused, settle := false, time.Duration(0) // settle: how long another machine that has held the lock may serve; 0: none has
 	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, askEvery) {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
@@ -142,21 +142,21 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			if shared {
 				_ = h.File.Close()
-				h.File, err = lockFile(d, refused, &others)
+				h.File, err = v.lockFile(d, refused, &settle)
 			}
 			return err
 		})
 		// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
-		if err == nil && others && pause.For(ctx, v.every+v.every/10) {
+		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.prove(v, h.File) // another init may have moved the file meanwhile
 		}
 		refused = errors.Is(err, fs.ErrPermission)
 		switch {
 		case errors.Is(err, errLocked):
-			others = true
+			settle = max(settle, v.every+v.every/10)
 			_ = v.withDir(v.readNote) // an error is ignored: the note is only shown
 			wait()
-		case h.Lock != nil && !others && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
+		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
 			alone, err = err.Error(), nil
 		case err != nil && h.Lock != nil, refused:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
@@ -290,13 +290,14 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 }
 
 // lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine
-// holds the lock. If its directory can't be used, lockFile moves it away, says so in moved, and makes a new one. With refused it
-// also does that for a file that this user may not open.
-func lockFile(d *fsutil.Dir, refused bool, moved *bool) (*os.File, error) {
+// holds the lock. If its directory can't be used, lockFile moves it away, and makes a new one. It then sets settle: an init that
+// has locked the old file serves until a proof fails, which takes longest with a silent server. With refused it also does that for
+// a file that this user may not open.
+func (v *Volume) lockFile(d *fsutil.Dir, refused bool, settle *time.Duration) (*os.File, error) {
 	file, err := d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
 		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) == nil {
-			*moved = true // the agent has put another file there, perhaps a directory with files of root
+			*settle = v.every + v.proveLimit + graceTime + v.every/10 // the agent has put another file there, perhaps a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
 			file, err = d.OpenUpdate(lockName, 0o600)
@@ -333,9 +334,10 @@ func relock(file *os.File) error {
 	return err
 }
 
-// checkLockName checks that the name of the lock file still leads to the locked file. It opens the name again, which asks the
-// server.
+// checkLockName checks that the name of the lock file still leads to the locked file. It first asks the server for both
+// directories. Otherwise this machine's cache could lead to a directory that another machine has moved away.
 func checkLockName(d *fsutil.Dir, file *os.File) error {
+	stale := errors.Join(d.Refresh(""), d.Refresh(DirName))
 	named, err := d.Open(lockName)
 	if err != nil {
 		return err
@@ -343,7 +345,7 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 	defer named.Close()
 	one, err := named.Stat()
 	two, err2 := file.Stat()
-	if err = errors.Join(err, err2); err == nil && !os.SameFile(one, two) {
+	if err = errors.Join(stale, err, err2); err == nil && !os.SameFile(one, two) {
 		err = fmt.Errorf("%s is another file now", lockName)
 	}
 	return err
