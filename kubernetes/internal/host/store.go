@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,12 +35,18 @@ const (
 // methods may be called concurrently for different profiles. A profile is live if it is in the directory from which hinit starts
 // gateways.
 type Store struct {
-	root  *os.Root
-	still time.Duration // the longest time in which another host sends nothing
+	root    *os.Root
+	still   time.Duration // the longest time in which another host sends nothing
+	patient sync.Map      // from UID to the time.Duration that is in place of still, see patience
 }
 
 // stillTime is the default of Store.still. A host sends nothing while it sums up a file, which takes minutes for one of many gigabytes.
 const stillTime = 5 * time.Minute
+
+const (
+	mostStill   = 2 * time.Hour // the longest patience
+	slowestRead = 10 << 20      // bytes in a second: a host that reads them twice in this time is not given up
+)
 
 // record is what the store saves about a live profile.
 type record struct {
@@ -58,7 +65,7 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root, stillTime}
+	s := &Store{root: root, still: stillTime}
 	entries, err := s.list(partDir)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
@@ -323,6 +330,7 @@ func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, ui
 
 // DropIncoming deletes received data of an object, complete or not, that was not installed.
 func (s *Store) DropIncoming(name, uid string) error {
+	s.patient.Delete(uid)
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
 }
 

@@ -385,6 +385,62 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 }
 
+// slow makes the offer from of o go through a host that is silent before each answer, for the time that silent returns.
+func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(silent(r)):
+			o.serve(w, r)
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(other.Close)
+	sum := sha256.Sum256(other.Certificate().Raw)
+	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
+}
+
+// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads what was sent already, before it sends more. Earlier a profile of which more
+// than 15 GB had come was given up after five minutes, each time.
+func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
+	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
+	most := &atomic.Int64{}
+	most.Store(22 << 20)
+	o, from, _ := server(t, s, most)
+	to, _ := volume(t, "", "")
+	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); !errors.Is(err, errCut) {
+		t.Fatal(err)
+	}
+	to.still = 500 * time.Millisecond
+	reads := slow(t, o, from, func(r *http.Request) time.Duration {
+		if r.Header.Get("Range") == "" {
+			t.Error("it begins anew")
+		}
+		return 2 * to.still
+	})
+	if err := to.fetch(t.Context(), "coder", "u1", reads, "token"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAMoveOfALargeFileSucceedsInTheEnd has a host that needs longer to sum up an honest file than the other one waits at first. Earlier that
+// one waited no longer the next time, so the profile never moved.
+func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	o, from, _ := server(t, s, &atomic.Int64{})
+	to, _ := volume(t, "", "")
+	to.still = time.Second
+	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.still * 3 / 2 })
+	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); !errors.Is(err, errStill) {
+		t.Fatal(err)
+	}
+	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); err != nil {
+		t.Error(err)
+	}
+	if err := to.Install("coder", "u1", from.Nonce); err != nil || to.patience("u1") != to.still {
+		t.Errorf("%v; the next move waits %v", err, to.patience("u1"))
+	}
+}
+
 // soon fails the test where fn does not return in 10 seconds.
 func soon(t *testing.T, what string, fn func() error) error {
 	t.Helper()

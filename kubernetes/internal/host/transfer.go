@@ -283,17 +283,10 @@ func (a alive) Read(p []byte) (int, error) {
 }
 
 // fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. It gives up if nothing comes for
-// the time in s.still.
+// the time in s.patience. To continue, the other host first reads all that this one has, twice, so the first wait is longer.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	still := time.AfterFunc(s.still, func() { cancel(errStill) })
-	defer still.Stop()
-	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), errStill) { // what came is kept
-			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, s.still, errStill)
-		}
-	}()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
 	if err != nil {
 		return err
@@ -309,6 +302,16 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		r.Header.Set("If-Range", snapshot)
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
+	patience := s.patience(uid)
+	wait := patience + time.Duration(at/slowestRead)*time.Second
+	still := time.AfterFunc(wait, func() { cancel(errStill) })
+	defer still.Stop()
+	defer func() {
+		if err != nil && errors.Is(context.Cause(ctx), errStill) { // what came is kept
+			s.patient.Store(uid, min(2*patience, mostStill))
+			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errStill)
+		}
+	}()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // VerifyPeerCertificate accepts only the certificate that the offer names
@@ -331,10 +334,22 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	default:
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s", name, from.Address, answer.Status)
 	}
-	if err := s.receive(im, name, uid, from.Nonce, alive{answer.Body, func() { still.Reset(s.still) }}); err != nil {
+	if err := s.receive(im, name, uid, from.Nonce, alive{answer.Body, func() {
+		wait = patience
+		still.Reset(wait)
+	}}); err != nil {
 		return fmt.Errorf("cannot store profile %q from %s: %w", name, from.Address, err)
 	}
 	return nil
+}
+
+// patience returns how long a fetch of an object waits for bytes: s.still, and twice as long after each one that has waited in vain. A host
+// sends nothing while it reads one file, which takes longer than s.still for an honest file of some size.
+func (s *Store) patience(uid string) time.Duration {
+	if d, longer := s.patient.Load(uid); longer {
+		return d.(time.Duration)
+	}
+	return s.still
 }
 
 // importer returns an archive import that writes an object's data into the directory for incomplete data. Call done after the
