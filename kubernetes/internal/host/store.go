@@ -1,6 +1,7 @@
 package host
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,11 +157,12 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(path.Join(liveDir, name), text, 0o600)
 }
 
-// replace writes a file as a whole, through a new file beside it: an agent may have put a pipe in its place.
+// replace writes a file as a whole, through a new file beside it: an agent may have put a pipe in its place. A directory that it has put in
+// the place of the new file stays, for its removal may take hours.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
-	if err := s.root.RemoveAll(temp); err != nil {
-		return err
+	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		temp += "." + rand.Text()
 	}
 	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
@@ -171,7 +173,8 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
-		return errors.Join(err, s.root.RemoveAll(temp))
+		_ = s.root.Remove(temp) // after the rename there is none
+		return err
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -321,27 +322,15 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, _, _ := server(t, s, &atomic.Int64{})
 	address := o.listener.Addr().String()
-	stays := func(from string) bool {
-		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		_, err = c.Read(make([]byte, 1))
-		return errors.Is(err, os.ErrDeadlineExceeded)
-	}
 	open := 0
-	for range 2 * mostCallsOfAPod {
-		if stays("127.0.0.2") {
+	for _, c := range idle(t, address, "127.0.0.2", 2*mostCallsOfAPod) {
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 			open++
 		}
 	}
 	if open != mostCallsOfAPod {
 		t.Errorf("one address has %d connections", open)
-	}
-	if !stays("127.0.0.3") {
-		t.Error("another address has none")
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
 	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
@@ -350,6 +339,77 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	}
 	if _ = answer.Body.Close(); answer.StatusCode != http.StatusNotFound || !answer.Close {
 		t.Errorf("the connection of a wrong request stays open: %v", answer)
+	}
+}
+
+// idle opens n connections from an address and sends nothing on them.
+func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
+	t.Helper()
+	for range n {
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to)
+		if err != nil {
+			t.Error(err)
+			return all
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		all = append(all, c)
+	}
+	return all
+}
+
+// TestAnAgentThatHoldsConnectionsOpenDelaysNoMove has an agent on the address of the host that fetches, and others elsewhere. Earlier 16 idle
+// connections kept that host from fetching, and 256 each host.
+func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
+	for what, others := range map[string]int{"on the same address": 0, "on all": mostCalls / mostCallsOfAPod} {
+		s, _ := volume(t, "u1", "learnt")
+		o, from, _ := server(t, s, &atomic.Int64{})
+		address := o.listener.Addr().String()
+		o.judge = func(context.Context, string) (string, error) {
+			idle(t, address, "127.0.0.1", 2*mostCallsOfAPod) // not even now
+			return "to", nil
+		}
+		for i := range others {
+			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), mostCallsOfAPod)
+		}
+		idle(t, address, "127.0.0.1", mostCallsOfAPod)
+		to, _ := volume(t, "", "")
+		if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestTheStatusSaysWhyAProfileIsNotSent has a file that seems larger than its volume. Earlier the status said EOF only.
+func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
+	s, dir := volume(t, "u1", "learnt")
+	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
+		t.Fatal(err)
+	}
+	_, from, _ := server(t, s, &atomic.Int64{})
+	to, _ := volume(t, "", "")
+	err := to.fetch(t.Context(), "coder", "u1", from, "token")
+	if err == nil || !strings.Contains(err.Error(), `it answers 422 Unprocessable Entity: "data" seems to have 10995116277760 bytes`) {
+		t.Error(err)
+	}
+}
+
+// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier the host removed all that was
+// in it first, while it did nothing else.
+func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
+	s, dir := volume(t, "u1", "x")
+	home := filepath.Join(dir, "profiles/coder")
+	tree := filepath.Join(home, ".hinit-new.SOUL.md")
+	if err := os.MkdirAll(filepath.Join(tree, "a/b/c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.apply("coder", map[string][]byte{"SOUL.md": []byte("new")})
+	text, err2 := os.ReadFile(filepath.Join(home, "SOUL.md"))
+	left, err3 := filepath.Glob(tree + "*")
+	if err != nil || err2 != nil || err3 != nil || string(text) != "new" {
+		t.Fatalf("%v, %v, %v, %q", err, err2, err3, text)
+	}
+	if _, err := os.Stat(filepath.Join(tree, "a/b/c")); err != nil || len(left) != 1 {
+		t.Errorf("%v; beside it are %q", err, left)
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -51,35 +53,41 @@ const (
 	mostCallsOfAPod = 4 * workers
 )
 
-// callers are the open connections by the addresses of their other ends. Each pod of the pool reaches the port, so agents do.
+// callers are the open connections, the oldest first. Each pod of the pool reaches the port, so agents do. Where there are too many, the oldest
+// one that has named no offer is closed: an agent knows no name of one.
 type callers struct {
 	mu  sync.Mutex
-	all int
-	by  map[string]int
+	all []*call
 }
 
-// add counts a connection of an address, and reports whether it may stay. Then remove must follow.
-func (c *callers) add(address string) bool {
+// add counts a connection until it is closed, and reports whether it may stay.
+func (c *callers) add(one *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.all >= mostCalls || c.by[address] >= mostCallsOfAPod {
-		return false
+	of := 0
+	for _, other := range c.all {
+		if other.address == one.address {
+			of++
+		}
 	}
-	if c.by == nil {
-		c.by = map[string]int{}
+	if of >= mostCallsOfAPod || len(c.all) >= mostCalls {
+		i := slices.IndexFunc(c.all, func(other *call) bool {
+			return !other.named.Load() && (of < mostCallsOfAPod || other.address == one.address)
+		})
+		if i < 0 {
+			return false
+		}
+		_ = c.all[i].Conn.Close() // its server closes the rest of it
+		c.all = slices.Delete(c.all, i, i+1)
 	}
-	c.all++
-	c.by[address]++
+	c.all = append(c.all, one)
 	return true
 }
 
-func (c *callers) remove(address string) {
+func (c *callers) remove(one *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all--
-	if c.by[address]--; c.by[address] == 0 {
-		delete(c.by, address)
-	}
+	c.all = slices.DeleteFunc(c.all, func(other *call) bool { return other == one })
 }
 
 // limited is a listener that closes the connections that are too many.
@@ -96,8 +104,8 @@ func (l limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-		if l.callers.add(address) {
-			return &call{c, sync.OnceFunc(func() { l.callers.remove(address) })}, nil
+		if one := (&call{Conn: c, callers: l.callers, address: address}); l.callers.add(one) {
+			return one, nil
 		}
 		_ = c.Close()
 	}
@@ -106,12 +114,17 @@ func (l limited) Accept() (net.Conn, error) {
 // call is a connection that is counted until it is closed.
 type call struct {
 	net.Conn
-	done func()
+	callers *callers
+	address string
+	named   atomic.Bool // its request names an offer
 }
+
+// callKey is the key of a request's call in its context.
+type callKey struct{}
 
 // Close implements net.Conn.
 func (c *call) Close() error {
-	c.done()
+	c.callers.remove(c)
 	return c.Conn.Close()
 }
 
@@ -208,6 +221,9 @@ func (o *offers) listen() error {
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection is a line
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, callKey{}, c.(*tls.Conn).NetConn())
+		},
 	}
 	server.SetKeepAlivesEnabled(false)  // a connection has one request
 	go func() { _ = server.Serve(l) }() // it ends with the listener
@@ -225,14 +241,21 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such offer", http.StatusNotFound)
 		return
 	}
+	if c, is := r.Context().Value(callKey{}).(*call); is {
+		c.named.Store(true)
+	}
 	pod, err := o.judge(r.Context(), token)
 	if err != nil || pod != one.to {
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
 	}
-	sum, err := o.store.send(one.name, w, r)
+	sum, begun, err := o.store.send(one.name, w, r)
 	if err != nil {
 		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
+		if !begun { // the client writes the reason into the status
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
 		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
 	}
 	o.mu.Lock()
@@ -241,16 +264,17 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
-// checksum of the whole archive.
-func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, err error) {
+// checksum of the whole archive. An error before it has begun leaves the answer to the caller.
+func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
 	home, err := s.directory(s.Home(name))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer home.Close()
 	x := archive.Export{
 		Home: descriptor(home), Name: name, Secrets: true, Links: true, HomeIdle: true, Snapshot: r.Header.Get("If-Range"),
 		Begin: func(from int64) {
+			begun = true
 			if from > 0 {
 				w.WriteHeader(http.StatusPartialContent)
 			}
@@ -258,7 +282,7 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 	}
 	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header the archive is sent from the beginning
 	_, sum, _, err = x.Run(r.Context(), w)
-	return sum, err
+	return sum, begun, err
 }
 
 // descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where it leads.
@@ -282,8 +306,8 @@ func (a alive) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. It gives up if nothing comes for
-// the time in s.patience. To continue, the other host first reads all that this one has, twice, so the first wait is longer.
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. After its patience
+// with a host that sends nothing it gives up. To continue, that host first reads all that this one has, twice, so the first wait is longer.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -332,7 +356,8 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.From = at
 	default:
-		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s", name, from.Address, answer.Status)
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // without one the status is all
+		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
 	if err := s.receive(im, name, uid, from.Nonce, alive{answer.Body, func() {
 		wait = patience
@@ -343,8 +368,8 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// patience returns how long a fetch of an object waits for bytes: s.still, and twice as long after each one that has waited in vain. A host
-// sends nothing while it reads one file, which takes longer than s.still for an honest file of some size.
+// patience returns how long a fetch of an object waits for bytes: s.still at first. After each fetch that has waited in vain the time is twice as
+// long. A host sends nothing while it reads one file, and a large honest one takes longer than s.still.
 func (s *Store) patience(uid string) time.Duration {
 	if d, longer := s.patient.Load(uid); longer {
 		return d.(time.Duration)
