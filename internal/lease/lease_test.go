@@ -628,8 +628,9 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	must(t, take(t, second.got, "lock").err)
 }
 
-// TestAHolderSeesThatAnotherMachineMovedTheLockAway: this machine had cached where .hinit is, for up to a minute. So the proof found the old lock
-// file, and two inits served. The file system is FUSE. As with NFS, a question for the state of a directory shows that it has changed.
+// TestAHolderSeesThatAnotherMachineMovedTheLockAway: this machine had cached where .hinit is, for up to a minute. So
+// the proof found the old lock file, and two inits served. The file system is FUSE. As with NFS, a question for the state of a
+// directory shows that it has changed.
 func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -739,7 +740,7 @@ func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
 	warned := make(chan string, 100)
 	a := acquire(t.Context(), machine(home, func(line string) { warned <- line }))
 	for range 2 {
-		if line := take(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied") {
+		if line := take(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
 			t.Errorf("it warns: %s", line)
 		}
 	}

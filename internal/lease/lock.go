@@ -65,6 +65,8 @@ type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
+	// leased says that a lease keeps other machines away. Then a directory that this user may not open is not waited for.
+	leased bool
 
 	// Tests replace the functions and durations below.
 	every      time.Duration // proveEvery
@@ -136,7 +138,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 					wait()
 					return nil
 				})
-				if err == nil {
+				if err == nil && !v.leased {
 					shared, alone = v.sharing(h.Lock)
 				}
 			}
@@ -150,7 +152,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.prove(v, h.File) // another init may have moved the file meanwhile
 		}
-		refused = errors.Is(err, fs.ErrPermission)
+		refused = errors.Is(err, fs.ErrPermission) && !v.leased
 		switch {
 		case errors.Is(err, errLocked):
 			settle = max(settle, v.every+v.every/10)
@@ -159,7 +161,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
 			alone, err = err.Error(), nil
 		case err != nil && h.Lock != nil, refused:
-			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
+			v.warn(fmt.Sprintf("cannot lock %q yet: %v; if its %s is another user's, remove that while no hinit serves", v.home, err, DirName))
 		}
 	}
 	if err = cmp.Or(context.Cause(ctx), err); err != nil {

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,7 +45,7 @@ type Held struct {
 // NewHeld returns the lock of a data directory that a lease protects. The parameters are those for NewVolume.
 func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
 	v := NewVolume(home, actor, warn)
-	v.sharing = func(*os.File) (bool, string) { return false, "" } // the lease excludes other machines
+	v.leased = true
 	return &Held{Volume: v, news: make(chan struct{}, 1)}
 }
 

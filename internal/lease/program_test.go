@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -116,5 +117,22 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 		if lost {
 			take(t, g.lost, "loss")
 		}
+	}
+}
+
+// TestALeaseServesADirectoryThatMayNotBeOpened: the init waited for the lock of the directory for good, though it had the lease.
+func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
+	home := agentsHome(t)
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(home, 0, 0), os.Chmod(home, 0o700))
+	}
+	if !asAgent(t, home) {
+		return
+	}
+	p := newHeld(home)
+	p.holds(time.Hour)
+	g := take(t, acquireHeld(t.Context(), p).got, "lease")
+	if must(t, g.err, p.Check()); g.lost == nil {
+		t.Error("the lease can't be lost")
 	}
 }

@@ -192,7 +192,7 @@ type acquireResult struct {
 
 // acquire asks for the lock in a goroutine, which sends the result to got. If another process has the lock, busy receives a
 // value. The goroutine then keeps waiting for the lock or, if wait is false, gives up with errHeld.
-func (t *Lease) acquire(ctx context.Context, wait bool) (got <-chan acquireResult, busy <-chan struct{}) {
+func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
 	guard.Go("asking for the lock of the volume", func() {
@@ -203,9 +203,6 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got <-chan acquireResul
 				cancel(errHeld)
 			}
 		})
-		if err == nil {
-			t.setState(client.LeaseHeld, "")
-		}
 		result <- acquireResult{lost, err}
 	})
 	return result, waits
@@ -272,8 +269,10 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 	}
 }
 
-// watchLock watches the lock. It returns a context that ends when the lock is lost, after all its services have been killed.
+// watchLock records that this init has the lock, and watches it. It returns a context that ends when the lock is
+// lost, after all its services have been killed.
 func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Context {
+	t.setState(client.LeaseHeld, "")
 	if lost == nil {
 		return ctx
 	}
@@ -281,7 +280,10 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 	guard.Go("watching the lock of the volume", func() {
 		select {
 		case why := <-lost:
-			t.fence(ctx, end, why)
+			t.setState(client.LeaseWaiting, why.Error())
+			t.fence(end, why)
+			got, _ := t.acquire(ctx, standby())
+			t.regain(ctx, got)
 		case <-ctx.Done():
 			end(context.Cause(ctx))
 		}
@@ -289,17 +291,14 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 	return serving
 }
 
-// fence handles the loss of the lock: it kills all services that need the lock, and then asks for the lock again.
-func (t *Lease) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
+// fence kills all services that need the lock, because this init doesn't have it.
+func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
-	t.setState(client.LeaseWaiting, why.Error())
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
 	t.evict("the lock of the volume is lost") // once more, because services may have been registered meanwhile
 	t.host.Reset()
-	got, _ := t.acquire(ctx, standby())
-	t.regain(ctx, got)
 }
 
 // regain waits for the result of acquire in got. With the lock it takes over; after an error it asks again.
@@ -325,7 +324,8 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 }
 
 // Resume goes on with the lock that the previous program handed over at a re-execution. If that program used another kind of
-// lock, it handed over none. Then Resume acquires the lock or, if another process has it, has the services that need it killed.
+// lock, it handed over none. Then Resume acquires the lock. If another process has it, or nothing answers in time, Resume has the
+// services that need it killed.
 // The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
@@ -333,22 +333,30 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	}
 	serves := t.Serves()
 	t.setUnknown()
-	got, _ := t.acquire(ctx, !serves && standby())
+	got, busy := t.acquire(ctx, standby())
 	if !serves {
 		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 		return ctx
 	}
-	a := <-got
-	switch {
-	case a.err == nil:
-		return t.watchLock(ctx, a.lost)
-	case ctx.Err() == nil && !errors.Is(a.err, errHeld):
-		t.setState(client.LeaseNone, a.err.Error())
-		return ctx
+	select {
+	case a := <-got:
+		switch {
+		case a.err == nil:
+			return t.watchLock(ctx, a.lost)
+		case ctx.Err() == nil && !errors.Is(a.err, errHeld):
+			t.setState(client.LeaseNone, a.err.Error())
+			return ctx
+		}
+		got <- a
+	case <-busy:
+	case <-time.After(volumePatience):
 	}
-	lost := make(chan error, 1)
-	lost <- fmt.Errorf("the image before this one had no lock of %q: %w", t.host.Config().Home, a.err)
-	return t.watchLock(ctx, lost)
+	serving, end := context.WithCancelCause(ctx)
+	guard.Go("ending what has no lock", func() {
+		t.fence(end, fmt.Errorf("the image before this one had no lock: %s", t.whyNotServing(t.state.Load())))
+		t.regain(ctx, got)
+	})
+	return serving
 }
 
 // evict kills every gateway and every service of hinit.yaml, and makes the supervisor forget them.

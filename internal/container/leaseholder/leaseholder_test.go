@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hinit/client"
@@ -68,6 +69,7 @@ func (h *rest) Do(_ context.Context, e supervisor.Event) error {
 // lock is a [lease.Lock] that tests hold.
 type lock struct {
 	busy bool       // another has it; free ends that
+	mute bool       // the volume does not answer; free ends that
 	free chan error // what Acquire returns to those who wait
 	lost chan error
 	may  error // what Check returns
@@ -81,6 +83,8 @@ func (l *lock) TakeOver(*lease.Handover)  {}
 func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
 	if l.busy {
 		busy(func() lease.Holder { return lease.Holder{Host: "4f1c"} })
+	}
+	if l.busy || l.mute {
 		select {
 		case err := <-l.free:
 			return l.lost, err
@@ -194,6 +198,34 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 			t.Errorf("busy %v: serves %v, over %v", busy, holder.Serves(), serving.Err())
 		}
 	}
+}
+
+// TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution: an init without a lock waited for it for good, and resumed
+// nothing. It kills what needs the lock, and takes over when the volume answers.
+func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l, holder := heldBy(t)
+		l.mute = true
+		h.view.Services = []*supervisor.Service{{Name: "gateway-coder", Kind: supervisor.KindGateway}}
+		holder.TakeOver(Handover{Served: true})
+		serving := holder.Resume(t.Context())
+		<-serving.Done()
+		synctest.Wait()
+		if text := context.Cause(serving).Error(); !strings.Contains(text, "the volume has not answered") || holder.Serves() || holder.Check() == nil {
+			t.Errorf("it ended because %q, and serves %v", text, holder.Serves())
+		}
+		if !slices.Contains(h.told, "withdraw gateway-coder") {
+			t.Errorf("it did %q", h.told)
+		}
+		l.free <- nil
+		<-h.took
+		if s := holder.Status(); s.State != client.LeaseHeld || holder.Check() != nil {
+			t.Errorf("the lock is %+v", s)
+		}
+		l.lost <- errors.New("the end of the test")
+		l.free <- nil
+		<-h.took
+	})
 }
 
 // TestWhereThereAreNoProfilesNobodyAsksForTheLock.
