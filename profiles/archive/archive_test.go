@@ -21,6 +21,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -617,7 +619,7 @@ func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	sparse(t, dir+"/!a", 2, 1)
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true, Begin: func(int64) { t.Error("it begins to send") }}
 	var out bytes.Buffer
-	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), `"!a" seems to have`) {
+	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "sparse, compressed or shared") {
 		t.Errorf("%d bytes were sent: %v", out.Len(), err)
 	}
 }
@@ -661,5 +663,61 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Error("it waits for the content")
+	}
+}
+
+// TestAStreamThatEndsInItsHeadIsNotComplete: for an export that had failed, or a connection that broke, the import said that the stream is not
+// an archive of a profile.
+func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
+	whole, _, _ := exported(t, archive.Export{Home: home(t)})
+	says := func(in io.Reader) string {
+		_, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two"}).Run(in)
+		return fmt.Sprint(err)
+	}
+	for _, n := range []int{0, 100, 512, 600} {
+		begins := whole.Bytes()[:n]
+		if said := says(bytes.NewReader(begins)); said != "the archive is not complete: unexpected EOF" {
+			t.Errorf("after %d bytes it says %q", n, said)
+		}
+		if said := says(io.MultiReader(bytes.NewReader(begins), iotest.ErrReader(unix.ECONNRESET))); said != unix.ECONNRESET.Error() {
+			t.Errorf("of a connection that breaks after %d bytes it says %q", n, said)
+		}
+	}
+	if said := says(strings.NewReader(strings.Repeat("a text", 200))); said != "it is not an archive of a profile" {
+		t.Error(said)
+	}
+}
+
+// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute: an agent stopped SQLite at a database of 100 GB, and the export stood still for a day.
+func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
+	for name, grows := range map[string]bool{"stops": false, "grows slowly": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := home(t)
+			file := must(os.OpenFile(dir+"/state.db", os.O_WRONLY, 0))(t)
+			if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, 128<<20), file.Close()); err != nil {
+				t.Skip(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, _, to *os.File, name string) error {
+					began := time.Now()
+					for n := 1; (n < 4 || !grows) && ctx.Err() == nil; n++ {
+						if n == 1 || grows {
+							write(t, fmt.Sprintf("/proc/self/fd/%d/%s", to.Fd(), name), strings.Repeat("x", n))
+						}
+						select {
+						case <-ctx.Done():
+						case <-time.After(45 * time.Second):
+						}
+					}
+					if took := time.Since(began); (ctx.Err() == nil) != grows || took > 140*time.Second {
+						t.Errorf("after %v: %v", took, ctx.Err())
+					}
+					return ctx.Err()
+				}}
+				if head, _, _, err := x.Run(t.Context(), io.Discard); err != nil || slices.Contains(head.Torn, "state.db") == grows {
+					t.Errorf("%q changed: %v", head.Torn, err)
+				}
+			})
+		})
 	}
 }

@@ -3,6 +3,7 @@ package archive
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -135,10 +136,7 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, mostHead))
-	if err == nil {
-		err = json.Unmarshal(text, &head)
-	}
-	if err == nil {
+	if err = cmp.Or(err, json.Unmarshal(text, &head)); err == nil {
 		sum, err = x.write(ctx, text, files.Root, out)
 	}
 	return head, sum, err
@@ -157,7 +155,7 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 			head.Bytes += info.Size()
 		}
 		if all := st.Blocks * uint64(max(st.Bsize, st.Frsize)); all > 0 && uint64(head.Bytes) > all {
-			return fmt.Errorf("%q seems to have %d bytes, and with the files before it more than the volume: it is sparse, and can't be sent", rel, info.Size())
+			return fmt.Errorf("%q seems to have %d bytes, and with the files before it more than the volume: remove what is sparse, compressed or shared (du --apparent-size), or enlarge the volume", rel, info.Size())
 		}
 		if at := changedAt(info).UTC(); head.Created.Before(at) {
 			head.Created = at

@@ -162,13 +162,15 @@ func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0,
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*mostHead)) // a valid head fits into these bytes
 	h, err := t.Next()
-	if err != nil || h.Name != headName || h.Size > mostHead {
-		return errors.Join(errors.New("it is not an archive of a profile"), err)
+	if errors.Is(err, io.EOF) { // as from an export that has failed at once
+		return io.ErrUnexpectedEOF
+	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
+		return err
+	} else if err != nil || h.Name != headName || h.Size > mostHead {
+		return errors.New("it is not an archive of a profile")
 	}
 	text, err := io.ReadAll(t)
-	if err == nil {
-		err = json.Unmarshal(text, &u.head)
-	}
+	err = cmp.Or(err, json.Unmarshal(text, &u.head))
 	if err == nil && (u.head.Format != format || u.head.Bytes < 0 || u.head.Bytes > 1<<50 || u.head.Files < 0 || u.head.Files > 1<<30) {
 		err = fmt.Errorf("its format is %d, and this hinit knows %d; or its size is not possible", u.head.Format, format)
 	}

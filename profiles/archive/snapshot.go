@@ -30,8 +30,9 @@ const (
 	// can hold up SQLite by a FIFO, or by a signal to the program that runs it.
 	backupTime = 30 * time.Second
 	blockTime  = 500 * time.Microsecond
-	mostDepth  = 500      // maximum depth of nested directories; each one stays open while its content is copied
-	reserve    = 64 << 20 // bytes on the volume that a snapshot leaves free for the gateways
+	stillTime  = time.Minute // SQLite must make the copy larger in each such time, because the agent sets the size of a database
+	mostDepth  = 500         // maximum depth of nested directories; each one stays open while its content is copied
+	reserve    = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
 	readFlags  = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
@@ -228,14 +229,26 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup copies the database rel by SQLite, within a time that depends on its size.
+// backup copies the database rel by SQLite, within a time that depends on its size. It gives up earlier if the copy stops growing.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
 	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
 	defer cancel()
-	err := s.Backup(ctx, s.top, s.files.file, rel)
-	s.slow = s.slow || err != nil && ctx.Err() != nil
-	return err
+	done := make(chan error, 1)
+	go func() { done <- s.Backup(ctx, s.top, s.files.file, rel) }()
+	for size := int64(0); ; {
+		select {
+		case err := <-done:
+			s.slow = s.slow || err != nil && ctx.Err() != nil
+			return err
+		case <-time.After(stillTime):
+			if info, err := s.files.Lstat(rel); err == nil && info.Size() > size {
+				size = info.Size()
+			} else {
+				cancel()
+			}
+		}
+	}
 }
 
 func changedAt(info fs.FileInfo) time.Time {

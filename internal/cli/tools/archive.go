@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -264,9 +265,10 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 // the home does it. The process confines itself to both directories, because an agent can replace the database by a link.
 func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
+		runtime.LockOSThread() // because of spec.Bound; the thread ends with this goroutine
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
-			Files: []*os.File{nil, nil, nil, to},
+			Files: []*os.File{nil, nil, nil, to}, Bound: true,
 		}
 		_, errs, x, err := proc.Output(ctx, spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
