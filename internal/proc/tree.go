@@ -37,10 +37,14 @@ type membership struct {
 // it hides its run.
 const unknownRun = ^uint64(0)
 
-// assignRuns determines the run of each process in the current scan. A main process belongs to its run. A process also belongs
-// to a run if its parent does, or if an earlier scan has said so. The same is true for members of the process group or session
-// that the main process made. The number of the group can't have been reused, because a known process still belongs to it. An
-// orphan belongs to a run if it has the run's mark or tag, and runs as root or as the run's user.
+// assignRuns determines the run of each process in the current scan. A process belongs to a run in each of these cases:
+//
+//   - It is the run's main process, or its parent belongs to the run.
+//   - An earlier scan has assigned it to the run.
+//   - It is in the process group or session that the main process made. The number of the group can't have been reused, because a
+//     known process is still in it.
+//   - It is an orphan with the run's mark (a resource limit) or tag (an environment variable), and runs as root or as the run's
+//     user.
 func (t *Table) assignRuns() {
 	all := t.procfs.stats
 	if t.members.scan == t.procfs.scans {

@@ -50,8 +50,8 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client that
-// has ended is denied too, because hinit can't tell what it was.
+// DeniesSocket reports whether the control socket is forbidden for a client because the client belongs to an isolated profile. A
+// client that has ended is denied too, because hinit can't tell to which profile it belonged.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside of this PID namespace

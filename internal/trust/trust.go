@@ -250,7 +250,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine reads the status of w.at into w.st, and records a doubt about it.
+// examine reads the status of w.at into w.st, and records why it should not be trusted, if there is a reason.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.at, &w.st); err != nil {
 		return err

@@ -28,7 +28,7 @@ const (
 	homeTime = 5 * time.Second
 	// mostFiles is how many files of one profile are counted at most.
 	mostFiles = 1 << 21
-	// leastFile is the size, in bytes, that a smaller file counts as, because each file also takes an inode.
+	// leastFile is the least size, in bytes, that is counted for a file, because each file also takes an inode.
 	leastFile = 4096
 	// maxDepth is how deep directories are searched. Programs that use paths can't create deeper ones.
 	maxDepth = 1000

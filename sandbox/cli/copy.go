@@ -14,7 +14,7 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run runs a command line of hinit sandbox where the sandboxes are: in this process or in the service.
+// Run executes a command line of "hinit sandbox" in the process that manages the sandboxes: this one or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
 // Copy is the verb cp. It reads and writes local files as the calling process, even if the sandboxes are handled by the service.

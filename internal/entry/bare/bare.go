@@ -31,7 +31,8 @@ func Begun(stack *uintptr) (argv, env Words) {
 		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns the word at an index, "" after the end. Its bytes are on the stack and do not change.
+// At returns the word at an index, "" after the end. The string points into the memory where the kernel has put the arguments and
+// the environment of the process, which does not change.
 func (w Words) At(i int) string {
 	if i >= w.N {
 		return ""

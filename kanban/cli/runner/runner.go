@@ -22,7 +22,8 @@ type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls tell for every run, and again each time that a run begins or ends, until ctx ends or the host can't go on.
+	// FollowRuns calls tell for every run, and again each time that a run begins or ends. It returns when ctx ends, or with an error
+	// when the host can report no more runs.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 

@@ -47,7 +47,7 @@ type offers struct {
 	callers callers
 }
 
-// The most connections to a host at a time. Another host has one for each of its workers.
+// How many connections a host accepts at a time: in all, and from one pod. Each host opens at most one for each of its workers.
 const (
 	mostCalls       = 256
 	mostCallsOfAPod = 4 * workers

@@ -75,7 +75,7 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 	return &Controller{Objects: objects.Resource(Resource), core: core}
 }
 
-// All brings the pods of all Sandboxes to what they should be.
+// All reconciles the pods of all Sandboxes with their specs.
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
