@@ -48,7 +48,7 @@ var outOfTurn = map[string]string{
 	"logrotate/open.go":                     logFiles,
 	"logrotate/read_pace.go":                "control takes the turn, of a pipe",
 	"logrotate/writer.go":                   logFiles,
-	"profiles/asked.go":                     "once, of /proc",
+	"profiles/recorded_intents.go":          "once, of /proc",
 }
 
 const (

@@ -91,7 +91,7 @@ func (p *pass) classify(w *observedTask) crash {
 		}, x.mayBeRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
-		r := p.reclaimed(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
+		r := p.releaseForReclaim(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
 		r.resultList = &p.res.Released
 		return crash{w, r, true}
 	}

@@ -210,7 +210,7 @@ func (p *pass) releaseStaleClaims() error {
 		}
 	}
 	return p.endWorkers(over, "ttl_expired_worker_alive", func(w *observedTask, end Termination) error {
-		ok, err := p.release(w, p.reclaimed(w, end, "claim expired"))
+		ok, err := p.release(w, p.releaseForReclaim(w, end, "claim expired"))
 		if ok {
 			p.res.Reclaimed++
 		}
@@ -257,8 +257,8 @@ func (p *pass) extend(w *observedTask) error {
 	})
 }
 
-// reclaimed returns the release for a claim that is taken from its worker. It counts no failure.
-func (p *pass) reclaimed(w *observedTask, end Termination, why string) release {
+// releaseForReclaim returns the release for a claim that is taken from its worker. It counts no failure.
+func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},

@@ -108,7 +108,7 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
 	w := &observedTask{Task: task, from: from, local: true}
-	_, err := p.release(w, p.reclaimed(w, Termination{}, why.Error()))
+	_, err := p.release(w, p.releaseForReclaim(w, Termination{}, why.Error()))
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 

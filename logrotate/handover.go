@@ -354,7 +354,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 		return nil, err
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
-	s.lines.room.count(in.Carry, carryAllowance)
+	s.lines.room.count(in.Carry, partialLineAllowance)
 	s.resize(readSize) // undo a flood's enlargement of the pipe
 	return s, nil
 }

@@ -15,14 +15,14 @@ const (
 // lines divides the bytes of one stream into complete lines. It keeps the unfinished line at the end in carry until the rest
 // arrives.
 type lines struct {
-	room  *bufferBudget // shared budget for the part of carry above carryAllowance
+	room  *bufferBudget // shared budget for the part of carry above partialLineAllowance
 	max   int           // longest line that is not split, without its newline
 	carry []byte        // the unfinished line; nil for none
 	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// carryAllowance is the capacity of carry, in bytes, that doesn't count against the budget. A larger carry is freed after use.
-const carryAllowance = 4 << 10
+// partialLineAllowance is the capacity of carry, in bytes, that doesn't count against the budget. A larger carry is freed after use.
+const partialLineAllowance = 4 << 10
 
 // feed takes n new bytes from buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first
 // l.max bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
@@ -59,14 +59,14 @@ func (l *lines) takeUnfinished() []byte {
 
 // growCarry enlarges the capacity of carry to n bytes if the budget allows it, and reports whether carry has this capacity now.
 func (l *lines) growCarry(n int) bool {
-	l.carry = l.room.grow(l.carry, n, carryAllowance, l.max)
+	l.carry = l.room.grow(l.carry, n, partialLineAllowance, l.max)
 	return n <= cap(l.carry)
 }
 
 // keepCarry stores rest as the new carry. The caller has made sure that it fits.
 func (l *lines) keepCarry(rest []byte) {
-	if len(rest) == 0 || cap(l.carry) > carryAllowance && len(rest) <= carryAllowance {
-		l.room.free(l.carry, carryAllowance)
+	if len(rest) == 0 || cap(l.carry) > partialLineAllowance && len(rest) <= partialLineAllowance {
+		l.room.free(l.carry, partialLineAllowance)
 		l.carry = nil
 	}
 	if len(rest) > 0 {

@@ -297,10 +297,10 @@ func (s *Set) flush() error {
 
 const (
 	// maxBudget is how much memory, in bytes, the unfinished lines and kept lines of all services may use together. The first
-	// bytes of each buffer (keptAllowance or carryAllowance) don't count.
+	// bytes of each buffer (keptAllowance or partialLineAllowance) don't count.
 	maxBudget = 16 << 20
 	// keptAllowance is how many bytes of kept lines each file may hold without using the shared budget. Kept lines wait in memory
-	// while their file can't be written. carryAllowance is the same for an unfinished line.
+	// while their file can't be written. partialLineAllowance is the same for an unfinished line.
 	keptAllowance = 16 << 10
 )
 

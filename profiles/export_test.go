@@ -13,7 +13,7 @@ const (
 var (
 	Alive       = alive
 	IsIntent    = isIntent
-	KernelBoot  = kernelBoot
+	KernelBoot  = kernelBootID
 	ProcessStat = processStat
 )
 

@@ -37,7 +37,8 @@ const RestoreDelay = 2 * time.Second
 //   - desired_state has another value, written later: a program has written it on purpose. Restore adopts it as the new order.
 //
 // This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot
-// applies the same rules (see [Store.Reconcile]).
+// applies the rules for the key (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
+// (contract, section 6).
 //
 // Every command that changes desired_state must call Begin. If the agent's command line writes the file itself, the command calls
 // Note first. Otherwise Restore may take the change for an accident and undo it.

@@ -88,9 +88,9 @@ const (
 	OldPrefix = ".old-"
 )
 
-// Sweep removes the temporary directories of a Create or a Delete (see package manage) that was interrupted. It keeps directories
+// RemoveTemporaries removes the temporary directories of a Create or a Delete (see package manage) that was interrupted. It keeps directories
 // that changed at or after the time before, because another process may still use them.
-func (s *Store) Sweep(before time.Time) error {
+func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		var left []string
 		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them

@@ -148,7 +148,7 @@ func TestDelete(t *testing.T) {
 // TestSweep: what a crash has left of a profile goes away, what is being made just now does not.
 func TestSweep(t *testing.T) {
 	s := profiles.NewVolume(t)
-	if err := s.Sweep(time.Now()); err != nil {
+	if err := s.RemoveTemporaries(time.Now()); err != nil {
 		t.Errorf("without profiles: %v", err)
 	}
 	for _, file := range []string{".new-a/SOUL.md", ".old-b/sessions/x", ".new-c/SOUL.md", "d/SOUL.md", ".other/x"} {
@@ -160,7 +160,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Sweep(now.Add(-time.Minute)); err != nil {
+	if err := s.RemoveTemporaries(now.Add(-time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]bool{".new-a": false, ".old-b": false, ".new-c": true, "d": true, ".other": true} {

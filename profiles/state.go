@@ -304,7 +304,7 @@ const (
 	synced    durability = true  // survives a crash of the machine
 )
 
-// syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was soon.
+// syncState makes earlier writes of the profile's state file survive a crash of the machine, if their durability was syncLater.
 func (s *Store) syncState(profile string) error {
 	return s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))

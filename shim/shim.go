@@ -151,7 +151,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // PID 1 has not written the file, perhaps because the container is read-only
+	} else { // PID 1 has written no file, perhaps because the container is read-only, or others than root can write it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.

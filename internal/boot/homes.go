@@ -126,7 +126,7 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 		h.Chowned(h.Home, home.Path()+"/"+rel, err)
 	}
 	give("")
-	there := Names(home) // one listing costs less than a system call for each name
+	there := MayExist(home) // one listing costs less than a system call for each name
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
 			give(name)
@@ -144,9 +144,9 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 	}
 }
 
-// Names lists the directory d, and returns a function that reports whether a name may exist in it. If the listing fails, the
+// MayExist lists the directory d, and returns a function that reports whether a name may exist in it. If the listing fails, the
 // function always returns true.
-func Names(d *fsutil.Dir) func(rel string) bool {
+func MayExist(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {
 		return func(string) bool { return true }

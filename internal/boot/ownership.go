@@ -49,7 +49,7 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	if err := o.giveHome(); err != nil {
 		return err
 	}
-	there := Names(p.root)
+	there := MayExist(p.root)
 	for _, name := range append(slices.Clone(AgentFiles), RecordFile) {
 		if there(name) {
 			o.giveFile(name, "chown")

@@ -75,7 +75,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	b.startCmd()
 	if c.lease.Serves() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
-			if err := c.store.Sweep(c.started); err != nil {
+			if err := c.store.RemoveTemporaries(c.started); err != nil {
 				c.Warn("%v", err)
 			}
 		})

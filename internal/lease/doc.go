@@ -9,7 +9,7 @@
 // answers and that the name still leads to the locked file. After 30 seconds without an answer the lock counts as lost; servers
 // keep the lock of a silent client for longer.
 //
-// [Held] implements Lock with a lease that a program of the operator holds elsewhere, and reports to hinit.
+// [LeasedVolume] implements Lock with a lease that a program of the operator holds elsewhere, and reports to hinit.
 //
 // Any process that can open the data directory can lock it. Such a process in another container can delay the next start of an
 // init, but it can't take the lock from an init that holds it. [Holder] describes the process that holds the lock.

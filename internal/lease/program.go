@@ -13,7 +13,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// The messages of the lease program begin with these words, see [Held.Message].
+// The messages of the lease program begin with these words, see [LeasedVolume.Message].
 const (
 	heldWord  = "held "  // followed by the end of the lease in microseconds of CLOCK_BOOTTIME
 	waitsWord = "waits " // followed by the name of the holder of the lease
@@ -25,12 +25,12 @@ const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// Held is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds the
+// LeasedVolume is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds the
 // lease. It reports until when it holds it, by the clock of this machine. All services that need the lock must have ended by
 // then, even if the program has died.
 //
 // Held also locks the data directory, which keeps two inits of one machine apart.
-type Held struct {
+type LeasedVolume struct {
 	*Volume
 
 	news chan struct{} // capacity 1; holds a token after a message
@@ -42,16 +42,16 @@ type Held struct {
 	resumes     bool          // the next Acquire must continue the lease of the program before a re-execution
 }
 
-// NewHeld returns the lock of a data directory that a lease protects. The parameters are those for NewVolume.
-func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
+// NewLeasedVolume returns the lock of a data directory that a lease protects. The parameters are those for NewVolume.
+func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *LeasedVolume {
 	v := NewVolume(home, actor, warn)
 	v.leased = true
-	return &Held{Volume: v, news: make(chan struct{}, 1)}
+	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
 }
 
 // Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other message. It doesn't
 // block.
-func (p *Held) Message(words string) {
+func (p *LeasedVolume) Message(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
@@ -68,14 +68,14 @@ func (p *Held) Message(words string) {
 }
 
 // remaining returns how long the lease still lasts, and whether the program waits because another machine holds it.
-func (p *Held) remaining() (left time.Duration, waits bool) {
+func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
 	return p.until - now(), p.waits
 }
 
 // Acquire implements [Lock].
-func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
+func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	p.messages.Lock()
 	resumes := p.resumes
 	p.resumes = false
@@ -116,7 +116,7 @@ func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lo
 }
 
 // watch waits until the lease has ended, and sends the reason to lost.
-func (p *Held) watch(ctx context.Context, lost chan<- error) {
+func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 	for {
 		left, _ := p.remaining()
 		if left <= 0 {
@@ -136,7 +136,7 @@ func (p *Held) watch(ctx context.Context, lost chan<- error) {
 }
 
 // why returns the reason why the lease is not held.
-func (p *Held) why() error {
+func (p *LeasedVolume) why() error {
 	p.messages.Lock()
 	defer p.messages.Unlock()
 	if p.waits {
@@ -146,7 +146,7 @@ func (p *Held) why() error {
 }
 
 // Check implements [Lock].
-func (p *Held) Check() error {
+func (p *LeasedVolume) Check() error {
 	if left, _ := p.remaining(); left <= 0 {
 		return p.why()
 	}
@@ -154,7 +154,7 @@ func (p *Held) Check() error {
 }
 
 // HandOver implements [Lock].
-func (p *Held) HandOver() *Handover {
+func (p *LeasedVolume) HandOver() *Handover {
 	h := p.Volume.HandOver()
 	p.messages.Lock()
 	defer p.messages.Unlock()
@@ -163,7 +163,7 @@ func (p *Held) HandOver() *Handover {
 }
 
 // TakeOver implements [Lock]. If the lease has ended meanwhile, it counts as lost at once.
-func (p *Held) TakeOver(old *Handover) {
+func (p *LeasedVolume) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {
 		p.until, p.resumes = old.Until, old.Until > 0

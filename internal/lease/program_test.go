@@ -11,15 +11,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-func newHeld(home string) *Held { return NewHeld(home, fsutil.Self(), func(string) {}) }
+func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Self(), func(string) {}) }
 
 // holds tells a lock that it is held for some more time.
-func (p *Held) holds(more time.Duration) {
+func (p *LeasedVolume) holds(more time.Duration) {
 	p.Message(fmt.Sprintf("held %d", (now() + more).Microseconds()))
 }
 
 // acquireHeld asks for the lock in the background.
-func acquireHeld(ctx context.Context, p *Held) asking {
+func acquireHeld(ctx context.Context, p *LeasedVolume) asking {
 	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
 		lost, err := p.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })

@@ -186,7 +186,7 @@ func (w *walk) resolve(path string) error {
 	if !strings.HasPrefix(path, "/") {
 		return errors.New("not an absolute path")
 	}
-	if err := w.root(); err != nil {
+	if err := w.startAtRoot(); err != nil {
 		return err
 	}
 	names := strings.Split(path, "/")
@@ -214,8 +214,8 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// root sets w.at to the root directory and examines it.
-func (w *walk) root() error {
+// startAtRoot sets w.at to the root directory and examines it.
+func (w *walk) startAtRoot() error {
 	fd, err := retry(func() (int, error) { return unix.Open("/", openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
 		return err
@@ -295,7 +295,7 @@ func (w *walk) follow() (string, error) {
 	if strings.HasPrefix(target, "/") {
 		unix.Close(w.at)
 		w.at = -1
-		return target, w.root()
+		return target, w.startAtRoot()
 	}
 	unix.Close(w.at)
 	w.at, w.parent = w.parent, -1

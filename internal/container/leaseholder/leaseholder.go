@@ -104,7 +104,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	if !program {
 		return newLease(host, loop, lease.NewVolume(home, agent, host.WarnAgents), steps)
 	}
-	held := lease.NewHeld(home, agent, host.WarnAgents)
+	held := lease.NewLeasedVolume(home, agent, host.WarnAgents)
 	t := newLease(host, loop, held, steps)
 	t.onMessage, t.grantor = held.Message, "the service "+config.LeaseName
 	return t

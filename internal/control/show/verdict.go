@@ -10,7 +10,8 @@ import (
 // Grade says how well a service does its work.
 type Grade int
 
-// The grades. A service in trouble does not run and may not start again. An ailing service is up and does not do its work.
+// The grades. A service with the grade Trouble does not run and may not start again. An ailing service is up and does not do its
+// work. The page and the screen count both as "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
 	Off            // down, as ordered

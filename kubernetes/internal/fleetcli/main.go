@@ -30,10 +30,10 @@ type codeError struct {
 	error
 }
 
-// saidError is the exit code of a call whose help or usage error was already printed.
-type saidError int
+// printedError is the exit code of a call whose help or usage error was already printed.
+type printedError int
 
-func (saidError) Error() string { return "" }
+func (printedError) Error() string { return "" }
 
 // call is one invocation of the command line.
 type call struct {
@@ -92,7 +92,7 @@ func Main(argv []string, out, errs io.Writer) int {
 
 // end prints an error and returns the exit code.
 func (c *call) end(err error) int {
-	if code, is := errors.AsType[saidError](err); is {
+	if code, is := errors.AsType[printedError](err); is {
 		return int(code)
 	}
 	if coded, is := errors.AsType[codeError](err); is {
@@ -111,11 +111,11 @@ func usage(w io.Writer) {
 }
 
 // words parses the flags and returns the remaining words. It checks that there are atLeast to atMost words. An error is a
-// [saidError].
+// [printedError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
-		return nil, saidError(code)
+		return nil, printedError(code)
 	}
 	return words, nil
 }

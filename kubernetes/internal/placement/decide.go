@@ -255,8 +255,9 @@ func (r *round) give(p Profile, l *hostLoad) {
 	r.do(Assign{p.Name, l.Name})
 }
 
-// best returns the fullest host that still has room for memory, in the zone with the fewest profiles. A host that still waits for
-// its new image comes last, because its gateways would soon be stopped again. The host named not is excluded.
+// best returns the best host that still has room for memory, or nil. Hosts with the new image come first, because the gateways of
+// other hosts will soon be stopped. Then comes the zone with the fewest profiles, and in it the fullest host. The host named not is
+// excluded.
 func (r *round) best(memory int64, not string) *hostLoad {
 	zones := map[string]int{}
 	for _, l := range r.hosts {
@@ -274,11 +275,12 @@ func (r *round) best(memory int64, not string) *hostLoad {
 	return best
 }
 
+// better reports whether a is a better host for a profile than b, see best. Two zones count as equally full if they differ by less
+// than a tenth.
 func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
 	if a.Updated != b.Updated {
 		return a.Updated
 	}
-	// Zones are balanced to within a tenth. Inside a zone, hosts are filled one after the other.
 	if za, zb := zones[a.Zone], zones[b.Zone]; a.Zone != b.Zone && (za*10 < zb*9 || zb*10 < za*9) {
 		return za < zb
 	}

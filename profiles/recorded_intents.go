@@ -32,7 +32,7 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
 	}
-	data, err := json.Marshal(recordedIntent{Desired: want, At: at.Round(0), Kernel: kernelBoot()})
+	data, err := json.Marshal(recordedIntent{Desired: want, At: at.Round(0), Kernel: kernelBootID()})
 	if err != nil {
 		return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 	}
@@ -52,8 +52,8 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	})
 }
 
-// kernelBoot returns the boot ID of the machine (random(4)), or "" if it is unknown.
-var kernelBoot = sync.OnceValue(func() string {
+// kernelBootID returns the boot ID of the machine (random(4)), or "" if it is unknown.
+var kernelBootID = sync.OnceValue(func() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
 })
@@ -62,7 +62,7 @@ var kernelBoot = sync.OnceValue(func() string {
 // reports whether it did. It does not write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
-	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {
+	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
 	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= raceWindow
