@@ -152,6 +152,9 @@ func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 		_ = cmd.Process.Kill()
 		if cmd.Wait() != nil {
 			killed++
+			long += long / 10
+		} else { // other work had slowed the first one down
+			long -= long / 10
 		}
 		after := map[string]string{}
 		if _, err := os.Lstat(profiles + "/" + name); err == nil {
@@ -228,35 +231,45 @@ func TestAnExportIsKilledAHundredTimes(t *testing.T) {
 // TestAKilledExportEndsTheCopyOfADatabase: the program that copies databases went on without its export, and wrote into a copy that the next
 // export was removing.
 func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
+	command, _ := volume(t, t.TempDir())
+	dir := t.TempDir()
+	must(0, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)))(t) //nolint:gosec // the agent writes its pid there
 	cmd := command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"))
+	cmd.Path = withCopier(t, "echo $$ >"+dir+"/new; mv "+dir+"/new "+dir+"/pid; kill -STOP $$")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	copier := func(pid string) bool {
-		text, _ := os.ReadFile("/proc/" + pid + "/cmdline") // empty for one that has ended
-		at, _ := os.Readlink("/proc/" + pid + "/cwd")
-		return at == profiles+"/coder" && bytes.HasPrefix(text, []byte(bin+"/hinit-profile\x00"))
-	}
-	for began, found := time.Now(), ""; ; {
-		all, _ := filepath.Glob("/proc/[0-9]*")
-		for _, dir := range all {
-			if pid := filepath.Base(dir); found == "" && copier(pid) {
-				found = pid
-				must(0, unix.Kill(must(strconv.Atoi(pid))(t), unix.SIGSTOP))(t)
-				must(0, cmd.Process.Kill())(t)
-				_ = cmd.Wait()
-			}
+	var pid int
+	for began := time.Now(); pid == 0; time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(dir + "/pid")
+		if pid, _ = strconv.Atoi(strings.TrimSpace(string(text))); time.Since(began) > time.Minute {
+			t.Fatal("no database is copied")
 		}
-		if found != "" && !copier(found) {
+	}
+	must(0, cmd.Process.Kill())(t)
+	_ = cmd.Wait()
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); len(text) == 0 { // also of one that is not reaped yet
 			return
-		} else if time.Since(began) > 10*time.Second {
-			if pid, err := strconv.Atoi(found); err == nil {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-			t.Fatalf("process %q copies on", found)
+		}
+		if time.Since(began) > 10*time.Second {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			t.Fatal("the process that copies lives on")
 		}
 	}
+}
+
+// withCopier returns the path of a hinit beside which a hinit-profile runs the commands of a shell before it copies a database.
+func withCopier(t *testing.T, commands string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, program := range must(os.ReadDir(bin))(t) {
+		must(0, os.Link(filepath.Join(bin, program.Name()), filepath.Join(dir, program.Name())))(t)
+	}
+	must(0, os.Remove(dir+"/hinit-profile"))(t)
+	write(t, dir+"/hinit-profile", "#!/bin/sh\n"+commands+"\nexec "+bin+"/hinit-profile \"$@\"\n")
+	must(0, errors.Join(os.Chmod(dir+"/hinit-profile", 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))(t) //nolint:gosec // the agent runs it
+	return dir + "/hinit"
 }
 
 // TestAnExportOfAllWaitsForNoProfile: the agent of one profile put a FIFO where SQLite opens the journal of a database, and the export of
@@ -272,13 +285,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
-	beside := t.TempDir() // its hinit-profile stops itself in one home, as an agent could stop it
-	for _, program := range must(os.ReadDir(bin))(t) {
-		must(0, os.Link(filepath.Join(bin, program.Name()), filepath.Join(beside, program.Name())))(t)
-	}
-	must(0, os.Remove(beside+"/hinit-profile"))(t)
-	write(t, beside+"/hinit-profile", "#!/bin/sh\ncase $(pwd -P) in */stopper) kill -STOP $$ ;; esac\nexec "+bin+"/hinit-profile \"$@\"\n")
-	must(0, errors.Join(os.Chmod(beside+"/hinit-profile", 0o755), os.Chmod(beside, 0o755), os.Chmod(filepath.Dir(beside), 0o755)))(t)
+	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`) // as an agent could stop it
 	go func() {
 		for t.Context().Err() == nil {
 			_ = os.Chtimes(profiles+"/stopper/state.db", time.Now(), time.Now()) // as a gateway that writes
@@ -287,7 +294,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	}()
 	to := t.TempDir()
 	export := command("export", "--all", to)
-	export.Path = beside + "/hinit"
+	export.Path = program
 	said := run(t, export)
 	for name, torn := range map[string]bool{"coder": false, "stopper": true, "zeta": false} {
 		_, says, found := strings.Cut(said, "exported profile "+name+":")
