@@ -39,7 +39,8 @@ const RuntimeDir = "/run/hinit"
 const IDsFile = "agent"
 
 // IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name a line. It is in the directory of the
-// control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated.
+// control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated. Without isolation it is
+// empty or missing.
 const IsolatedFile = "isolated"
 
 // Isolates reports whether the list in [IsolatedFile] contains a profile.

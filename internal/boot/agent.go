@@ -3,7 +3,6 @@ package boot
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -53,10 +52,11 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes two files for programs that can't read the configuration, such as the exec shim and the page: [account.IDsFile]
-// and [account.IsolatedFile]. The first one has agent.user of the configuration, uid, gid and groups, a line each. It is not written
-// if the agent's user is hinit's. The second one exists only while profiles are isolated. If dir is "" PublishIDs does nothing.
-// Only hinit's user can write dir and the files. warn is called if the shim uses another directory. It may block on the disk.
+// PublishIDs writes two files for programs that can't read the configuration, such as the exec shim and the page:
+// [account.IDsFile] and [account.IsolatedFile]. The first one has agent.user of the configuration, uid, gid and groups, a line
+// each. It is not written if the agent's user is hinit's. Then the second one exists only while profiles are isolated. If dir is
+// "" PublishIDs does nothing. Only hinit's user can write dir and the files. warn is called if the shim uses another directory.
+// It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -67,13 +67,10 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	}
 	defer d.Close()
 	replace := func(name, text string) error {
-		if text == "" {
-			if err := d.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			return nil
-		}
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+	}
+	if a.Cred == nil && !cfg.AnyIsolation() { // the exec shim of root would distrust a list that is not root's
+		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
 		return err
