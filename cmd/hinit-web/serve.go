@@ -64,7 +64,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 	}
 	h := newSource(c.Env)
-	if err := h.mayBeRead(); err != nil && token == "" && !*open {
+	if err := h.needToken(); err != nil && token == "" && !*open {
 		return c.Fail(cmdline.WrongUsage, "cannot %s: %v", doing, err)
 	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
@@ -86,7 +86,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 		defer l.Close()
 		if l.Addr().Network() == "unix" {
-			l = isolationListener{l, func() bool { return h.mayBeRead() != nil }}
+			l = isolationListener{l, func() bool { return h.needToken() != nil }}
 		}
 		listeners = append(listeners, l)
 	}
@@ -97,14 +97,14 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// needsToken says how to serve a page while profiles are isolated.
-const needsToken = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
+// tokenAdvice says how to serve the page while profiles are isolated.
+const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
 // isolate profiles after this program was started.
 func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := h.mayBeRead(); err != nil {
+		if err := h.needToken(); err != nil {
 			http.Error(w, "cannot serve the status page: "+err.Error(), http.StatusForbidden)
 			return
 		}

@@ -28,18 +28,18 @@ func newSource(env func(string) (string, bool)) *source {
 	return &source{cmdline.Here(env), env}
 }
 
-// mayBeRead returns an error if a page without a token may not be served: isolated profiles could read the logs of others on it.
-// Before hinit is found there is no error, because then the page shows nothing.
-func (h *source) mayBeRead() error {
+// needToken returns why the page may not be served without a token, or nil if it may: isolated profiles could read the logs of
+// others on it. It returns nil before hinit is found, because then the page shows nothing.
+func (h *source) needToken() error {
 	if h.Reach() != nil && h.Socket() == "" {
 		return nil
 	}
 	list, err := cmdline.ReadIsolated(h.Socket())
 	switch {
 	case err != nil:
-		return fmt.Errorf("isolated profiles may be able to read the logs of others on it, and there is no token: %w; or %s", err, needsToken)
+		return fmt.Errorf("isolated profiles may be able to read the logs of others on it, and there is no token: %w; or %s", err, tokenAdvice)
 	case list != "":
-		return errors.New("isolated profiles could read the logs of others on it, and there is no token; " + needsToken)
+		return errors.New("isolated profiles could read the logs of others on it, and there is no token; " + tokenAdvice)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
-	refused, settle := false, time.Duration(0) // settle: how long another machine that has held the lock may serve; 0: none has
+	refused, settle := false, time.Duration(0) // settle: how long another machine that has had the lock may go on; 0 if none has had it
 	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, askEvery) {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
@@ -144,7 +144,10 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			if shared {
 				_ = h.File.Close()
-				h.File, err = v.lockFile(d, refused, &settle)
+				var moved bool
+				if h.File, moved, err = lockFile(d, refused); moved { // an init with a lock on the old file goes on until its proof fails
+					settle = v.every + v.proveLimit + graceTime + v.every/10
+				}
 			}
 			return err
 		})
@@ -291,22 +294,21 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	return false, "hinit can't tell which file system it has"
 }
 
-// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine
-// holds the lock. If its directory can't be used, lockFile moves it away, and makes a new one. It then sets settle: an init that
-// has locked the old file serves until a proof fails, which takes longest with a silent server. With refused it also does that for
-// a file that this user may not open.
-func (v *Volume) lockFile(d *fsutil.Dir, refused bool, settle *time.Duration) (*os.File, error) {
-	file, err := d.OpenUpdate(lockName, 0o600)
+// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds the
+// lock. If the directory of the file can't be used, lockFile moves it away and makes a new one; with refused, also if this user
+// may not open the file. moved reports that it did, also after an error.
+func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
+	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
 		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) == nil {
-			*settle = v.every + v.proveLimit + graceTime + v.every/10 // the agent has put another file there, perhaps a directory with files of root
+			moved = true // the agent has put another file there, perhaps a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
 			file, err = d.OpenUpdate(lockName, 0o600)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, moved, err
 	}
 	err = relock(file)
 	if info, _ := file.Stat(); err == nil && info != nil && info.Size() == 0 { // a file with content may be a hard link to another file
@@ -314,9 +316,9 @@ func (v *Volume) lockFile(d *fsutil.Dir, refused bool, settle *time.Duration) (*
 	}
 	if err = errors.Join(err, checkLockName(d, file)); err != nil {
 		_ = file.Close()
-		return nil, err
+		return nil, moved, err
 	}
-	return file, nil
+	return file, moved, nil
 }
 
 var (

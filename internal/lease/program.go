@@ -25,8 +25,8 @@ const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// LeasedVolume is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds the
-// lease. It reports until when it holds it, by the clock of this machine. All services that need the lock must have ended by
+// LeasedVolume is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds
+// the lease. It reports until when it holds it, by the clock of this machine. All services that need the lock must have ended by
 // then, even if the program has died.
 //
 // Held also locks the data directory, which keeps two inits of one machine apart.

@@ -28,12 +28,12 @@ const (
 	coarse = 50 * time.Millisecond
 	// backupTime limits the copy of a database by SQLite, with blockTime more for each 512 bytes that it has on the disk. An agent
 	// can hold up SQLite by a FIFO, or by a signal to the program that runs it.
-	backupTime = 30 * time.Second
-	blockTime  = 500 * time.Microsecond
-	stillTime  = time.Minute // SQLite must make the copy larger in each such time, because the agent sets the size of a database
-	mostDepth  = 500         // maximum depth of nested directories; each one stays open while its content is copied
-	reserve    = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
-	readFlags  = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
+	backupTime    = 30 * time.Second
+	blockTime     = 500 * time.Microsecond
+	growthTimeout = time.Minute // SQLite must make the copy larger in each such time, because the agent sets the size of a database
+	mostDepth     = 500         // maximum depth of nested directories; each one stays open while its content is copied
+	reserve       = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
+	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
 // copiedFile is what a snapshot remembers about one file.
@@ -78,7 +78,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 				return err
 			}
 		} else if s.pass > 1 {
-			pause.For(context.Background(), 2*coarse)
+			pause.For(ctx, 2*coarse)
 		}
 		s.head = Head{
 			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: Consistent,
@@ -229,7 +229,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup copies the database rel by SQLite, within a time that depends on its size. It gives up earlier if the copy stops growing.
+// backup copies the database rel by SQLite, within a time that depends on its size. It gives up earlier if the copy stops
+// growing.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
 	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
@@ -241,7 +242,7 @@ func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 		case err := <-done:
 			s.slow = s.slow || err != nil && ctx.Err() != nil
 			return err
-		case <-time.After(stillTime):
+		case <-time.After(growthTimeout):
 			if info, err := s.files.Lstat(rel); err == nil && info.Size() > size {
 				size = info.Size()
 			} else {

@@ -81,7 +81,7 @@ const requestTime = 5 * time.Second
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
-		defer s.recover()
+		defer s.catchPanic()
 		s.serve(ctx, c)
 	})
 }
@@ -154,7 +154,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		done()
 		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
 		answering.Go(func() {
-			defer s.recover()
+			defer s.catchPanic()
 			defer nc.Close()                                // ends the reading
 			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // a caller that has gone needs no answer
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
@@ -164,13 +164,14 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 
 // handle handles a request. If the handler panics, only this request fails.
 func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Streams) (end mux.End) {
-	defer s.recover()
+	defer s.catchPanic()
 	end = mux.End{Code: 1, Fault: mux.BadOpen, Text: "cannot finish the request: the sandbox service has a fault; its log has the details"}
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 
-// recover must be deferred. It reports a panic and stops it, so that the service goes on for the other users.
-func (s *Server) recover() {
+// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for the other users. The goroutines
+// of package guard still end the service by a panic: without them a sandbox would wait for ever.
+func (s *Server) catchPanic() {
 	if fault := recover(); fault != nil {
 		s.Panicked(fault, debug.Stack())
 	}
