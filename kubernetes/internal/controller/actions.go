@@ -149,8 +149,8 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// applyRights gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets that a
-// profile of the pool refers to. allow writes nothing if the rights have not changed.
+// applyRights gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets
+// that a profile of the pool refers to. allow writes nothing if the rights have not changed.
 func (f *fleet) applyRights(ctx context.Context, v *view) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)

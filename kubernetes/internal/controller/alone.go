@@ -55,8 +55,8 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed, and
-// there whether its profile exists.
+// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed,
+// and there whether its profile exists.
 func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,8 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is none. Its
-// kind is kept.
+// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is
+// none. Its kind is kept.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes

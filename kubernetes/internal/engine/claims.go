@@ -198,8 +198,8 @@ func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// deleteUnusedPools deletes the warm pools that no container was created from during the idle time. since is when this process began to
-// watch.
+// deleteUnusedPools deletes the warm pools that no container was created from during the idle time. since is when this process
+// began to watch.
 func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil

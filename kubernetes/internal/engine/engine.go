@@ -167,8 +167,8 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless each container that reaches the socket has the hinit.yaml of this container. The file says whether
-// profiles are isolated, and isolated ones get no sandbox. All containers of the pod reach an abstract socket.
+// oneConfiguration returns an error unless each container that reaches the socket has the hinit.yaml of this container. The file
+// says whether profiles are isolated, and isolated ones get no sandbox. All containers of the pod reach an abstract socket.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)

@@ -199,8 +199,8 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// postponeExpiry postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes the
-// Sandbox.
+// postponeExpiry postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes
+// the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil

@@ -29,8 +29,9 @@ func Mapped() bool {
 // probeTime limits how long the test pod may take until it has run.
 const probeTime = 40 * time.Second
 
-// haveUserNamespaces reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the result is known.
-// The test pod mounts the claims of this process, because some file systems can't be mounted in a user namespace.
+// haveUserNamespaces reports whether pods get user namespaces. The first call finds out with a test pod, and blocks until the
+// result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
+// namespace.
 func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	e.probing.Lock()
 	defer e.probing.Unlock()

@@ -14,8 +14,9 @@ import (
 	"hinit/sandbox"
 )
 
-// ObjectName returns the name of the object for a container or volume. It is a hash: each docker name has one object, and no agent can take the
-// name of the agents' next pod. The name of a volume may also have characters that are not allowed in object names.
+// ObjectName returns the name of the Kubernetes object for a container or volume that docker knows by name. It is a hash of that
+// name, so that two objects never have the same docker name. Agents choose docker names: as the name of an object it could take
+// the name of the agents' next pod, or have characters that are not allowed.
 func ObjectName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])

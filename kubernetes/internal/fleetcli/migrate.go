@@ -157,8 +157,8 @@ func runImport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After an error,
-// the outside profile is started again if it ran before.
+// importProfile copies an outside profile into a pool. It stops the outside profile first, and leaves its files in place. After
+// an error, the outside profile is started again if it ran before.
 func (f *fleet) importProfile(ctx context.Context, o outsideHinit, pool string, from outsideProfile, name string, limit time.Duration) (err error) {
 	no, up := false, from.Want == "up"
 	p := &v1alpha1.AgentProfile{
@@ -211,8 +211,8 @@ func runExport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// exportProfile copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running in the
-// fleet as before.
+// exportProfile copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running
+// in the fleet as before.
 func (f *fleet) exportProfile(ctx context.Context, o outsideHinit, name string, limit time.Duration) (err error) {
 	p, err := f.profile(ctx, name)
 	if err != nil {

@@ -149,8 +149,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	}
 }
 
-// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The status is
-// stored unless a newer one arrived through the watch during the call.
+// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the gateway's new status. The
+// status is stored unless a newer one arrived through the watch during the call.
 func (h *host) commandGateway(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
 	heard := h.reportCounts[profile]
@@ -217,8 +217,8 @@ func (h *host) work(ctx context.Context) {
 	}
 }
 
-// logUnsettled logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or not at
-// all.
+// logUnsettled logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or
+// not at all.
 func (h *host) logUnsettled(name string, err error) {
 	if errors.Is(err, errRetry) {
 		return
@@ -233,8 +233,8 @@ func (h *host) logUnsettled(name string, err error) {
 // errRetry means that a step could not be done yet, and must be tried again soon.
 var errRetry = errors.New("not yet")
 
-// reconcile performs all pending steps for a profile name. The volume may hold data of several objects with this name: the current
-// one, and deleted ones with other UIDs.
+// reconcile performs all pending steps for a profile name. The volume may hold data of several objects with this name: the
+// current one, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
 	known, err := h.store.Known()

@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns the number
-// of the gateway's last run, or errRetry if it isn't down.
+// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns
+// the number of the gateway's last run, or errRetry if it isn't down.
 func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {
@@ -101,8 +101,8 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.reportMoveError(ctx, p, err)
 }
 
-// reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so the user must
-// see why. It returns err.
+// reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so
+// the user must see why. It returns err.
 func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

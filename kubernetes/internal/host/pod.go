@@ -80,7 +80,8 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 	return s, err
 }
 
-// Reviewer returns a [TokenReviewer] that asks the API server which pod a token belongs to. It rejects tokens of pods outside the pool.
+// Reviewer returns a [TokenReviewer] that asks the API server which pod a token belongs to. It rejects tokens of pods outside the
+// pool.
 func Reviewer(config *rest.Config, namespace, name string) (TokenReviewer, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -122,8 +122,8 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	return local, nil
 }
 
-// checkSettled reports whether the profile needs no change. In this case it also updates the status of the object. p may come from the
-// watch cache.
+// checkSettled reports whether the profile needs no change. In this case it also updates the status of the object. p may come
+// from the watch cache.
 func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil
@@ -214,7 +214,8 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	return nil
 }
 
-// rescanAfter makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only returns err.
+// rescanAfter makes hinit rescan the volume after data was moved there. If err, the result of the move, isn't nil, it only
+// returns err.
 func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err

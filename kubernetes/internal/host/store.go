@@ -36,17 +36,18 @@ const (
 // methods may be called concurrently for different profiles. A profile is live if it is in the directory from which hinit starts
 // gateways.
 type Store struct {
-	root    *os.Root
-	still   time.Duration // the longest time in which another host sends nothing
-	patient sync.Map      // from UID to the time.Duration that is in place of still, see patience
+	root           *os.Root
+	idleTimeout    time.Duration // how long another host may send nothing
+	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout, see idleTimeoutOf
 }
 
-// stillTime is the default of Store.still. A host sends nothing while it sums up a file, which takes minutes for one of many gigabytes.
-const stillTime = 5 * time.Minute
+// defaultIdleTimeout is the default of Store.idleTimeout. A host sends nothing while it computes the checksum of a file, which
+// takes minutes for a file of many gigabytes.
+const defaultIdleTimeout = 5 * time.Minute
 
 const (
-	mostStill   = 2 * time.Hour // the longest patience
-	slowestRead = 10 << 20      // bytes in a second: a host that reads them twice in this time is not given up
+	maxIdleTimeout = 2 * time.Hour // limits idleTimeoutOf
+	slowestRead    = 10 << 20      // bytes per second: a host that reads what was sent before twice at this speed is waited for
 )
 
 // record is what the store saves about a live profile.
@@ -66,7 +67,7 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	s := &Store{root: root, still: stillTime}
+	s := &Store{root: root, idleTimeout: defaultIdleTimeout}
 	entries, err := s.list(partDir)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
@@ -88,7 +89,8 @@ func (s *Store) exists(name string) bool {
 // mostRecord is the most bytes of a file that the store itself has written.
 const mostRecord = 4 << 20
 
-// open opens a regular file and returns its size. It never waits: an agent may put a pipe in the place of the file.
+// open opens a regular file, also through a link on this volume, and returns its size. It never waits: for a named pipe in the
+// place of the file it returns an error.
 func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
 		return nil, 0, err
@@ -135,7 +137,7 @@ func (s *Store) list(name string) ([]fs.DirEntry, error) {
 	return d.ReadDir(-1)
 }
 
-// read returns the record of a profile of hinit, nil where there is none.
+// read returns the record of a live profile, nil if there is none.
 func (s *Store) read(name string) (*record, error) {
 	text, err := s.content(path.Join(liveDir, name), mostRecord)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,8 +159,9 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(path.Join(liveDir, name), text, 0o600)
 }
 
-// replace writes a file as a whole, through a new file beside it: an agent may have put a pipe in its place. A directory that it has put in
-// the place of the new file stays, for its removal may take hours.
+// replace writes a file atomically: it writes a new file in the same directory and renames it, because an agent may have put a
+// pipe at the name. If the agent has put a directory where the new file belongs, the new file gets another name. Removing that
+// directory could take hours.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -230,7 +233,7 @@ func partial(name, uid string) string {
 
 // entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	entries, _ := s.list(dir) // without one there is nothing
+	entries, _ := s.list(dir) // if dir can't be read, there are no entries
 	for _, e := range entries {
 		if rest, ok := strings.CutPrefix(e.Name(), name+"."+uid+"."); ok && e.IsDir() {
 			out = append(out, rest)
@@ -239,7 +242,8 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// Known are the names and UIDs of everything in the store. A record that can't be read has the UID "", and Look fails for its name.
+// Known returns the UIDs of all data in the store, by profile name. A record that can't be read has the UID "", and Look returns
+// an error for its name.
 func (s *Store) Known() (map[string][]string, error) {
 	out := map[string][]string{}
 	add := func(name, uid string) { out[name] = append(out[name], uid) }
@@ -333,7 +337,7 @@ func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, ui
 
 // DropIncoming deletes received data of an object, complete or not, that was not installed.
 func (s *Store) DropIncoming(name, uid string) error {
-	s.patient.Delete(uid)
+	s.longerTimeouts.Delete(uid)
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
 }
 

@@ -426,7 +426,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")
-	to.still = 300 * time.Millisecond
+	to.idleTimeout = 300 * time.Millisecond
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
 	p.Status.Move = &v1alpha1.Move{To: "to", Offer: from}
 	api := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(p).WithStatusSubresource(p).Build()
@@ -436,7 +436,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 	err := soon(t, "the fetch", func() error { return h.fetch(t.Context(), p) })
 	const want = "moves to host to: cannot fetch profile \"coder\" from "
-	if !errors.Is(err, errStill) || !strings.HasPrefix(p.Status.Message, want) || !strings.Contains(p.Status.Message, "after 300ms it sends nothing") {
+	if !errors.Is(err, errIdle) || !strings.HasPrefix(p.Status.Message, want) || !strings.Contains(p.Status.Message, "after 300ms it sends nothing") {
 		t.Errorf("%v; the status says %q", err, p.Status.Message)
 	}
 	h.fetches <- struct{}{}
@@ -470,12 +470,12 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); !errors.Is(err, errCut) {
 		t.Fatal(err)
 	}
-	to.still = 500 * time.Millisecond
+	to.idleTimeout = 500 * time.Millisecond
 	reads := slow(t, o, from, func(r *http.Request) time.Duration {
 		if r.Header.Get("Range") == "" {
 			t.Error("it begins anew")
 		}
-		return 2 * to.still
+		return 2 * to.idleTimeout
 	})
 	if err := to.fetch(t.Context(), "coder", "u1", reads, "token"); err != nil {
 		t.Error(err)
@@ -488,16 +488,16 @@ func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
 	to, _ := volume(t, "", "")
-	to.still = time.Second
-	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.still * 3 / 2 })
-	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); !errors.Is(err, errStill) {
+	to.idleTimeout = time.Second
+	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.idleTimeout * 3 / 2 })
+	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); !errors.Is(err, errIdle) {
 		t.Fatal(err)
 	}
 	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); err != nil {
 		t.Error(err)
 	}
-	if err := to.Install("coder", "u1", from.Nonce); err != nil || to.patience("u1") != to.still {
-		t.Errorf("%v; the next move waits %v", err, to.patience("u1"))
+	if err := to.Install("coder", "u1", from.Nonce); err != nil || to.idleTimeoutOf("u1") != to.idleTimeout {
+		t.Errorf("%v; the next move waits %v", err, to.idleTimeoutOf("u1"))
 	}
 }
 

@@ -53,14 +53,15 @@ const (
 	mostCallsOfAPod = 4 * workers
 )
 
-// callers are the open connections, the oldest first. Each pod of the pool reaches the port, so agents do. Where there are too many, the oldest
-// one that has named no offer is closed: an agent knows no name of one.
+// callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
+// connections. If there are too many, the oldest one whose request names no offer is closed. Agents don't know the nonce of an
+// offer.
 type callers struct {
 	mu  sync.Mutex
 	all []*call
 }
 
-// add counts a connection until it is closed, and reports whether it may stay.
+// add adds a connection, and reports whether it may stay open. If it may not, the caller closes it.
 func (c *callers) add(one *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +78,7 @@ func (c *callers) add(one *call) bool {
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // its server closes the rest of it
+		_ = c.all[i].Conn.Close() // then its request fails
 		c.all = slices.Delete(c.all, i, i+1)
 	}
 	c.all = append(c.all, one)
@@ -90,14 +91,14 @@ func (c *callers) remove(one *call) {
 	c.all = slices.DeleteFunc(c.all, func(other *call) bool { return other == one })
 }
 
-// limited is a listener that closes the connections that are too many.
-type limited struct {
+// limitedListener is a listener that limits the open connections, see callers.
+type limitedListener struct {
 	net.Listener
 	callers *callers
 }
 
 // Accept implements net.Listener.
-func (l limited) Accept() (net.Conn, error) {
+func (l limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
@@ -111,15 +112,15 @@ func (l limited) Accept() (net.Conn, error) {
 	}
 }
 
-// call is a connection that is counted until it is closed.
+// call is an open connection.
 type call struct {
 	net.Conn
 	callers *callers
 	address string
-	named   atomic.Bool // its request names an offer
+	named   atomic.Bool // its request names an offer, so it is not closed for others
 }
 
-// callKey is the key of a request's call in its context.
+// callKey is the key under which the context of a request holds its call.
 type callKey struct{}
 
 // Close implements net.Conn.
@@ -214,7 +215,7 @@ func (o *offers) listen() error {
 	if err != nil {
 		return err
 	}
-	l = tls.NewListener(limited{l, &o.callers}, &tls.Config{
+	l = tls.NewListener(limitedListener{l, &o.callers}, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
 	})
 	o.listener, o.sum = l, hex.EncodeToString(sum[:])
@@ -288,26 +289,27 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 // descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where it leads.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
-// errStill ends a fetch that gets nothing any more.
-var errStill = errors.New("it sends nothing; look for a file of many gigabytes in the profile, which may be sparse (du -h --apparent-size)")
+// errIdle ends a fetch from a host that sends nothing for too long.
+var errIdle = errors.New("it sends nothing; look for a file of many gigabytes in the profile, which may be sparse (du -h --apparent-size)")
 
-// alive is a stream that calls came when bytes come.
-type alive struct {
+// progressReader calls received after each read that has returned bytes.
+type progressReader struct {
 	io.Reader
-	came func()
+	received func()
 }
 
 // Read implements io.Reader.
-func (a alive) Read(p []byte) (int, error) {
+func (a progressReader) Read(p []byte) (int, error) {
 	n, err := a.Reader.Read(p)
 	if n > 0 {
-		a.came()
+		a.received()
 	}
 	return n, err
 }
 
-// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. After its patience
-// with a host that sends nothing it gives up. To continue, that host first reads all that this one has, twice, so the first wait is longer.
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. It gives up if the
+// other host sends nothing for the idle timeout. To continue a download, the other host first reads twice what this host already
+// has, so the first wait is longer.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -326,14 +328,14 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		r.Header.Set("If-Range", snapshot)
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
-	patience := s.patience(uid)
-	wait := patience + time.Duration(at/slowestRead)*time.Second
-	still := time.AfterFunc(wait, func() { cancel(errStill) })
-	defer still.Stop()
+	timeout := s.idleTimeoutOf(uid)
+	wait := timeout + time.Duration(at/slowestRead)*time.Second
+	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
+	defer idle.Stop()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), errStill) { // what came is kept
-			s.patient.Store(uid, min(2*patience, mostStill))
-			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errStill)
+		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // the received part is kept
+			s.longerTimeouts.Store(uid, min(2*timeout, maxIdleTimeout))
+			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
 	}()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
@@ -356,25 +358,25 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.From = at
 	default:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // without one the status is all
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if it can't be read, the status says enough
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
-	if err := s.receive(im, name, uid, from.Nonce, alive{answer.Body, func() {
-		wait = patience
-		still.Reset(wait)
+	if err := s.receive(im, name, uid, from.Nonce, progressReader{answer.Body, func() {
+		wait = timeout
+		idle.Reset(wait)
 	}}); err != nil {
 		return fmt.Errorf("cannot store profile %q from %s: %w", name, from.Address, err)
 	}
 	return nil
 }
 
-// patience returns how long a fetch of an object waits for bytes: s.still at first. After each fetch that has waited in vain the time is twice as
-// long. A host sends nothing while it reads one file, and a large honest one takes longer than s.still.
-func (s *Store) patience(uid string) time.Duration {
-	if d, longer := s.patient.Load(uid); longer {
+// idleTimeoutOf returns how long a fetch of the object uid waits for bytes: s.idleTimeout at first, and twice as long after each
+// fetch that has failed with errIdle. A host sends nothing while it reads one file, which takes long for a large one.
+func (s *Store) idleTimeoutOf(uid string) time.Duration {
+	if d, longer := s.longerTimeouts.Load(uid); longer {
 		return d.(time.Duration)
 	}
-	return s.still
+	return s.idleTimeout
 }
 
 // importer returns an archive import that writes an object's data into the directory for incomplete data. Call done after the

@@ -48,8 +48,8 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 // renewDeadline is how long the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// stopMargin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them takes
-// hundreds of milliseconds, however short the Lease is.
+// stopMargin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them
+// takes hundreds of milliseconds, however short the Lease is.
 func (s *Settings) stopMargin() time.Duration {
 	return max(s.Duration/5, min(time.Second, s.Duration/3))
 }

@@ -51,9 +51,9 @@ type Pool struct {
 	Leaving        string    // the host that is being removed, "" for none
 }
 
-// Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the controller
-// reports that a lost owner is back. A host may be alive although the controller can't reach it. If the host reported itself,
-// both would overwrite each other's status forever.
+// Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
+// controller reports that a lost owner is back. A host may be alive although the controller can't reach it. If the host reported
+// itself, both would overwrite each other's status forever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
@@ -256,8 +256,8 @@ func (r *round) give(p Profile, l *hostLoad) {
 }
 
 // best returns the best host that still has room for memory, or nil. Hosts with the new image come first, because the gateways of
-// other hosts will soon be stopped. Then comes the zone with the fewest profiles, and in it the fullest host. The host named not is
-// excluded.
+// other hosts will soon be stopped. Then comes the zone with the fewest profiles, and in it the fullest host. The host named not
+// is excluded.
 func (r *round) best(memory int64, not string) *hostLoad {
 	zones := map[string]int{}
 	for _, l := range r.hosts {
@@ -275,8 +275,8 @@ func (r *round) best(memory int64, not string) *hostLoad {
 	return best
 }
 
-// better reports whether a is a better host for a profile than b, see best. Two zones count as equally full if they differ by less
-// than a tenth.
+// better reports whether a is a better host for a profile than b, see best. Two zones count as equally full if they differ by
+// less than a tenth.
 func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
 	if a.Updated != b.Updated {
 		return a.Updated

@@ -33,8 +33,8 @@ func Pod(pool, profile string) string {
 	return strings.TrimRight(name[:min(len(name), mostName)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
 }
 
-// SinglePodObjects returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a StatefulSet. The
-// volume outlives the pod. With onDelete: Delete, the claim is deleted together with the profile.
+// SinglePodObjects returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a
+// StatefulSet. The volume outlives the pod. With onDelete: Delete, the claim is deleted together with the profile.
 func SinglePodObjects(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool) ([]*unstructured.Unstructured, error) {
 	manifests, err := deploy.Render(deploy.Default(valuesOf(p)))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package strict decodes manifests by the types of one version of Kubernetes, and refuses a field that the version does not have. It is
-// built with each of the go.mod files in versions/. It owns no goroutine.
+// Package strict decodes manifests by the types of one version of Kubernetes, and refuses a field that the version does not have.
+// It is built with each of the go.mod files in versions/. It owns no goroutine.
 package strict
 
 import (

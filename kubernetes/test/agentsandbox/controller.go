@@ -64,7 +64,8 @@ spec:
 // Resource is the kind.
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
-// Controller stands in for agent-sandbox's: it makes the pod of a Sandbox, removes it while the Sandbox is suspended, and ends what has expired.
+// Controller stands in for agent-sandbox's: it makes the pod of a Sandbox, removes it while the Sandbox is suspended, and ends
+// what has expired.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
