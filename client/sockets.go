@@ -15,8 +15,8 @@ const (
 	runtimeDir = "/run/hinit"
 )
 
-// SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, the best first. socket is
-// the configured path, or "". The first path is socket, else the one in HINIT_RUNTIME_DIR. Then come /run/hinit, hinit below
+// SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, the best first. socket
+// is the configured path, or "". The first path is socket, else the one in HINIT_RUNTIME_DIR. Then come /run/hinit, hinit below
 // XDG_RUNTIME_DIR (not for root), and hinit-UID below TMPDIR and below /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {

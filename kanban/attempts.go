@@ -230,7 +230,8 @@ type attempt struct {
 // backoffMost limits how often the time between two attempts doubles.
 const backoffMost = 4
 
-// retryTime returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same reason.
+// retryTime returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same
+// reason.
 func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -358,10 +359,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns the events that may delay a waiting task and are later than the parameter after. These are ends of attempts, and
-// comments with a link to GitHub, which it returns as attempts with an empty outcome. The dispatcher schedules its next pass by
-// them. An event too many is harmless: the pass then finds nothing to do. Tasks that wait for another reason are examined at each
-// regular pass.
+// delayingAttempts returns the events that may delay a waiting task and are later than the parameter after. These are ends of
+// attempts, and comments with a link to GitHub, which it returns as attempts with an empty outcome. The dispatcher schedules its
+// next pass by them. An event too many is harmless: the pass then finds nothing to do. Tasks that wait for another reason are
+// examined at each regular pass.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

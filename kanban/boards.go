@@ -266,8 +266,8 @@ func (p ProfileDirs) List() []string {
 }
 
 // Toolsets returns the toolsets that a profile's configuration enables for its command line. These are platform_toolsets.cli, the
-// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. Nil means that the configuration names none;
-// then the worker uses the agent's defaults.
+// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. Nil means that the configuration names
+// none; then the worker uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {

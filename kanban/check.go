@@ -145,8 +145,8 @@ func (e *TornError) Error() string {
 }
 
 // tornWait is how long a database file may be shorter than its header says before it counts as damaged. A checkpoint writes the
-// header before the pages that extend the file. The file can also seem too short if a writer restarts the write-ahead log after the
-// file was checked and before the log is.
+// header before the pages that extend the file. The file can also seem too short if a writer restarts the write-ahead log after
+// the file was checked and before the log is.
 const tornWait = 2 * time.Second
 
 // checkLength returns a [TornError] if the file is shorter than the page count in its header says. Missing pages are no loss if

@@ -276,8 +276,8 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// tasksWithoutBody is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body, whose size has
-// no limit.
+// tasksWithoutBody is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body,
+// whose size has no limit.
 var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)

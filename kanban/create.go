@@ -183,8 +183,8 @@ func (t *tx) waits(id string) bool {
 	return firstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
-// Assign assigns a task to a profile, or to none. It returns false if the task does not exist, and [ErrRunning] while a worker has
-// it.
+// Assign assigns a task to a profile, or to none. It returns false if the task does not exist, and [ErrRunning] while a worker
+// has it.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
 	if err != nil {

@@ -79,8 +79,8 @@ func (d *Dispatcher) procs() Processes {
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
 // Tick makes one pass: it releases tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks. If a
-// worker can't be started, the others still are. By the contract, a dry run also releases and promotes, but it assigns, claims and
-// starts nothing.
+// worker can't be started, the others still are. By the contract, a dry run also releases and promotes, but it assigns, claims
+// and starts nothing.
 //
 // After an error the result has the changes before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
@@ -128,8 +128,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	return res, err
 }
 
-// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, such as the agent's gateways, find
-// it held and do nothing on this board. It returns false if another process has the lock.
+// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, such as the agent's gateways,
+// find it held and do nothing on this board. It returns false if another process has the lock.
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
@@ -230,7 +230,8 @@ func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// startIfAllowed starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task in review.
+// startIfAllowed starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task
+// in review.
 func (l *startLoops) startIfAllowed(r row, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback

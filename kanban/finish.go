@@ -22,8 +22,8 @@ type Completion struct {
 	Run             int64
 }
 
-// changeStatus moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It returns
-// errNothing if the task's status isn't in from, or if run isn't 0 and isn't the task's current run.
+// changeStatus moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It
+// returns errNothing if the task's status isn't in from, or if run isn't 0 and isn't the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -33,8 +33,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the summary
-// and the metadata in e.
+// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the
+// summary and the metadata in e.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -47,9 +47,9 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes the tasks that waited for it. It returns false if the status does not allow that, or another
-// run has the task. A [PhantomError] means that the result named tasks that the worker didn't create. That is recorded, and nothing
-// else changes.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the status does not allow that, or
+// another run has the task. A [PhantomError] means that the result named tasks that the worker didn't create. That is recorded,
+// and nothing else changes.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError

@@ -19,8 +19,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has released
-// it. open has the runs of all running tasks.
+// departedWorkers returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has
+// released it. open has the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
@@ -86,8 +86,8 @@ func (p *pass) withdraw(list []*observedTask) {
 	}
 }
 
-// leaveDeadline returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually still
-// writes something after it has finished its task.
+// leaveDeadline returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually
+// still writes something after it has finished its task.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
 	asked, at := p.memory(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {

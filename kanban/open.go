@@ -141,8 +141,8 @@ func (s *Store) open(ctx context.Context) error {
 // companions are the suffixes of the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
 
-// recordLogFiles records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while the board
-// is open.
+// recordLogFiles records the identity of the write-ahead log and its index, for [Store.InPlace]. SQLite keeps these files while
+// the board is open.
 func (s *Store) recordLogFiles() {
 	for i, end := range companions {
 		s.logs[i], _ = os.Stat(s.paths.DB + end)
@@ -241,8 +241,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. A program may have replaced
-// the file, for instance by a backup. Without the log or its index, no other program sees the changes of this store.
+// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. A program may have
+// replaced the file, for instance by a backup. Without the log or its index, no other program sees the changes of this store.
 func (s *Store) InPlace() bool {
 	if !isFileAt(s.raw, s.paths.DB) {
 		return false
@@ -310,7 +310,8 @@ func (l *Lock) Release() {
 // maxFileSize is the size of the largest file of a board or profile that is read as a whole.
 const maxFileSize = 16 << 20
 
-// isFileAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
+// isFileAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced
+// it.
 func isFileAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	there, failed := os.Stat(path)

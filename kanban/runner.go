@@ -18,8 +18,8 @@ import (
 // Runner starts workers, knows how each one ended, and ends them with all processes that they have left. The dispatcher calls its
 // methods from one goroutine at a time.
 //
-// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown]. Then
-// the dispatcher relies on the pid, as the other writers of the board do.
+// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown].
+// Then the dispatcher relies on the pid, as the other writers of the board do.
 type Runner interface {
 	// Start starts the worker of a run, and returns as soon as its program is executing. After an error, no process of it is
 	// left. A second call for the same run must not start a second worker.
@@ -37,8 +37,8 @@ type Runner interface {
 	// doesn't know, the result has Attempted false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
-	// Leftovers finds the processes that earlier attempts at a task have left, whichever program started them, by the environment that
-	// they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
+	// Leftovers finds the processes that earlier attempts at a task have left, whichever program started them, by the environment
+	// that they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
 	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers have

@@ -12,8 +12,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt is
-// over, and the worker may still run.
+// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt
+// is over, and the worker may still run.
 type observedTask struct {
 	Task
 	since             int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
@@ -183,7 +183,8 @@ func (p *pass) isGone(e entry) bool {
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.dispatcherStarted and w.containerGone.
+// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.dispatcherStarted and
+// w.containerGone.
 func (p *pass) ref(w *observedTask) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]

@@ -52,8 +52,8 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// startWorker prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a failure of
-// the board.
+// startWorker prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a
+// failure of the board.
 func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
@@ -204,8 +204,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// makeWorkspace makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a failure
-// of the board.
+// makeWorkspace makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a
+// failure of the board.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -352,7 +352,8 @@ func rotate(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
-// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole log.
+// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole
+// log.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	f, err := wholefile.Open(p.Log(task), os.O_RDONLY, 0)
 	if err != nil {

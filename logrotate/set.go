@@ -198,8 +198,8 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time limit that is reserved for the last writes to the files and the console. Close uses the
-// rest to wait for the pipes.
+// closeReserve is the part of Close's time limit that is reserved for the last writes to the files and the console. Close uses
+// the rest to wait for the pipes.
 const closeReserve = 200 * time.Millisecond
 
 // Close waits until every pipe has ended, and then until files and console are written and closed. Shortly before the deadline of

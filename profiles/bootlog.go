@@ -46,8 +46,8 @@ func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
 }
 
-// quoteField formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long, or
-// that contains characters that would end the field or the line.
+// quoteField formats a value that comes from one of the agent's files for the log. It quotes a value that is empty or too long,
+// or that contains characters that would end the field or the line.
 func quoteField(value string) string {
 	const long = 64
 	plain := value != "" && len(value) <= long

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTimeout is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is probably
-// a mount whose server is gone.
+// answerTimeout is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is
+// probably a mount whose server is gone.
 const answerTimeout = time.Second
 
 // patienceSteps is the number of short waits into which patience is divided. If this whole process is paused, the pause uses up

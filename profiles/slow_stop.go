@@ -17,8 +17,8 @@ const slowStopFile = ".hinit-slow-stop"
 // longestStop is the largest duration that hinit accepts when it reads slowStopFile.
 const longestStop = time.Hour
 
-// RecordStopDuration records how long the container took to stop, if that is at least three quarters of budget, its time limit. Otherwise
-// RecordStopDuration removes the old record.
+// RecordStopDuration records how long the container took to stop, if that is at least three quarters of budget, its time limit.
+// Otherwise RecordStopDuration removes the old record.
 func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.inHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, slowStopFile)
@@ -33,8 +33,8 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns the duration of the container's last stop and its time limit, as [Store.RecordStopDuration] recorded them. It returns
-// zeros if that stop was not slow.
+// SlowStop returns the duration of the container's last stop and its time limit, as [Store.RecordStopDuration] recorded them. It
+// returns zeros if that stop was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.inHome(Default, func(d *fsutil.Dir, home string) error {

@@ -75,8 +75,8 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
-// SetMaxProfiles sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It returns
-// the store. Call Limit before any other method.
+// SetMaxProfiles sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It
+// returns the store. Call SetMaxProfiles before any other method.
 func (s *Store) SetMaxProfiles(most int) *Store {
 	s.max = most
 	return s
@@ -140,8 +140,8 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// WithHome opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative to
-// the opened volume d.
+// WithHome opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative
+// to the opened volume d.
 func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.inHome(profile, fn)
 }
@@ -216,8 +216,8 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// settledBefore reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may be
-// invisible.
+// settledBefore reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may
+// be invisible.
 func (s stamp) settledBefore(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)

@@ -227,9 +227,9 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 // socketDirs are directories that may contain the socket of an engine.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// FindEscape looks for settings in the Spec that give more rights than a sandbox may have, usually root on the host. It returns the
-// first such setting that permitted does not cover, and the word that would permit it. Both are "" if there is none. The service and the
-// docker emulation both use it.
+// FindEscape looks for settings in the Spec that give more rights than a sandbox may have, usually root on the host. It returns
+// the first such setting that permitted does not cover, and the word that would permit it. Both are "" if there is none. The
+// service and the docker emulation both use it.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

@@ -202,9 +202,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until the
-// loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and ErrStopping if the loop
-// has ended.
+// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until
+// the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and ErrStopping if
+// the loop has ended.
 func (l *Loop) HandleNotify(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {

@@ -284,9 +284,9 @@ func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 }
 
 // Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call has all changes
-// since the call before. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch returns nil
-// when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
+// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call has all
+// changes since the call before. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch
+// returns nil when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)
 }

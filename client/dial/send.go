@@ -122,9 +122,9 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	return err
 }
 
-// retryTime returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced, it
-// may have carried out the request, so the request is repeated only if q.repeats allows it. The same holds if the connection was
-// cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
+// retryTime returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced,
+// it may have carried out the request, so the request is repeated only if q.repeats allows it. The same holds if the connection
+// was cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy:

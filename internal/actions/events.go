@@ -17,9 +17,9 @@ import (
 	"hinit/internal/version"
 )
 
-// SeenConditions says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event that the
-// condition causes. The value, the mark, distinguishes a condition from an earlier one of the same kind, for example by the
-// number of the run.
+// SeenConditions says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event
+// that the condition causes. The value, the mark, distinguishes a condition from an earlier one of the same kind, for example by
+// the number of the run.
 type SeenConditions map[string]map[string]string
 
 // ServiceEvent is an event of a service, with the state of the service when the event was seen.

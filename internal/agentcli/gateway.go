@@ -128,8 +128,8 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// resolveProfile returns the agent's home and the profile that a command is for. The profile is the named one, else the profile of
-// HERMES_HOME, else the sticky one, see sticky. It is "" if the named profile does not exist.
+// resolveProfile returns the agent's home and the profile that a command is for. The profile is the named one, else the profile
+// of HERMES_HOME, else the sticky one, see sticky. It is "" if the named profile does not exist.
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -161,9 +161,9 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// activeProfile returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not count. The
-// agent can replace the file, and this process may be root. So if the file is not a regular, readable file, sticky returns an
-// error, and the agent's own program handles the command.
+// activeProfile returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not
+// count. The agent can replace the file, and this process may be root. So if the file is not a regular, readable file, sticky
+// returns an error, and the agent's own program handles the command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value := proc.Getenv(c.Env, name); value != "" {

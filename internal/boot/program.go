@@ -30,9 +30,9 @@ const (
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program must do. Normally that is the part of the boot before the first service that not every
-// container needs; [Prepare] does the other part. If Plant, Move, Repair, Examine, Pack or Gateways is set, the program does
-// only that work.
+// Job says what the boot program must do. Normally that is the part of the boot before the first service that not every container
+// needs; [Prepare] does the other part. If Plant, ChangeOwners, Repair, Examine, CompressLogs or Gateways is set, the program
+// does only that work.
 type Job struct {
 	Options   Options
 	AgentUser account.User
@@ -45,7 +45,7 @@ type Job struct {
 	// Plant: only fill an empty data directory from the image.
 	Plant        bool
 	ChangeOwners bool   // only change the owners of profiles' homes, see [Tenants]
-	Starting     string // with Move: the only profile whose home may be changed, because others may be running; "" before the first start, for all
+	Starting     string // with ChangeOwners: the only profile whose home may be changed, because others may be running; "" before the first start, for all
 	// Repair: only do the work that the boot has left for the background.
 	Repair       bool
 	Examine      bool               // only examine the data volume, for hinit doctor
@@ -99,7 +99,7 @@ type Message struct {
 
 	Examining *Examining `json:",omitempty"` // a check of Examine is about to begin
 
-	Packed   []gzipped.Result `json:",omitempty"`        // result of Pack for each log
+	Packed   []gzipped.Result `json:",omitempty"`        // result of CompressLogs for each log
 	Measured []Measurement    `json:"Weighed,omitempty"` // result of Measure for each gateway
 	Done     *Done            `json:",omitempty"`        // the program is about to end
 }

@@ -86,8 +86,8 @@ func (c *Call) IsNamed(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// SelectServices returns the names of the services that the arguments words and the state of --state select, each once. Without words, it
-// selects from all services. It sets c.Named.
+// SelectServices returns the names of the services that the arguments words and the state of --state select, each once. Without
+// words, it selects from all services. It sets c.Named.
 func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {

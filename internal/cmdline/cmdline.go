@@ -222,8 +222,8 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its error,
-// has the flag.
+// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its
+// error, has the flag.
 func splitJoinedFlag(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {

@@ -12,8 +12,8 @@ import (
 	"hinit/internal/control/show"
 )
 
-// passedSequences matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC [ numbers
-// m).
+// passedSequences matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC
+// [ numbers m).
 var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
 // Output escapes a line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. It resets the

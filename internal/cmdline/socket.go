@@ -47,8 +47,8 @@ func configuredSocket(env Env) string {
 }
 
 // ReadIsolated returns the list of isolated profiles that the hinit with this control socket has written, see
-// [account.IsolatedFile]. It is "" if no profile is isolated. An abstract socket has no directory, so the list is unknown, which is
-// an error. ReadIsolated may block on the disk.
+// [account.IsolatedFile]. It is "" if no profile is isolated. An abstract socket has no directory, so the list is unknown, which
+// is an error. ReadIsolated may block on the disk.
 func ReadIsolated(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)

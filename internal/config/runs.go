@@ -14,7 +14,8 @@ const (
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for that.
+	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for
+	// that.
 	kanbanReadyTimeout = 30 * time.Second
 )
 

@@ -183,8 +183,8 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.owners.Done())
 }
 
-// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have read.
-// The supervisor's loop stands still during the second wait.
+// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have
+// read. The supervisor's loop stands still during the second wait.
 const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], through which package reexec pauses the container and collects its state.
@@ -212,8 +212,8 @@ func (h *reexecHost) Claim() (release func(), err error) {
 	return h.c.registry.Turn.Unlock, nil
 }
 
-// Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to the
-// s6 scan directory. wake undoes this if the re-execution fails. After a fault, Rest does not wait for the volume.
+// Quiesce implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to
+// the s6 scan directory. wake undoes this if the re-execution fails. After a fault, Quiesce does not wait for the volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -236,9 +236,9 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	return wake, nil
 }
 
-// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, which Freeze handles.
-// Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen file
-// system can't be ended.
+// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, which Freeze
+// handles. Without the wait, execve(2) could hang: it waits for every other thread to end, and a thread that waits for a frozen
+// file system can't be ended.
 func (c *container) awaitVolumeIdle() error {
 	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {

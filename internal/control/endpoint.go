@@ -42,8 +42,8 @@ func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt chooses a path for the control socket and opens it there. configured is the path from the configuration, or "". It blocks
-// on the disk.
+// OpenAt chooses a path for the control socket and opens it there. configured is the path from the configuration, or "". It
+// blocks on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
 	blocking.Run(blocking.Runtime, func() { place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid()) })

@@ -226,8 +226,8 @@ const mostUnsent = 16 << 20
 // readTime is how long a client may leave an answer unread while another answer of its class waits for room.
 const readTime = time.Second / 4
 
-// answerBudget limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no room for
-// an answer, the room cuts off a client that does not read.
+// answerBudget limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no
+// room for an answer, the room cuts off a client that does not read.
 type answerBudget struct {
 	turn   chan struct{} // capacity 1; holds a token while an answer is made
 	mu     sync.Mutex

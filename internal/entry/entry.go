@@ -134,8 +134,8 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked its
-// goroutine to its thread.
+// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked
+// its goroutine to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &never) }
 
 // makeThreads creates up to the given number of threads, which wait for leave, and returns how many it has created. They block

@@ -24,8 +24,8 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// WithoutSwitch returns an actor for use within a function that runs in [Actor.Do]. It keeps the identity that Do has set, except in the
-// homes that [Actor.OwnHomes] describes.
+// WithoutSwitch returns an actor for use within a function that runs in [Actor.Do]. It keeps the identity that Do has set, except
+// in the homes that [Actor.OwnHomes] describes.
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
 // listing is the verb of operations that read the contents of the directory rel, and so work inside it.

@@ -111,8 +111,8 @@ const (
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log use
-// the slots next.
+// writeBootLog writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log
+// use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.logged = logged

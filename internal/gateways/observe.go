@@ -63,8 +63,8 @@ func (m *Manager) hasIntent(profile string) bool {
 	return asked
 }
 
-// Catchup brings the manager up to date when [Manager.Observe] has missed records. Either the history had already dropped them, or
-// they came before hinit re-executed itself.
+// Catchup brings the manager up to date when [Manager.Observe] has missed records. Either the history had already dropped them,
+// or they came before hinit re-executed itself.
 func (m *Manager) Catchup() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)

@@ -165,8 +165,8 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormerGateway waits until no gateway that was started under a former name of this profile uses its home. After "mv coder writer",
-// for example, the gateway of coder may still be stopping. It may wait for the disk.
+// awaitFormerGateway waits until no gateway that was started under a former name of this profile uses its home. After "mv coder
+// writer", for example, the gateway of coder may still be stopping. It may wait for the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()

@@ -145,8 +145,8 @@ func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) 
 // retireTime limits the wait for gateways to end before the multiplexer starts. They get SIGKILL before that.
 const retireTime = 2 * time.Minute
 
-// endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
-// ended. The desired states of their profiles stay on the volume.
+// endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their
+// processes have ended. The desired states of their profiles stay on the volume.
 func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
 	names := m.runningThoughServed(t)
 	for _, name := range names {
@@ -227,9 +227,9 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 }
 
-// restartAfterServed is called when the default profile's gateway has started without a command, for instance after a crash, and now serves
-// profiles whose own gateways run. It ends the default profile's gateway and then the others. Then it starts the default
-// profile's gateway again.
+// restartAfterServed is called when the default profile's gateway has started without a command, for instance after a crash, and
+// now serves profiles whose own gateways run. It ends the default profile's gateway and then the others. Then it starts the
+// default profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -365,8 +365,8 @@ func (m *Manager) noteExclusives(service, profile string) {
 	}
 }
 
-// sharedExclusives describes an exclusive value that a running gateway shares with another one. Two programs that use the same token lose
-// messages.
+// sharedExclusives describes an exclusive value that a running gateway shares with another one. Two programs that use the same
+// token lose messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""

@@ -90,7 +90,7 @@ type Deafness struct {
 	ByCheck  bool // a configured check of the service reports the deafness and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch. It does nothing before Set, and its rounds are suspended until Stir.
+// NewDeafWatch returns a DeafWatch. It does nothing before Set, and its rounds are suspended until Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.rests.Store(true)

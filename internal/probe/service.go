@@ -111,7 +111,8 @@ func logMatchesOf(checks []config.Check) []*logMatch {
 	return matches
 }
 
-// searchLines starts a search in the log lines of a service for its log checks. It replaces an earlier search. The caller holds p.mu.
+// searchLines starts a search in the log lines of a service for its log checks. It replaces an earlier search. The caller holds
+// p.mu.
 func (p *Prober) searchLines(next, old *target) {
 	looksOut := func(t *target) bool {
 		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })

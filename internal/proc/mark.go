@@ -74,7 +74,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// runOfUser returns id if the mark or the tag of a process can be trusted, given the process's user ([Mark.ProvesMembership]), else 0.
+// runOfUser returns id if the mark or the tag of a process can be trusted, given the process's user ([Mark.ProvesMembership]),
+// else 0.
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	// A run that an older hinit handed over may have no user.
 	if r := t.runs[id]; r != nil && r.user != nil {
@@ -91,8 +92,8 @@ type Mark struct {
 	User  uint32
 }
 
-// ProvesMembership reports whether the mark and the tag of this process can be trusted as a sign that it belongs to a run of user.
-// Processes of root and of that user can be trusted. A process of another user could have lowered its limit, or set the
+// ProvesMembership reports whether the mark and the tag of this process can be trusted as a sign that it belongs to a run of
+// user. Processes of root and of that user can be trusted. A process of another user could have lowered its limit, or set the
 // variable, to imitate the run.
 func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
 

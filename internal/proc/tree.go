@@ -387,14 +387,15 @@ func (t *Table) SignalRest(signal int) {
 	}
 }
 
-// StartTicksOf returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not exist.
+// StartTicksOf returns the start time of a process, in clock ticks since the boot of the machine; 0 if the process does not
+// exist.
 func (t *Table) StartTicksOf(pid int) uint64 {
 	p, _ := t.procfs.readStat(pid)
 	return p.Start
 }
 
-// KillSession kills the processes of a session that were started before a moment (see Began). A session that began later is
-// another session, which has got the same number.
+// KillSession kills the processes of a session that were started before a moment (see StartTicksOf). A session that began later
+// is another session, which has got the same number.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return

@@ -34,19 +34,19 @@ type Program struct {
 	Env   []string        // environment; Become adds Var
 	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
 	State json.RawMessage // the state for the new program
-	// Signals lists the signals that the new program handles. From the call of Late on, they wait in the kernel until the new
-	// program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime unblocks early (runtime,
-	// blockableSig). They are lost, for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel until
+	// the new program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime unblocks early
+	// (runtime, blockableSig). They are lost, for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late as possible.
-	// The new program gets these signals from Take.
+	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late
+	// as possible. The new program gets these signals from Take.
 	TakeUnhandled func() []syscall.Signal
 	// CanResumeHalted says that the new program can continue stopped processes, see [Halted].
 	CanResumeHalted bool
 }
 
-// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. No other
-// goroutine may start a process during the call, because the child would inherit the descriptors in Keep.
+// Become executes the program. It returns only after a failure; then only the signals that TakeUnhandled returned are lost. No
+// other goroutine may start a process during the call, because the child would inherit the descriptors in Keep.
 func (p *Program) Become() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -54,8 +54,8 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// awaitRoom calls try again, for at most pidWaitLimit, while it fails only because there are too few free PIDs for the new program's
-// threads.
+// awaitRoom calls try again, for at most pidWaitLimit, while it fails only because there are too few free PIDs for the new
+// program's threads.
 func awaitRoom(try func() error) error {
 	for end := time.Now().Add(pidWaitLimit); ; <-time.After(pidWaitLimit / 20) {
 		if err := try(); !errors.Is(err, errTooFewPIDs) || time.Now().After(end) {

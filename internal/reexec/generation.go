@@ -29,8 +29,8 @@ type Host interface {
 	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution is
 	// possible now.
 	Claim() (release func(), err error)
-	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil. After a
-	// fault, Rest does as much as it can, and returns no error.
+	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
+	// After a fault, Quiesce does as much as it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
 	// Yield calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
 	Yield(f func()) error

@@ -84,9 +84,9 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If other
-// processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops all other
-// processes, and halted says so; otherwise halted is nil. knows says that the new program will continue them.
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
+// other processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops all
+// other processes, and halted says so; otherwise halted is nil. knows says that the new program will continue them.
 func reservePIDs(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing

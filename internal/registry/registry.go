@@ -158,8 +158,8 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 // root, without anything from the agent; otherwise it runs as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// CheckCapacity returns an error if there is no room for another service whose directory another program made. Such a service needs more
-// file descriptors than others.
+// CheckCapacity returns an error if there is no room for another service whose directory another program made. Such a service
+// needs more file descriptors than others.
 func (r *Registry) CheckCapacity() error { return tuning.CheckDescriptors() }
 
 // The needs are conditions that the boot meets, and that services wait for before they start (contract, section 2).

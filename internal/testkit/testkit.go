@@ -29,8 +29,8 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// SkipOrFail skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not skip
-// tests.
+// SkipOrFail skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not
+// skip tests.
 func SkipOrFail(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -47,8 +47,8 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as the ones
-// of make -j. With -short the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain calls it.
+// IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as
+// the ones of make -j. With -short the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain calls it.
 func IsolateProcess() {
 	flag.Parse()
 	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {

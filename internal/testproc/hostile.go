@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendAllSignals sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to the
-// first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
+// sendAllSignals sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to
+// the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
 // si_code that the process gets.
 func sendAllSignals(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
@@ -66,8 +66,9 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 	return err
 }
 
-// startForkChain starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each process is
-// gone long before a program can read the whole process table. They all block SIGTERM. comet itself sleeps until SIGTERM.
+// startForkChain starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each
+// process is gone long before a program can read the whole process table. They all block SIGTERM. comet itself sleeps until
+// SIGTERM.
 func startForkChain() int {
 	runtime.LockOSThread()
 	if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
@@ -80,8 +81,8 @@ func startForkChain() int {
 	return 0
 }
 
-// forkForever is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in the child.
-// So it may use only system calls, and no other part of the Go runtime.
+// forkForever is the daemon of comet. It runs after a bare fork of a process with many threads, and only this thread exists in
+// the child. So it may use only system calls, and no other part of the Go runtime.
 //
 //go:nosplit
 //go:norace

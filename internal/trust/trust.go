@@ -315,8 +315,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// ContainsPath reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in an
-// option. If in doubt it returns true.
+// ContainsPath reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in
+// an option. If in doubt it returns true.
 func ContainsPath(value, dir string) bool {
 	for {
 		i := strings.Index(value, dir)

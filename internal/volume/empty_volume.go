@@ -19,8 +19,8 @@ import (
 
 const (
 	// The seed is the set of files that the image provides for an empty data directory. It is first copied to the directory
-	// seedGrowing of the volume. When the copy is complete, it is renamed to completeSeedDir, and its files are moved to their places.
-	// A boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining files.
+	// seedGrowing of the volume. When the copy is complete, it is renamed to completeSeedDir, and its files are moved to their
+	// places. A boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining files.
 	seedGrowing     = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
 	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
@@ -112,7 +112,8 @@ func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, completeSeedDir)
 }
 
-// moveSeed moves the files in completeSeedDir to the data directory, where existing files are kept. Then it removes completeSeedDir.
+// moveSeed moves the files in completeSeedDir to the data directory, where existing files are kept. Then it removes
+// completeSeedDir.
 func moveSeed(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(completeSeedDir)
 	if err != nil {

@@ -270,8 +270,8 @@ func overlap(a, b string) bool {
 	return true // one path contains the other
 }
 
-// sealableFileSystem is a type of file system on which examining every file of the image takes long. Each file needs a message to a program
-// there (fuse(4)).
+// sealableFileSystem is a type of file system on which examining every file of the image takes long. Each file needs a message to
+// a program there (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
 // sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build, else "". Then

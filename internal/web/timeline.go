@@ -75,7 +75,8 @@ const (
 	shortest    = 10 * time.Second
 )
 
-// requestedPeriod returns the period that a request asks for: the last hours, or the time between from and to, in seconds since 1970.
+// requestedPeriod returns the period that a request asks for: the last hours, or the time between from and to, in seconds since
+// 1970.
 func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {

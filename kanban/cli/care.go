@@ -268,8 +268,8 @@ func (x *examination) whoCould() string {
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
-// lockHolders returns the processes that hold a lock on a file, as far as the kernel shows them (proc_locks(5)). known is false if
-// the kernel does not show them.
+// lockHolders returns the processes that hold a lock on a file, as far as the kernel shows them (proc_locks(5)). known is false
+// if the kernel does not show them.
 func lockHolders(path string) (pids []int, known bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -130,8 +130,8 @@ func (t *Terminal) call(v verb, args []string) *call {
 	return c
 }
 
-// expandMultiWordFlag lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to the next
-// flag.
+// expandMultiWordFlag lets a flag take several words: it turns "--ids a b" into "--ids=a --ids=b". The flag takes all words up to
+// the next flag.
 func expandMultiWordFlag(args []string, flag string) (out []string) {
 	takes := false
 	for _, a := range args {

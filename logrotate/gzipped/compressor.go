@@ -20,8 +20,8 @@ const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// CompressionTarget returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means that none
-	// is compressed.
+	// CompressionTarget returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means
+	// that none is compressed.
 	CompressionTarget() (dir string, most int64)
 	// Packed is called after a compression. err is nil if all archives that are old enough are compressed.
 	Packed(err error)

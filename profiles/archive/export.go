@@ -41,12 +41,12 @@ type Export struct {
 	Backup func(ctx context.Context, from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
-	Begin  func(from int64) // called before the first byte is sent, with the offset in the archive; only if Still is set; may be nil
+	Begin  func(from int64) // called before the first byte is sent, with the offset in the archive; only if HomeIdle is set; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
-// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the end of ctx Run
-// sends no more files.
+// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the end of ctx
+// Run sends no more files.
 //
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and no link leads out
 // of them.
@@ -197,8 +197,8 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls do for every file in files that belongs into the archive, in the order of the archive. If Still is set, it also
-// calls leave for every file that is left out.
+// eachFile calls do for every file in files that belongs into the archive, in the order of the archive. If HomeIdle is set, it
+// also calls leave for every file that is left out.
 func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {

@@ -20,8 +20,8 @@ import (
 // ImportPrefix is the prefix of the name of an import's temporary directory, which lies beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrInterrupted means that the stream ended before the archive was complete. The import keeps the part that it has received, so that a
-// later import can continue.
+// ErrInterrupted means that the stream ended before the archive was complete. The import keeps the part that it has received, so
+// that a later import can continue.
 var ErrInterrupted = errors.New("the stream ended early")
 
 // Import describes a profile to create from an archive. Set its fields and call Run.

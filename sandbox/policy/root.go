@@ -236,8 +236,8 @@ func mustRemake(c sandbox.Container) bool {
 // maxOldIDs limits how many earlier ids a container remembers.
 const maxOldIDs = 16
 
-// replaceContainer replaces a container by a new one with the same Spec and another path of the gate program. The old id then also finds
-// the new container.
+// replaceContainer replaces a container by a new one with the same Spec and another path of the gate program. The old id then
+// also finds the new container.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {

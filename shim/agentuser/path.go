@@ -1,5 +1,5 @@
-// Package agentuser defines how the agent's programs run: the order of PATH, and the name of the program for gateway commands. The
-// shim and PID 1 use it. It has few imports, because the shim runs before every command. It starts no goroutine.
+// Package agentuser defines how the agent's programs run: the order of PATH, and the name of the program for gateway commands.
+// The shim and PID 1 use it. It has few imports, because the shim runs before every command. It starts no goroutine.
 package agentuser
 
 import (

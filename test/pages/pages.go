@@ -86,8 +86,9 @@ func Steps(blocks []Block) []Step {
 	return steps
 }
 
-// Same compares what a page says with what was printed. Numbers, times and versions may differ, and so may the widths of columns. The
-// order of lines does not count, for two streams have none, and the line about memory may be missing, and the id that "docker run -d" prints. A line "..." stands for any lines, "..." in a line for any text.
+// Same compares what a page says with what was printed. Numbers, times and versions may differ, and so may the widths of columns.
+// The order of lines does not count, for two streams have none, and the line about memory may be missing, and the id that "docker
+// run -d" prints. A line "..." stands for any lines, "..." in a line for any text.
 func Same(want, got string) error {
 	left := lines(got)
 	open := false

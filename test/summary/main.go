@@ -1,16 +1,16 @@
 // Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
 //
-// Each argument is the words of one go test: its flags and packages, separated by spaces. The calls run one after the other, whatever
-// the ones before have brought. A package is one line when it ends; what a test has said is shown if it fails. At the end come the
-// numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 when nothing
-// failed, 130 after a signal, else 1.
+// Each argument is the words of one go test: its flags and packages, separated by spaces. The calls run one after the other,
+// whatever the ones before have brought. A package is one line when it ends; what a test has said is shown if it fails. At the
+// end come the numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0
+// when nothing failed, 130 after a signal, else 1.
 //
 // With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
 // stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
 // run again if more than N failed, or if anything did not build, panicked, died, or had a data race.
 //
-// A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the same. One
-// goroutine a call, which ends with it, does that.
+// A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the
+// same. One goroutine a call, which ends with it, does that.
 package main
 
 import (

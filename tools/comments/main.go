@@ -1,6 +1,6 @@
-// Command comments writes the comments of Go files as Markdown pages, so that the linter of prose reads them sentence by sentence.
-// (The linter's own reader of Go sees one line at a time.) Arguments: a directory for the pages, then the files. The page of
-// a/b.go is a/b.go.md below that directory, and each line of a comment keeps its number.
+// Command comments writes the comments of Go files as Markdown pages, so that the linter of prose reads them sentence by
+// sentence. (The linter's own reader of Go sees one line at a time.) Arguments: a directory for the pages, then the files. The
+// page of a/b.go is a/b.go.md below that directory, and each line of a comment keeps its number.
 package main
 
 import (

@@ -176,7 +176,8 @@ func heading(p *page) (title string) {
 	return ""
 }
 
-// check follows each link within the repository, and turns links to pages into links of the site. It returns the links that lead nowhere.
+// check follows each link within the repository, and turns links to pages into links of the site. It returns the links that lead
+// nowhere.
 func check(root string, pages map[string]*page, files []string) (broken []string) {
 	for _, name := range slices.Sorted(keys(pages)) {
 		p := pages[name]

@@ -19,9 +19,9 @@ type cgroupState struct {
 	why     error
 }
 
-// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own group. It does
-// so once, and returns an error only the first time. Units that are made later use child groups. Only one goroutine at a time may
-// call it.
+// PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own group.
+// It does so once, and returns an error only the first time. Units that are made later use child groups. Only one goroutine at a
+// time may call it.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {

@@ -75,8 +75,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name for
-// people. It may wait for a disk.
+// WarnOfProgram returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name
+// for people. It may wait for a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""

@@ -106,8 +106,8 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent refuses
-// to start such a gateway without the option --force, which hinit then adds.
+// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent
+// refuses to start such a gateway without the option --force, which hinit then adds.
 func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)

@@ -29,7 +29,7 @@ type Walk struct {
 	// RefuseLinked refuses files that also have names (hard links) outside of the tree, so that no file is in the directories of two
 	// users.
 	RefuseLinked bool
-	// Copied is a uid. A file of this user that Alone would refuse is replaced by a copy instead. 0 means no user.
+	// Copied is a uid. A file of this user that RefuseLinked would refuse is replaced by a copy instead. 0 means no user.
 	Copied uint32
 	// TopLast changes the top directory only after everything in it, and only if nothing in it failed. So its owner shows whether
 	// the walk was complete.
@@ -52,7 +52,7 @@ type Walk struct {
 
 	stop   error
 	counts bool             // only count how many names each file has in the tree
-	names  map[inode]uint64 // number of names that each file has in the tree; nil without Alone
+	names  map[inode]uint64 // number of names that each file has in the tree; nil without RefuseLinked
 }
 
 type inode struct{ dev, ino uint64 }

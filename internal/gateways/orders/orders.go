@@ -222,8 +222,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long enough: it
-// goes before older orders, but only if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long
+// enough: it goes before older orders, but only if it is the newest.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()

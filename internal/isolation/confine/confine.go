@@ -182,8 +182,8 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	exitWith(126)
 }
 
-// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number if another user has taken
-// the usual name.
+// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number if another user has
+// taken the usual name.
 func makeTempDir() {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)

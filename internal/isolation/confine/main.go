@@ -87,8 +87,8 @@ func values(words []string, key string) (list []string) {
 // value returns the first one of values, or "".
 func value(words []string, key string) string { return append(values(words, key), "")[0] }
 
-// saveRules saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader finds
-// the old rules or the new ones.
+// saveRules saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader
+// finds the old rules or the new ones.
 func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
@@ -108,8 +108,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated processes by that
-// number. All kernels with Landlock report it.
+// checkFilterCount returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated
+// processes by that number. All kernels with Landlock report it.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +

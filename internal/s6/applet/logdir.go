@@ -134,8 +134,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file "current". If an earlier s6-log has completed that file, new lines are appended to it. Otherwise that s6-log
-// was killed: begin archives the file with the suffix ".u", and starts a new one.
+// begin opens the file "current". If an earlier s6-log has completed that file, new lines are appended to it. Otherwise that
+// s6-log was killed: begin archives the file with the suffix ".u", and starts a new one.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {

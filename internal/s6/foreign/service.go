@@ -232,8 +232,8 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval ends a service whose directory was removed: the service gets its down signal. When the service has ended, the logger
-// sees the end of its input.
+// BeginRemoval ends a service whose directory was removed: the service gets its down signal. When the service has ended, the
+// logger sees the end of its input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.shut()

@@ -131,8 +131,8 @@ var hostErrors = map[client.Kind]bool{
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// wrapHostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that the
-// host refuses this worker.
+// wrapHostError returns a [kanban.HostError] if err means that the host can't start any worker now. Any other error means that
+// the host refuses this worker.
 func wrapHostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
@@ -276,7 +276,8 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// wakeWhenEnded waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the task.
+// wakeWhenEnded waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the
+// task.
 func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
@@ -296,8 +297,8 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	})
 }
 
-// findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the environments
-// of all processes for the attempt.
+// findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
+// environments of all processes for the attempt.
 func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.Sighting {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {

@@ -90,8 +90,8 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// hold takes the lock of the board, or waits until another dispatcher releases it. If the file can't be locked, it goes on without
-// the lock. It tries again and again, because the file at the lock's path may be replaced.
+// hold takes the lock of the board, or waits until another dispatcher releases it. If the file can't be locked, it goes on
+// without the lock. It tries again and again, because the file at the lock's path may be replaced.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -188,9 +188,9 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// pauseBeforePass pauses before a pass that is made because another program changed the file. The pause is as long as the last pass, at most
-// restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause. rest returns false
-// if ctx has ended.
+// pauseBeforePass pauses before a pass that is made because another program changed the file. The pause is as long as the last
+// pass, at most restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause. rest
+// returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()
@@ -264,8 +264,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// reportAndWarn reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is the time
-// after which look must run again, or 0.
+// reportAndWarn reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is
+// the time after which look must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {

@@ -21,8 +21,8 @@ func (b *bench) sizes(p peer) []int {
 	return []int{1, 10, 100, 500}
 }
 
-// boots takes M1, M2 and M10: from the start until all run, the memory then, from the TERM until process 1 is gone, and a second start. Every
-// candidate takes part in as many rounds as every other, in an order that chance decides in each.
+// boots takes M1, M2 and M10: from the start until all run, the memory then, from the TERM until process 1 is gone, and a second
+// start. Every candidate takes part in as many rounds as every other, in an order that chance decides in each.
 func (b *bench) boots() error {
 	start := time.Now()
 	for round := range b.runs {
@@ -56,8 +56,8 @@ const (
 	// fewRounds, to see how costs grow.
 	mostShared = 500
 	fewRounds  = 2
-	// secondRest is when hinit gives memory back for the second time, after it has come to rest, and a little more. Others have nothing of
-	// the kind.
+	// secondRest is when hinit gives memory back for the second time, after it has come to rest, and a little more. Others have
+	// nothing of the kind.
 	secondRest = 3 * time.Second
 )
 

@@ -55,7 +55,8 @@ func (g *group) start(p peer, n int, fast bool) error {
 	return nil
 }
 
-// each does something with each in turn, in an order of chance. A candidate that fails is left out from then on, with a note; hinit must not fail.
+// each does something with each in turn, in an order of chance. A candidate that fails is left out from then on, with a note;
+// hinit must not fail.
 func (g *group) each(do func(*instance) error) error {
 	var kept []*instance
 	g.instances = shuffled(g.instances)

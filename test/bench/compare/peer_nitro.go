@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// nitro is used when it is on PATH; Debian has no package of it. Each service has a logger of its own, s6-log. It has room for 500
-// services unless it is built with another MAXSV, and a logger is one too. Its manual pages are nitro(8) and nitroctl(1).
+// nitro is used when it is on PATH; Debian has no package of it. Each service has a logger of its own, s6-log. It has room for
+// 500 services unless it is built with another MAXSV, and a logger is one too. Its manual pages are nitro(8) and nitroctl(1).
 type nitro struct{}
 
 const nitroName = "nitro"

@@ -211,7 +211,8 @@ type growing struct {
 	exponent float64
 }
 
-// growths looks at how hinit's costs grow, from a hundred services to the most there were: below that, what does not grow counts most.
+// growths looks at how hinit's costs grow, from a hundred services to the most there were: below that, what does not grow counts
+// most.
 func (b *bench) growths() []growing {
 	var all []growing
 	for _, m := range measures {

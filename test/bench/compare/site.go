@@ -119,7 +119,8 @@ type instance struct {
 	all         *running // it is one of those
 }
 
-// start makes the peer process 1 of new namespaces. It returns when the peer has begun; what it starts is for the caller to wait for.
+// start makes the peer process 1 of new namespaces. It returns when the peer has begun; what it starts is for the caller to wait
+// for.
 func (b *bench) start(p peer, s *site) (*instance, error) {
 	if err := p.prepare(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name(), err)

@@ -352,8 +352,8 @@ func again() {
 	fmt.Println(milliseconds(time.Since(begin)))
 }
 
-// cold compares the first command in a new container: the engine's own calls, one after the other, and the package. They take turns, so
-// that what else the machine does is the same for both.
+// cold compares the first command in a new container: the engine's own calls, one after the other, and the package. They take
+// turns, so that what else the machine does is the same for both.
 func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) error) error {
 	var own, ours, over []float64
 	key := sandbox.Key{Task: "cold"}
