@@ -295,8 +295,8 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 }
 
 // lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds the
-// lock. If the directory of the file can't be used, lockFile moves it away and makes a new one; with refused, also if this user
-// may not open the file. moved reports that it did, also after an error.
+// lock. If the directory of the file can't be used, lockFile moves it away and makes a new one. With refused it also does that for a
+// file that this user may not open. moved reports that it did, also after an error.
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {

@@ -65,7 +65,7 @@ spec:
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
 // Controller stands in for agent-sandbox's: it makes the pod of a Sandbox, removes it while the Sandbox is suspended, and ends
-// what has expired.
+// expired Sandboxes.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
