@@ -1,9 +1,9 @@
 // Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
 //
-// Each argument is the words of one go test: its flags and packages, separated by spaces. The calls run one after the other,
-// whatever the ones before have brought. A package is one line when it ends; what a test has said is shown if it fails. At the
-// end come the numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0
-// when nothing failed, 130 after a signal, else 1.
+// Each argument holds the flags and packages of one go test, separated by spaces. The calls run one after the other. A call runs even
+// if an earlier one has failed. Each package is reported in one line when it ends, and the output of a failed test is printed. At the
+// end come the numbers of tests that passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if
+// nothing failed, 130 after a signal, and otherwise 1.
 //
 // With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
 // stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
