@@ -1,5 +1,5 @@
-// Command hinit-import writes hinit.yaml from the configuration of another supervisor; it is the program behind hinit import.
-// It only reads files, does not connect to a running hinit, and owns no goroutine.
+// Command hinit-import converts the configuration of another supervisor to hinit.yaml; it is the program behind hinit import. It
+// does not connect to a running hinit, and owns no goroutine.
 package main
 
 import (

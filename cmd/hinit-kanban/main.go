@@ -1,6 +1,6 @@
-// Command hinit-kanban is the task board that agent profiles share, and the dispatcher of its tasks; it is the program behind
-// hinit kanban. If it is started as root, it changes to the agent's user. Under the name hinit-limits it sets limits and then
-// executes a worker. It owns no goroutine.
+// Command hinit-kanban implements the task board that agent profiles share, and the dispatcher of its tasks; it is the program
+// behind hinit kanban. If it is started as root, it changes to the agent's user. Under the name hinit-limits it sets limits and
+// then executes a worker. It owns no goroutine.
 package main
 
 import (
@@ -32,9 +32,9 @@ func main() {
 }
 
 // becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this
-// program would follow links that the agent has made, and signal processes that the agent has named in the board. If the
-// agent's user does not exist, the process becomes the owner of home, the directory of the board; it stays root if root owns
-// home. becomeAgent blocks on /etc and on the volume.
+// program would follow symbolic links that the agent has made, and signal any process whose pid the agent writes to the board. If
+// the agent's user does not exist, the process switches to the user who owns home, the directory of the board. It stays root if
+// root owns home, or if home is missing. becomeAgent may block while it reads /etc and the data volume.
 func becomeAgent(home string) error {
 	if os.Geteuid() != 0 {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"hinit/internal/isolation"
 )
 
-// confine restricts this process to some directories by Landlock, for reading and for writing. SQLite opens a database and the
-// files next to it by name, and follows links. An agent could put a link there that leads into another profile. On a kernel
-// without Landlock, confine does nothing; there Landlock does not isolate the profiles either.
+// confine uses Landlock to restrict this process to reading and writing in dirs. SQLite opens a database and the files next to it
+// by name, and follows symbolic links. Without the restriction, an agent could put a link there that leads into another profile.
+// On a kernel without Landlock, confine does nothing; there Landlock does not isolate the profiles either.
 func confine(dirs ...string) error {
 	const all = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1 // all kinds of access in Landlock version 1
 	abi := isolation.LandlockABI()

@@ -1,6 +1,6 @@
-// Command hinit-profile NAME DIRECTORY copies the database NAME from the working directory to DIRECTORY. It uses SQLite's
-// backup API, so the copy is consistent. hinit profile export runs it as the owner of the database, because an agent has
-// written the file that SQLite parses. The process restricts itself to the two directories. It owns no goroutine.
+// Command hinit-profile NAME DIRECTORY copies the database NAME from the working directory to DIRECTORY. It uses SQLite's backup
+// API, so the copy is consistent. hinit profile export runs it as the owner of the database, not as root, because SQLite parses a
+// file that an agent has written. The process restricts itself to the two directories. It owns no goroutine.
 package main
 
 import (

@@ -12,8 +12,8 @@ import (
 
 func main() { os.Exit(program.Program{Engine: openEngine}.Run(os.Args)) }
 
-// openEngine returns Docker. If another engine is configured, it executes the program for this engine instead, which is
-// installed next to this program and has the same command line.
+// openEngine returns the Docker engine at address. If HINIT_SANDBOX_ENGINE selects another engine, it replaces this process with
+// the program for that engine. That program is in the same directory and takes the same arguments.
 func openEngine(address string) (sandbox.FullEngine, error) {
 	switch name := os.Getenv("HINIT_SANDBOX_ENGINE"); name {
 	case "", "docker":

@@ -1,7 +1,8 @@
-// Command hinit-tools contains the commands that PID 1 does not need to link. hinit executes it for explain, tree, profile,
-// topology, logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle,
-// completion and man. It also runs under the names of the s6 tools and of the agent's gateway commands, and PID 1 starts it as
-// the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume. It owns no goroutine.
+// Command hinit-tools implements the commands that need not be linked into PID 1. These are explain, tree, profile, topology,
+// logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man.
+// For these commands, hinit executes this program. It also runs under the names of the s6 tools and of the agent's gateway
+// commands. PID 1 starts it as the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume.
+// It owns no goroutine.
 package main
 
 import (

@@ -61,7 +61,7 @@ func stateFile(env func(string) (string, bool), home string) string {
 	return filepath.Join(home, ".hinit-forward.json")
 }
 
-// forwardCounters returns the counters of the log forwarder of this hinit, or nil if they can't be read.
+// forwardCounters returns the log forwarder's counters from its state file, or nil if they can't be read.
 func (h *source) forwardCounters(i client.Init) *metrics.Forwarded {
 	as, err := h.logReader(i)
 	if err != nil {

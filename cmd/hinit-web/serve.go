@@ -112,8 +112,8 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// isolationListener is a Unix socket that accepts no connections from isolated profiles. File permissions can't keep them out,
-// because they may run as the user who owns the socket.
+// isolationListener is a Unix socket listener that rejects connections from isolated profiles. File permissions can't keep them
+// out, because they may run as the user who owns the socket.
 type isolationListener struct {
 	net.Listener
 	isolates func() bool
@@ -162,7 +162,7 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	return nil
 }
 
-// readToken returns the token from the environment variable or from the file.
+// readToken returns the token from file if it is set, otherwise from HINIT_WEB_TOKEN. It returns "" if no token is configured.
 func readToken(c *cmdline.Call, file string) (string, error) {
 	token := c.Variable("HINIT_WEB_TOKEN", "")
 	if file != "" {

@@ -18,7 +18,8 @@ import (
 	"hinit/internal/web"
 )
 
-// source is the connection to this container's hinit. It also finds the other data that this program shows.
+// source is the connection to this container's hinit. It also finds the data that the program reads without hinit: /proc, the
+// logs, and the forwarder's counters.
 type source struct {
 	*dial.Client
 	env func(string) (string, bool)
@@ -28,8 +29,8 @@ func newSource(env func(string) (string, bool)) *source {
 	return &source{cmdline.Here(env), env}
 }
 
-// needToken returns why the page may not be served without a token, or nil if it may: isolated profiles could read the logs of
-// others on it. It returns nil before hinit is found, because then the page shows nothing.
+// needToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
+// other profiles on it. It returns nil while hinit has not been found, because the page is empty then.
 func (h *source) needToken() error {
 	if h.Reach() != nil && h.Socket() == "" {
 		return nil
@@ -52,8 +53,9 @@ func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }
 
-// programsBeside returns the programs that read task boards and sandboxes. They are installed next to this program, and run as
-// its user. For root there is no program for boards, because root must not open the agent's files.
+// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. The programs
+// are in the directory of this program, and run as its user. For root, the function for boards is missing, because root must not
+// open the agent's files.
 func programsBeside(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
@@ -69,7 +71,7 @@ func programsBeside(env func(string) (string, bool)) web.Programs {
 	return b
 }
 
-// maxOutput limits how many bytes of a program's output are read.
+// maxOutput is the maximum number of bytes that programOutput reads from a program.
 const maxOutput = 8 << 20
 
 // programOutput runs one of hinit's programs for the data directory home, and returns its output. If the program is not

@@ -47,9 +47,9 @@ func run(argv []string) int {
 	return execTools(argv)
 }
 
-// execTools replaces this process by hinit-tools, which has all other commands, the tools of s6, and the program that sets
-// limits before a command. It returns only after a failure. Normally package entry has already executed hinit-tools, before Go
-// started; execTools is the fallback if that was not possible.
+// execTools replaces this process with hinit-tools. That program implements all other commands, the s6 tools, and hinit-limits,
+// which sets limits and then executes a command. execTools returns only on failure, with an exit code. Normally package entry has
+// already executed hinit-tools before the Go runtime started; execTools is the fallback if that failed.
 func execTools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")

@@ -18,10 +18,10 @@ import (
 	"syscall"
 )
 
-// ErrNotFound is wrapped by the error of [Lookup] if the user does not exist, or if the name has no valid form.
+// ErrNotFound is wrapped by the error of [Lookup] if the user does not exist, or if the name is malformed.
 var ErrNotFound = errors.New("no such user")
 
-// User has the data of an account that a process needs to switch to it.
+// User holds the account data that a process needs to switch to this user.
 type User struct {
 	Name string // "" when the uid has no line in /etc/passwd
 	UID  uint32
@@ -43,13 +43,14 @@ const IDsFile = "agent"
 // empty or missing.
 const IsolatedFile = "isolated"
 
-// Isolates reports whether the list in [IsolatedFile] contains a profile.
+// Isolates reports whether profile is isolated according to list, the content of [IsolatedFile].
 func Isolates(list, profile string) bool {
 	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile)
 }
 
-// The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
+// Environment variables with which a container requests ids for the agent's user. In each pair, the first variable that is not
+// empty applies.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
@@ -69,8 +70,8 @@ func RequestedID(env func(name string) string, names [2]string) (id uint32, name
 	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// ApplyRequestedIDs sets the ids of u to the ids that the container requests by variables. It is for containers with a read-only
-// /etc and /run, where PID 1 could not store the ids. It leaves root unchanged.
+// ApplyRequestedIDs replaces the ids of u with the ids that the container requests by [UIDVars] and [GIDVars]. It is for
+// containers with a read-only /etc and /run, where PID 1 could not store the ids. It leaves root unchanged.
 func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
@@ -164,8 +165,8 @@ func parsePasswd(line []byte) (User, bool) {
 	return User{Name: f[0], UID: uid, GID: gid, Home: f[5]}, true
 }
 
-// addMembership appends a group's gid to groups if line, a line name:password:gid:member,member of group(5), lists name as a
-// member.
+// addMembership parses a line of group(5): name:password:gid:member,member. If the line lists name as a member, addMembership
+// appends its gid to groups, without duplicates. It returns groups.
 func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
 	if len(f) < 4 || !validName(f[0]) {
@@ -183,8 +184,8 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName returns false for first fields that are not the name of an account: empty, a comment, and the NIS markers "+" and
-// "-".
+// validName reports whether the first field of a line is the name of an account. It is not if it is empty, begins a comment, or
+// begins with an NIS marker, "+" or "-".
 func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
@@ -195,8 +196,8 @@ func ParseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// readFile reads a file by plain system calls; a missing file counts as empty. os.ReadFile would create a poller and register the
-// file, which takes a dozen system calls that the shim would make before every command.
+// readFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would create a poller and register
+// the file, and the shim would make a dozen more system calls before every command.
 func readFile(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {

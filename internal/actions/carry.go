@@ -44,8 +44,8 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 	}
 }
 
-// web is the HTTP client for webhooks. It follows no redirects, because a request that is signed for one server must not go to
-// another.
+// web is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server must not go
+// to another.
 var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // send makes one attempt to send the request of a webhook. again reports whether another attempt may succeed.

@@ -17,9 +17,9 @@ import (
 	"hinit/internal/version"
 )
 
-// SeenConditions says in which conditions each service was last seen, such as "unhealthy". The keys are the service and the event
-// that the condition causes. The value, the mark, distinguishes a condition from an earlier one of the same kind, for example by
-// the number of the run.
+// SeenConditions records the conditions in which each service was last seen, such as "unhealthy". It maps the name of a service
+// and the event that the condition causes to a mark. The mark identifies one occurrence of the condition, for example by the
+// number of the run. A different mark means that the condition occurred again.
 type SeenConditions map[string]map[string]string
 
 // ServiceEvent is an event of a service, with the state of the service when the event was seen.
@@ -28,20 +28,21 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot is how long after the start of hinit a service that is first seen ready still counts as the event ready.
+// readyAfterBoot limits when a service that is already ready at its first status causes the event ready: only this long after
+// hinit's start.
 const readyAfterBoot = time.Minute
 
-// tailTimeout is the longest time that an event waits for the last log lines of a service that has ended. They arrive later,
-// because the status reports the end before all output is read.
+// tailTimeout is the maximum time that an event waits for the last log lines of a service that has exited. The status reports the
+// exit before all output has been read, so these lines arrive later.
 const tailTimeout = 10 * time.Second
 
 // endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks with a change of the status, and returns the new events in the order of the services. changed reports
-// whether a mark has changed. first says that hinit was restarted, so there are no marks of this hinit yet. Then a failure counts
-// as new, the end of an earlier run does not count, and a ready service counts only shortly after the boot. held has the services
-// whose events are held back until the last log lines before their end are known.
+// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports whether
+// a mark has changed. first is true for the first status after a restart of hinit, when there are no marks yet. Then a failure is
+// an event, the end of an earlier run is not, and a ready service is one only shortly after the boot. held lists the services
+// whose events are delayed until the last log lines before their exit are known.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -135,7 +136,7 @@ type Message struct {
 	Version   string    `json:"hinit"`
 }
 
-// Exit says how the last run of a service ended.
+// Exit describes how the last run of a service ended.
 type Exit struct {
 	Code   *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal *int      `json:"signal"` // number of the signal that ended it, null when none did
@@ -165,8 +166,8 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 	return body
 }
 
-// actionsOf returns the actions that follow an event of a service. The first of these that sets actions for the event counts: the
-// service, its profile, the settings of all gateways, the settings of all services.
+// actionsOf returns the actions for an event of a service. They come from the first of these settings that has actions for the
+// event: the service, its profile, all gateways, all services.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

@@ -27,10 +27,10 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// mostWaiting is the largest number of jobs that wait for one target, which is a webhook or a command.
+// mostWaiting is the maximum number of jobs that are queued for one target, which is a webhook or a command.
 const mostWaiting = 100
 
-// mostTries is how often the runner sends a request before it gives up.
+// mostTries is the number of times that the runner sends a request before it gives up.
 const mostTries = 10
 
 // Runner carries out the actions that follow events of services. Set its exported fields before Run, and do not change them
@@ -45,7 +45,7 @@ type Runner struct {
 
 	mu              sync.Mutex
 	state           state
-	senders         map[string]int // targets for which a goroutine runs, with the number of their dropped jobs
+	senders         map[string]int // number of dropped jobs, for each target that a goroutine is delivering to
 	unsaved         string         // last error of saving the state; "" if it was saved
 	rules           *config.Config
 	lastConfigError string        // last error of reading the configuration
@@ -131,7 +131,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// lookEvery is the time between two checks whether environment files have changed.
+// lookEvery is the time between two checks for changed environment files.
 const lookEvery = 5 * time.Second
 
 // changedFiles returns an event for each service whose environment files have changed since its start, once for each change. It
@@ -172,8 +172,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops the oldest job of a target if it has too many jobs, but not the job that is being delivered. The caller holds
-// the lock.
+// dropOldest drops the oldest job of a target that has more than mostWaiting jobs, but not the job that is being delivered. The
+// caller holds the lock.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= mostWaiting {
@@ -270,7 +270,7 @@ type state struct {
 	Jobs  []*Job               `json:"jobs"`            // oldest first
 }
 
-// mostState is the largest state file that is read. The runner writes no larger one.
+// mostState is the maximum size in bytes of a state file that load accepts.
 const mostState = 64 << 20
 
 // load reads the state file. A missing file means an empty state.

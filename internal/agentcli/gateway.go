@@ -1,9 +1,9 @@
 // Package agentcli carries out the agent's own gateway commands in place of the agent: `hermes gateway
 // start|stop|restart|status`. The exec shim sends them here (ADR 0018).
 //
-// It prints the same texts and returns the same exit codes as the agent. Unlike with the agent, start, stop and restart wait for
-// their effect and report faults. A command that it does not fully understand is passed to the agent's own program, before it has
-// any effect.
+// It prints the same texts and returns the same exit codes as the agent. Unlike the agent, it waits until start, stop and restart
+// have taken effect, and reports faults. If it does not fully understand a command, it changes nothing and passes the command to
+// the agent's own program.
 //
 // A command for all gateways uses one goroutine for each gateway, which ends with the command.
 package agentcli
@@ -58,7 +58,8 @@ type Call struct {
 	Root string
 }
 
-// Main carries out the command, or replaces the process by the agent's own program before any effect. It returns the exit code.
+// Main carries out the command and returns the exit code. If the agent's own program has to handle the command, Main replaces the
+// process with that program before it changes anything.
 func (c *Call) Main() int {
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
@@ -71,7 +72,7 @@ func (c *Call) Main() int {
 	case isDir(c.Root+baseDir) || !lifecycle.Changes(c.Args[1:]):
 		return c.agent()
 	}
-	// Without s6 the agent would do nothing and report success, or wait for ever.
+	// Don't pass the command on: without s6 the agent would do nothing and report success, or wait for ever.
 	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
@@ -89,8 +90,8 @@ func (c *Call) agent() int {
 	return code
 }
 
-// gateway carries out a gateway command and returns its exit code. An error says why hinit leaves the command to the agent's own
-// program.
+// gateway carries out a gateway command and returns its exit code. An error means that hinit does not handle the command, and
+// says why. Nothing has been changed then.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
@@ -128,8 +129,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// resolveProfile returns the agent's home and the profile that a command is for. The profile is the named one, else the profile
-// of HERMES_HOME, else the sticky one, see sticky. It is "" if the named profile does not exist.
+// resolveProfile returns the agent's home and the profile that a command is for. named is the profile in the command. If it is
+// empty, the profile of HERMES_HOME is used, and otherwise the active profile, see activeProfile. profile is "" if the named
+// profile does not exist.
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -161,9 +163,9 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// activeProfile returns the profile that `hermes profile use` has chosen, or "". In a supervised gateway that choice does not
-// count. The agent can replace the file, and this process may be root. So if the file is not a regular, readable file, sticky
-// returns an error, and the agent's own program handles the command.
+// activeProfile returns the profile that `hermes profile use` has chosen, or "" if there is none. In a supervised gateway it
+// ignores that choice and returns "". The agent can replace the file active_profile, and this process may be root. So if the file
+// is not a regular, readable file, activeProfile returns an error, and the agent's own program handles the command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value := proc.Getenv(c.Env, name); value != "" {
@@ -222,7 +224,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
 
-// everyGateway stops all gateways, or restarts all wanted ones, at the same time.
+// everyGateway stops all gateways, or restarts all that are wanted up, in parallel.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	var slots []string
 	registered := 0
@@ -265,7 +267,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns the reason in an error of PID 1, without the failed action.
+// reasonOf returns the reason from an error of PID 1, without the name of the action that failed.
 func reasonOf(err error) string {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Message

@@ -1,13 +1,13 @@
 // Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
-// A system call that waits keeps a thread of the process. The Go runtime creates another thread when all others wait, and ends
+// A system call that waits occupies a thread of the process. The Go runtime creates another thread when all others wait, and ends
 // the process when the kernel refuses a thread. So every call that may wait first takes a turn here, which is the right to make
 // one such call. Each [Share] has a fixed number of turns, and can't use another share's turns. So a hanging data volume delays
 // only calls that need the data volume. A goroutine that queues for a turn needs no thread. The threads for all turns exist
 // before the first service starts, see [Turns].
 //
-// Work that keeps PID 1 alive and answering takes no turn, or a [Short] turn, and so never waits here for a disk. Such work is
-// reaping, signals, the status, and the console.
+// Work that keeps PID 1 alive and responsive (reaping, signals, the status, the console) takes no turn, or a [Short] turn. So
+// this work never waits here for a disk.
 //
 // The package owns the goroutines that [Within] and [Wait] start, each for one call.
 package blocking
@@ -20,10 +20,10 @@ import (
 	"hinit/internal/guard"
 )
 
-// Share is a group of calls that wait for the same kind of thing.
+// Share is a group of calls that wait for the same kind of resource. Each share has its own turns.
 type Share int
 
-// The shares. Each has its own turns.
+// The shares.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files
@@ -37,7 +37,7 @@ const (
 	shares
 )
 
-// turns is how many calls of each share may wait at once.
+// turns is the number of calls of each share that may wait at the same time.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
 
 // taken holds a token for every turn in use, by share.
@@ -57,7 +57,7 @@ func Few() {
 	taken = channels()
 }
 
-// Turns returns how many calls of all shares together can wait at once. They need the same number of threads.
+// Turns returns the number of turns of all shares together. Calls that wait need the same number of threads.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// nudgeAfter is how long a call in Peer may take before a signal interrupts it, and the time between further signals.
+	// nudgeAfter is the time after which a signal interrupts a call in Peer, and the time between further signals.
 	nudgeAfter = 5 * time.Millisecond
 	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
 	passRights = 83
 )
 
-// Peer is Do for a call that receives from the socket of a process that root doesn't trust. Such a call does not wait by itself.
-// But during the call the kernel closes file descriptors that the peer has passed. The close of a TCP socket waits as long as the
-// peer has set with SO_LINGER. Peer ends that wait with a signal. It calls f with the thread locked.
+// Peer is Do for a call that receives from the socket of a process that root doesn't trust. Such a call normally doesn't wait.
+// But during the call the kernel closes file descriptors that the peer has passed. Closing a TCP socket can take as long as the
+// peer has set with SO_LINGER. Peer interrupts that wait with a signal. It calls f on a locked thread.
 func Peer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()

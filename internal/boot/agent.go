@@ -52,11 +52,11 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes two files for programs that can't read the configuration, such as the exec shim and the page:
-// [account.IDsFile] and [account.IsolatedFile]. The first one has agent.user of the configuration, uid, gid and groups, a line
-// each. It is not written if the agent's user is hinit's. Then the second one exists only while profiles are isolated. If dir is
-// "" PublishIDs does nothing. Only hinit's user can write dir and the files. warn is called if the shim uses another directory.
-// It may block on the disk.
+// PublishIDs writes two files to dir, the runtime directory, for programs that can't read the configuration, such as the exec
+// shim and the page. [account.IDsFile] holds agent.user of the configuration, uid, gid and groups, a line each.
+// [account.IsolatedFile] lists the isolated profiles. If the agent's user is hinit's own user, IDsFile is not written, and
+// IsolatedFile exists only while profiles are isolated. Only hinit's user can write dir and the files. If dir is "", PublishIDs
+// does nothing. It calls warn if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -69,7 +69,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
 	}
-	if a.Cred == nil && !cfg.AnyIsolation() { // the exec shim of root would distrust a list that is not root's
+	if a.Cred == nil && !cfg.AnyIsolation() { // an exec shim that runs as root would distrust a list that root does not own
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
@@ -99,7 +99,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns the error for services that can't run because the user who is unknown. It advises what to change.
+// UnknownAgent returns an error about services that can't run, because the lookup of their user failed with err. The argument who
+// is this user. If the user does not exist, the error advises what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -107,7 +108,7 @@ func UnknownAgent(who string, err error) error {
 	return fmt.Errorf("cannot run services as %q: %w", who, err)
 }
 
-// NewAgent returns the agent for a user that the caller has already determined. known says that /etc/passwd has this user.
+// NewAgent returns the agent for a user that the caller has already looked up. known reports whether /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
 // Caller returns this process's own user as an agent, for a plain supervisor.
@@ -131,8 +132,8 @@ func (a Agent) withCred() Agent {
 	return a
 }
 
-// CredFor returns the credentials for a service that runs as the user who ("" for the agent). A nil result means no change of
-// user. CredFor blocks on /etc unless the user is the agent.
+// CredFor returns the credentials for a service. The argument who is the service's user, or "" for the agent. A nil result means
+// no change of user. CredFor blocks on /etc unless the user is the agent.
 func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -47,7 +47,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// makeDirectories creates the agent's directories, as the agent's user, which needs no right to change owners (step 10).
+// makeDirectories creates the agent's directories (step 10). It acts as the agent's user, so it needs no right to change owners.
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -147,8 +147,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutside("the log directory", p.Logs)
 }
 
-// makeOutside creates a directory outside of the volume; messages call it what. If the agent is not allowed to create it, root
-// does, and makes the agent its owner. An existing directory keeps its owner.
+// makeOutside creates the directory path, which is outside of the volume. Messages describe it as what. If the agent is not
+// allowed to create it, root creates it and makes the agent its owner. An existing directory keeps its owner.
 func (p *preparer) makeOutside(what, path string) error {
 	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(path, 0o755)) })
 	if err == nil {

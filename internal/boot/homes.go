@@ -36,8 +36,8 @@ const (
 	// RecordFile is the file in the data directory that records the inputs of each step's last success. It belongs to the
 	// agent, who may delete it; then all steps run again.
 	RecordFile = ".hinit-boot.json"
-	// PendingFile is a mark for a repair of the whole data directory that has begun. After an interruption the next boot
-	// resumes it.
+	// PendingFile marks that a repair of the whole data directory has begun. After an interruption the next boot resumes the
+	// repair.
 	PendingFile = ".hinit-repair-pending"
 	// EnvFile holds the agent's secrets, including a key that the boot generates for each container.
 	EnvFile = ".env"
@@ -55,7 +55,7 @@ type Options struct {
 	Logs  string        // directory of the gateways' logs
 	User  string        // name of the agent's user in messages
 	Agent *fsutil.Actor `json:"-"` // identity of the agent's user
-	Say   func(Line)    `json:"-"` // receives every message at once; called by one goroutine at a time
+	Say   func(Line)    `json:"-"` // receives every message immediately; called by one goroutine at a time
 
 	Tenants Tenants // profiles with their own users
 

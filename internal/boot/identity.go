@@ -30,12 +30,12 @@ type Identity struct {
 	Error string // why the container must not start; "" for none
 }
 
-// mostIdentity limits how many bytes of the boot program's output are read.
+// mostIdentity is the maximum number of bytes of the boot program's output that settle reads.
 const mostIdentity = 1 << 20
 
-// SettleAgent determines the agent's user. Call it once, before anything else. The container may ask for other ids, or the
-// agent may have to join the group of a device. Then SettleAgent makes the boot program change /etc/passwd and /etc/group. It
-// may block on /etc and /dev.
+// SettleAgent determines the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
+// agent has to join the group of a device, SettleAgent makes the boot program change /etc/passwd and /etc/group. It may block on
+// /etc and /dev.
 func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
 
 func settleAgent(cfg *config.Config, uid int) (Agent, error) {
@@ -97,7 +97,7 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 	return "", 0, false
 }
 
-// AlreadyIn returns a message: the agent's user is already in the group of the Docker socket.
+// AlreadyIn returns the message that the agent's user is already in the group of the Docker socket.
 func AlreadyIn(user string, gid uint32, path string) Line {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
@@ -112,7 +112,8 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	return fsutil.Stat(info).Gid, true
 }
 
-// settle makes the boot program update the user named who in /etc.
+// settle runs the boot program, which updates the agent's user in /etc. The argument who is agent.user of the configuration. If
+// the program fails, settle adds a warning and uses the ids that the container asks for.
 func (a *Agent) settle(who string) error {
 	self, err := os.Executable()
 	var out, said []byte

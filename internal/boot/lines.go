@@ -25,10 +25,10 @@ const LogPrefix = "[stage2] "
 // steps and all hooks.
 const SetupComplete = LogPrefix + "Setup complete; starting user services"
 
-// Info returns a line about something that the boot has done.
+// Info returns an informational log line about a boot step.
 func Info(text string) Line { return Line{Text: LogPrefix + text} }
 
-// Warning returns a line about something that the boot could not do.
+// Warning returns a log line about a failure in a boot step.
 func Warning(text string) Line { return Line{Warning: true, Text: LogPrefix + "Warning: " + text} }
 
 // Teller formats messages about one boot step and passes them to Tell. If Tell is safe for concurrent use, so are the methods.
@@ -38,10 +38,10 @@ type Teller struct {
 	chown sync.Once
 }
 
-// Info reports something that was done.
+// Info reports a result of the boot step.
 func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(format, args...))) }
 
-// Warn reports something that could not be done.
+// Warn reports a failure in the boot step.
 func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
 // Refuse reports that root does not perform action, because path is a symbolic link that it would have to follow (contract,
@@ -56,7 +56,8 @@ func (t *Teller) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
-// Chowned reports err, the result of a change of owner of path. home is the data directory.
+// Chowned reports that the change of the owner of path has failed with err. It reports nothing if err is nil, or is an expected
+// error, such as a missing file. home is the data directory.
 func (t *Teller) Chowned(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):

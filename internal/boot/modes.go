@@ -20,9 +20,9 @@ type ModesOptions struct {
 	Pod      bool          // the container is part of a pod
 }
 
-// Modes returns a message for each thing that this container can't do because of how it was started, the worst first. There is
-// none for root with Docker's default capabilities and a writable root file system. Modes blocks on /proc and on the root file
-// system.
+// Modes returns a message for each restriction that follows from how the container was started, the worst first. A container that
+// runs as root with Docker's default capabilities and a writable root file system has no restrictions. Modes blocks on /proc and
+// on the root file system.
 func Modes(o ModesOptions) []string {
 	// Read the status of this thread: the main thread (/proc/self) may have the agent's identity at this moment.
 	runtime.LockOSThread()
@@ -74,7 +74,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	return lines
 }
 
-// adviceFor returns the advice that fits this container: pod in a pod, else docker.
+// adviceFor returns the advice that fits this container: pod if it is in a pod, otherwise docker.
 func (o ModesOptions) adviceFor(docker, pod string) string {
 	if o.Pod {
 		return pod

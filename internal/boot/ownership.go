@@ -18,8 +18,8 @@ const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// pendingWas is the second line of PendingFile. It holds the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is how long the boot waits for mounts among the agent's directories. The time is measured in steps, so that
-	// a pause of this whole process (SIGSTOP) counts as one step at most.
+	// mountPatience is the maximum time that the boot waits for mounts among the agent's directories. It is counted in mountSteps
+	// steps, so that a pause of this whole process (SIGSTOP) counts as one step at most.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
@@ -121,9 +121,10 @@ func (o *ownershipPhase) giveHome() error {
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, 0 for none. The agent can't
-// forge the mark, because it can neither create a file of root nor write to one. The agent can't keep the mark and restore it
-// later either. A rename or a link sets the ctime of the inode, which is otherwise the time of the last write (inode(7)).
+// PendingRepair reads PendingFile, the mark of an unfinished repair. is reports whether the mark is valid. was is the agent's
+// former uid, or 0 if the mark has none. The agent can't forge the mark, because it can't create a file that root owns, or write
+// to one. The agent can't keep the mark and restore it later either. A rename or a link sets the ctime of the inode, which
+// otherwise equals the time of the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -269,12 +270,12 @@ func (p *preparer) setMode(rel string, mode fs.FileMode) {
 	_, _ = d.Chmod(rel, mode) // the contract (section 2.1, step 8) ignores errors: in a rootless container the file may be another user's
 }
 
-// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, so some of the
-// calls that the process may have must remain free for other work.
+// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call forever, and the process can
+// have only a limited number of blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
-// giveMounts handles the queued directories, which are mount points, all at the same time. It does not wait long for a dead
-// file server.
+// giveMounts handles the queued directories, which are mount points, in parallel. A mount that does not answer within about
+// mountPatience is left alone.
 func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {

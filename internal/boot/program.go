@@ -23,16 +23,16 @@ const (
 	// ProgramName is the argv[0] with which PID 1 starts the boot program.
 	ProgramName = "hinit-boot"
 
-	// Seed is a file with the content of all files of the data directory after a first boot, one after the other. The build of
-	// the image creates it. A second file, with the suffix kept.Index, has the names.
+	// Seed is a file that the build of the image creates. It holds the contents of all files of the data directory after a first
+	// boot, one after the other. A second file, with the suffix kept.Index, lists their names.
 	Seed = "/usr/share/hinit/home"
 	// Install is the directory of the agent's installation in its image.
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program must do. Normally that is the part of the boot before the first service that not every container
-// needs; [Prepare] does the other part. If Plant, ChangeOwners, Repair, Examine, CompressLogs or Gateways is set, the program
-// does only that work.
+// Job tells the boot program what to do. Normally the program does the part of the boot that only some containers need, before
+// the first service starts; [Prepare] does the other part. If Plant, ChangeOwners, Repair, Examine, CompressLogs or Gateways is
+// set, the program does only that work.
 type Job struct {
 	Options   Options
 	AgentUser account.User
@@ -45,7 +45,7 @@ type Job struct {
 	// Plant: only fill an empty data directory from the image.
 	Plant        bool
 	ChangeOwners bool   // only change the owners of profiles' homes, see [Tenants]
-	Starting     string // with ChangeOwners: the only profile whose home may be changed, because others may be running; "" before the first start, for all
+	Starting     string // with ChangeOwners: the only profile whose home may be changed, as others may run; "" for all, before the first start
 	// Repair: only do the work that the boot has left for the background.
 	Repair       bool
 	Examine      bool               // only examine the data volume, for hinit doctor
@@ -107,7 +107,7 @@ type Message struct {
 // Examining names the check that is running. Silent is the finding to report if the check never ends.
 type Examining struct{ Check, Silent string }
 
-// Done says that the boot program has finished its work. Error is why the container must stop, "" if it need not.
+// Done says that the boot program has finished its work. Error is the reason why the container must stop, or "" if it need not.
 type Done struct{ Error string }
 
 // Answer is a reply from PID 1 to a message of the boot program.
@@ -125,7 +125,8 @@ type Report struct {
 	Phases   []client.BootStep
 	Warnings []string // texts of the messages that are warnings
 
-	// Env has environment variables to set for everything that starts later. Home is the HOME to set for it, "" for no change.
+	// Env holds environment variables to set for all programs that start later. Home is the HOME to set for them, or "" for no
+	// change.
 	Env  map[string]string
 	Home string
 
@@ -133,19 +134,19 @@ type Report struct {
 	// or if an earlier repair was interrupted.
 	Full bool
 
-	// Planted says that the data directory was empty, and was filled from the image.
+	// Planted is true if the data directory was empty and was filled from the image.
 	Planted bool
 
 	Linked   bool // the data directory is a symbolic link, so root changes nothing in it
 	ReadOnly bool // the data volume is read-only, and a message has said so
-	// HasSecrets says that the data directory has files that the boot program must check, even if it has nothing else to do.
+	// HasSecrets is true if the data directory has files that the boot program must check, even if it has nothing else to do.
 	HasSecrets bool
 
-	// Unusable says that the data volume did not answer, or does not exist. Only services that don't need it can start.
+	// Unusable is true if the data volume did not answer, or does not exist. Then only services that don't need it can start.
 	Unusable bool
 }
 
-// Failed returns the first failed phase, but ignores the phases named in but. ok is false if there is none.
+// Failed returns the first failed phase, except for the phases that but lists. ok is false if there is none.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -186,7 +187,7 @@ func ConfiguredHooks(cfg *config.Config) []Hook {
 	return hooks
 }
 
-// hookName returns the file name of the script if the command is an interpreter with a script, else the file name of the
+// hookName returns the file name of the script if the command is an interpreter with a script, and otherwise the file name of the
 // program.
 func hookName(command []string) string {
 	if len(command) > 1 && filepath.IsAbs(command[1]) && filepath.Ext(command[1]) != "" {
@@ -195,8 +196,8 @@ func hookName(command []string) string {
 	return filepath.Base(command[0])
 }
 
-// Gateway describes a gateway for the work [Job].Measure. Main is the PID of its main process, 0 for none. Stopped says that it
-// was stopped because of its disk quota. Warn and Stop are the limits of this quota in bytes, 0 for none.
+// Gateway describes a gateway for the work [Job].Measure. Main is the PID of its main process, or 0 for none. Stopped is true if
+// it was stopped because of its disk quota. Warn and Stop are the limits of this quota in bytes, or 0 for none.
 type Gateway struct {
 	Service, Profile  string
 	Main              int
@@ -208,7 +209,7 @@ type Gateway struct {
 	Rank              int  // gateways with a higher rank get memory first
 }
 
-// Measurement is the result for one gateway. Note is a text for its status. Hold is why it must not run, and Restart is why it
+// Measurement is the result for one gateway. Note is a text for its status. Hold says why it must not run, and Restart why it
 // must be restarted; both are "" if there is no reason. Bytes is its memory use in the last record. Run is the run that was
 // measured.
 type Measurement struct {

@@ -26,7 +26,7 @@ type CommandLine struct {
 
 // Route is the meaning of a container's command.
 type Route struct {
-	// Supervise says that there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
+	// Supervise is true if there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
 	// until it is asked to stop. Print [Breadcrumb] on stderr.
 	Supervise bool
 
@@ -34,10 +34,10 @@ type Route struct {
 	Path string
 	Argv []string
 
-	// Foreground says that the command itself is the gateway of Profile. No other gateway of this profile must be started.
+	// Foreground is true if the command itself is the gateway of Profile. No other gateway of this profile must be started.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground, else empty. ProfileNamed reports whether the command line has named
+	// Profile is the profile for Supervise or Foreground, otherwise "". ProfileNamed reports whether the command line has named
 	// it. If not, Profile is "default", and the caller uses the agent's active profile instead. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
@@ -45,15 +45,15 @@ type Route struct {
 	// Ignored lists the words after "gateway run" that have no effect, because the gateway is supervised.
 	Ignored []string
 
-	// DashboardOnly says that the container runs only the dashboard. It has no gateways and writes no boot log, because another
+	// DashboardOnly is true if the container runs only the dashboard. It has no gateways and writes no boot log, because another
 	// container uses the same home (contract, section 3.2).
 	DashboardOnly bool
 
-	// Plain says that hinit supervises only the services in its configuration. There is no command, no agent, no profile and no
+	// Plain is true if hinit supervises only the services in its configuration. There is no command, no agent, no profile and no
 	// data volume. RouteCommand never sets Plain.
 	Plain bool
 
-	// LegacyGatewayRun says that in a home without gateway_state.json the default gateway counts as running (contract, section
+	// LegacyGatewayRun is true if the default gateway counts as running in a home without gateway_state.json (contract, section
 	// 5, legacy migration).
 	LegacyGatewayRun bool
 }
@@ -106,7 +106,7 @@ func RouteCommand(c CommandLine) Route {
 	return r
 }
 
-// program returns the path and the argv of the program that words mean. agentArgs holds the agent's arguments; it is nil if the
+// program returns the path and the argv of the program to run for words. agentArgs holds the agent's arguments; it is nil if the
 // program is not the agent.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
@@ -160,7 +160,7 @@ func dashboardOnly(words []string, agent string) bool {
 }
 
 // isGatewayRun reports whether args run a gateway. args are the agent's arguments without the option for the profile. A request
-// for help runs nothing.
+// for help (-h or --help) does not run one.
 func isGatewayRun(args []string) bool {
 	if len(args) == 0 || args[0] != "gateway" {
 		return false
@@ -194,7 +194,7 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 	return rootProfile, false, args, true
 }
 
-// Value returns the value of a variable, "" if it is not set.
+// Value returns the value of a variable, or "" if it is not set.
 func Value(env func(string) (string, bool), name string) string {
 	v, _ := env(name)
 	return v
@@ -231,7 +231,7 @@ func removeTiniOptions(words []string) []string {
 	return words
 }
 
-// Breadcrumb returns a text for stderr for the case that a "gateway run" command became a supervised gateway. It says what has
+// Breadcrumb returns the text to print on stderr when a "gateway run" command became a supervised gateway. It says what has
 // happened, what the benefit is, and how to avoid it. It ends with a newline.
 func Breadcrumb(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
@@ -283,8 +283,8 @@ func CommandFinder(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// How long CommandFinder waits for one directory: ShortPatience at first, longPatience at the second attempt. Callers that can do
-// without an answer also use ShortPatience.
+// Time limits of CommandFinder for one directory: ShortPatience in the first attempt, longPatience in the second. Callers that
+// can do without an answer also use ShortPatience.
 const (
 	ShortPatience = 2 * time.Second
 	longPatience  = 8 * time.Second

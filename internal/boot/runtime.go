@@ -29,14 +29,14 @@ type Runtime struct {
 // PrepareRuntime chooses and creates the directory of the control socket. socket is the configured path. If it is empty,
 // HINIT_RUNTIME_DIR names the directory; the default is /run/hinit. uid is the effective user, who will own the socket.
 //
-// If that place can't be used, PrepareRuntime tries the following in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for
-// root); hinit-UID below TMPDIR and below /tmp. The last resort is an abstract socket, named after the PID namespace. A
-// directory is used only if it and its parent belong to root or uid, and no other user can write to them. Other users may see
-// the socket, because hinit checks the credentials of every caller, but they must not be able to replace it.
+// If that directory can't be used, PrepareRuntime tries the following in turn: /run/hinit; hinit in XDG_RUNTIME_DIR (not for
+// root); hinit-UID in TMPDIR and in /tmp. The last resort is an abstract socket, named after the PID namespace. A directory is
+// used only if it and its parent belong to root or uid, and no other user can write to them. Other users may see the socket,
+// because hinit checks the credentials of every caller, but they must not be able to replace it.
 //
-// In a pod, a volume on /run may be writable for all users. Root sets the sticky bit of this volume. Any other user creates a
-// directory of its own in it. The owner of the volume could replace this directory, but clients refuse a socket of another
-// user.
+// In a pod, a volume on /run may be writable for all users. As root, hinit sets the sticky bit of this volume. As any other user,
+// it creates its own directory in the volume. The owner of the volume could replace this directory, but clients refuse a socket
+// of another user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
 		setStickyBit(filepath.Dir(systemRuntimeDir))
@@ -86,8 +86,8 @@ func removeForeignDir(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }
 
-// prepareSocketDir chooses the first socket in sockets whose directory it can prepare. If there is none, it chooses the socket
-// abstract.
+// prepareSocketDir chooses the first socket in sockets whose directory it can prepare. If there is none, it chooses abstract, the
+// name of an abstract socket. If that is "", there is no socket.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
 	private := os.FileMode(0o700) // mode of directories in a place for temporary files
 	if uid == 0 {

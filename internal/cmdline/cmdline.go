@@ -1,5 +1,5 @@
-// Package cmdline has what the command lines of hinit's programs share: exit codes, flags that may stand anywhere, help, and
-// suggestions for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
+// Package cmdline implements the parts that the command lines of hinit's programs share: exit codes, flags in any position, help,
+// and suggestions for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
 package cmdline
 
 import (
@@ -79,7 +79,7 @@ func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable. If the variable is unset or empty, it returns otherwise.
+// Variable returns the value of an environment variable. If the variable is unset or empty, it returns the default, otherwise.
 func (c *Call) Variable(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v
@@ -87,15 +87,15 @@ func (c *Call) Variable(name, otherwise string) string {
 	return otherwise
 }
 
-// Fail prints on one line why the command failed, and returns code. It escapes control characters, so that a terminal obeys none
-// of them.
+// Fail prints the reason why the command failed on one line of c.Err, and returns code. It escapes control characters, so that
+// they have no effect on a terminal.
 func (c *Call) Fail(code int, format string, args ...any) int {
 	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
-// Failed is like Fail for an error, and returns the exit code for the error. Without an error it returns [Done]. doing is the
-// failed action in the words that follow "cannot". It is printed if the error does not name an action.
+// Failed prints err as Fail does, and returns the exit code for err. If err is nil, it returns [Done]. doing is the failed
+// action, in words that can follow "cannot". It is printed if err does not name an action.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -103,7 +103,7 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. doing is the action in the words that follow "cannot". It is
+// Message returns one line with the failed action and the reason. doing is the action, in words that can follow "cannot". It is
 // used if err does not name an action itself.
 func Message(doing string, err error) string {
 	text := err.Error()
@@ -134,8 +134,9 @@ func (l *List) Set(text string) error {
 	return nil
 }
 
-// Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of
-// words. If ok is false, the command ends with code: Parse has printed the help to out, or the mistake to errs.
+// Parse reads flags, which may appear anywhere before a lone "--", and returns the other words. There must be from atLeast to
+// atMost words; -1 for atMost means any number. If ok is false, the command must exit with code: Parse has printed the help to
+// out, or an error to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
@@ -197,7 +198,8 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	})
 }
 
-// Bounds returns how many words a verb accepts, for [Verb.Parse]. args describes its arguments, as in "NAME [FILE]".
+// Bounds returns the minimum and maximum number of words that a verb accepts, for [Verb.Parse]. args describes its arguments, as
+// in "NAME [FILE]".
 func Bounds(args string) (atLeast, atMost int) {
 	for word := range strings.FieldsSeq(args) {
 		switch {
@@ -213,8 +215,8 @@ func Bounds(args string) (atLeast, atMost int) {
 	return atLeast, atMost
 }
 
-// DidYouMean returns the end of a message about an unknown word: a suggestion of the known word that is most like it. It is empty
-// if none is similar.
+// DidYouMean suggests the known word that is most similar to an unknown word. The result is the end of a message about the
+// unknown word. It is "" if no known word is similar.
 func DidYouMean(word string, known []string) string {
 	if near := config.Nearest(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -222,8 +224,8 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form, so err, its
-// error, has the flag.
+// splitJoinedFlag splits a flag such as -n1 into its letter and its number. Package flag does not support this form: err is its
+// error, which contains the flag.
 func splitJoinedFlag(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
@@ -233,7 +235,8 @@ func splitJoinedFlag(flags *flag.FlagSet, err error) (letter, value string, is b
 	return "-" + word[:1], word[1:], err == nil
 }
 
-// flagMeant is like DidYouMean, for the unknown flag that err, an error of package flag, names.
+// flagMeant returns a suggestion, as DidYouMean does, for an unknown flag. err is the error of package flag, which contains the
+// flag.
 func flagMeant(flags *flag.FlagSet, err error) string {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
 	if !unknown {

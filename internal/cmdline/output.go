@@ -34,8 +34,8 @@ func Output(line string) string {
 	return b.String() + show.Line(line[at:]) + end
 }
 
-// JSON escapes the characters of a JSON document that [show.Line] would escape, as \u. The meaning of the document does not
-// change.
+// JSON replaces characters of a JSON document by \u sequences: the characters that [show.Line] would escape. The meaning of the
+// document does not change.
 func JSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
@@ -57,9 +57,9 @@ func JSON(doc []byte) []byte {
 	return out
 }
 
-// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must have whole lines or cells. The
-// caller must pass a name that the agent can choose through [show.Line] or [show.Name], because the name could contain a line
-// end.
+// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines or whole cells
+// of a table. The caller must pass a name that the agent can choose through [show.Line] or [show.Name], because the name could
+// contain a line end.
 type Escaped struct{ io.Writer }
 
 // Write implements io.Writer.

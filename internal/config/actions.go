@@ -41,7 +41,7 @@ const ActionsName = "hinit-actions"
 // actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.
 const actionsState = "HINIT_ACTIONS_STATE"
 
-// mostActions is the largest number of actions for one event of a service.
+// mostActions is the maximum number of actions for one event of a service.
 const mostActions = 16
 
 // hasActions reports whether any event of a service has an action.

@@ -43,7 +43,7 @@ type Config struct {
 
 // Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
 type Agent struct {
-	User   string `key:"user,root" is:"user"`   // name, uid or user:group as which every gateway and the container's CMD run
+	User   string `key:"user,root" is:"user"`   // user of every gateway and of the container's CMD: a name, uid or user:group
 	Binary string `key:"binary,root" is:"path"` // absolute path of the agent's program: {agent} in templates, and run by the exec shim
 
 	Gateway        []string          `key:"gateway" is:"command" fill:"."`         // command of a named profile's gateway
@@ -65,10 +65,10 @@ type Agent struct {
 	Setup `key:""` // process settings of every gateway
 }
 
-// Deaf configures the detection of deaf gateways, which are up and take no messages.
+// Deaf configures the detection of deaf gateways, which are up but do not process messages.
 type Deaf struct {
 	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; [Profile].Deaf overrides it
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // how long a gateway must be silent before it can count as deaf
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // minimum silence before a gateway can count as deaf
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
@@ -86,8 +86,8 @@ const (
 
 // Profiles says which directories are profiles, and how many profiles there may be.
 type Profiles struct {
-	Marker string `key:"profiles.marker" is:"filename"` // name of the file that makes a directory a profile
-	// Max is the largest number of supervised profiles, not counting the root profile. It is also the largest number of watched
+	Marker string `key:"profiles.marker" is:"filename"` // name of the file that marks a directory as a profile
+	// Max is the maximum number of supervised profiles, not counting the root profile. It is also the maximum number of watched
 	// directories that have no marker file.
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
@@ -99,7 +99,7 @@ type Profiles struct {
 type Restart struct {
 	// Policy is one of the Restart constants. It says after which exits hinit restarts the process.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`
-	// MaxRestarts is the largest number of restarts within MaxRestartsWindow; 0: no limit.
+	// MaxRestarts is the maximum number of restarts within MaxRestartsWindow; 0: no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
@@ -110,7 +110,7 @@ type Restart struct {
 	// A run that lasts for ResetAfter counts as healthy. The next restart is immediate, and the delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
 	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes that park the service: hinit keeps it down
-	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once, without counting a failure
+	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once; not failures
 	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that count as success
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that counts as a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
@@ -140,8 +140,8 @@ type Logs struct {
 	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; it has one directory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
 
-	// ConsoleStall is how long services wait for a reader of the console that has paused. After that, the console drops lines. 0
-	// means that no service waits.
+	// ConsoleStall is the maximum time that services wait while the reader of the console has paused. After that, the console
+	// drops lines. With 0, services do not wait.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
 	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
@@ -151,7 +151,7 @@ type Logs struct {
 	Profiles map[string]LogLimits // limits of the profiles that have their own, by name
 }
 
-// LogLimits has the limits of one log.
+// LogLimits holds the limits of one log.
 type LogLimits struct {
 	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a file is rotated
 	Archives  int           `key:"archives" is:"between 0 10000"`         // rotated files kept; 0 keeps none

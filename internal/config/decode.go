@@ -46,8 +46,9 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries returns the keys and values of the mapping n. path is the key of the mapping itself, "" for the document. It reports a
-// value that is no mapping, a key that is no text, and a key that occurs twice. An empty mapping has no keys.
+// entries returns the keys and values of the mapping n. path is the key of the mapping itself, or "" for the document. keys are
+// the valid keys, for messages. entries reports a value that is not a mapping, a key that is not a text, and a key that occurs
+// twice. An empty value counts as a mapping without keys.
 func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	n = resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -82,8 +83,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of the mapping n by name. n may be nil, and path is the key of the mapping itself. In
-// messages, a name is formatted with what, which has a %q in it. The function wrong returns why a name is invalid, or "".
+// namedEntries returns the entries of the mapping n by name. n may be nil. path is the key of the mapping itself. In messages, a
+// name is formatted with what, which contains one %q. The function wrong returns the reason why a name is invalid, or "" if it is
+// valid.
 func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -99,8 +101,8 @@ func (d *decoder) namedEntries(n *yaml.Node, path, what string, wrong func(name 
 	return out
 }
 
-// resolve follows an alias. An alias can make a document contain itself, so the depth of the schema must bound each walk, not the
-// depth of the document.
+// resolve follows an alias. An alias can make a document contain itself. So each walk must be limited by the depth of the schema,
+// not by the depth of the document.
 func resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -108,8 +110,9 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeMapping decodes the mapping n into the struct root. within is the path of the mapping below root; it ends in a dot or is
-// empty. base is the path of root itself, for messages. If the path of a key is in other, that function gets the value.
+// decodeMapping decodes the mapping n into the struct root. schema lists the valid keys of root. within is the path of the
+// mapping below root; it ends in a dot or is empty. base is the path of root itself, for messages. If other has a function for
+// the path of a key, this function gets the value instead.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
@@ -249,8 +252,8 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkPlaceholders returns why a placeholder in the texts that at points to is invalid, or "". Only the placeholders in valid
-// are allowed there; nil means that the texts are no templates.
+// checkPlaceholders checks the placeholders in the texts that at points to. It returns the reason why one is invalid, or "" if
+// all are valid. valid lists the allowed placeholders; nil means that the texts are not templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// decodeValue decodes n into the variable that at points to. text describes the expected text, for messages.
+// decodeValue decodes n into the variable that at points to. text describes what a text value must be, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
@@ -108,8 +108,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList reads a list, which replaces the default. It calls one for each item, with the key of the list and the index of the
-// item as key. example is a valid item for messages.
+// decodeList reads a list, which replaces the default. It calls one for each item. The key of an item is the key of the list, a
+// dot, and the item's index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
@@ -190,7 +190,7 @@ func cutSize(text string) (number uint64, power int, ok bool) {
 	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
 }
 
-// decimalSize returns the number of bytes of a size if its suffix stands for a power of 1000.
+// decimalSize reads a size in decimal units, whose suffix stands for a power of 1000. It returns the number of bytes.
 func decimalSize(text string) uint64 {
 	number, power, _ := cutSize(text)
 	for range power {

@@ -134,15 +134,15 @@ func (c *Config) originOf(l leaf) origin {
 	return c.origins[l.inherits]
 }
 
-// inForce lists the keys that [Config.InForce] lists for a service, with all keys below them.
+// inForce holds the first part of each key that [Config.InForce] lists.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. They decide as
-// which user and within which limits it runs, and how it starts, restarts and stops. The keys are relative to services.NAME or
-// profiles.NAME. For an unknown service the list is empty.
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It covers only
+// settings that decide as which user and within which limits the service runs, and how it starts, restarts and stops. The keys
+// are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {

@@ -73,7 +73,7 @@ type HTTPCheck struct {
 	Headers  map[string]string `key:"headers" is:"headers" fill:"."`
 }
 
-// DialCheck opens a connection and sends nothing.
+// DialCheck opens a connection without sending data.
 type DialCheck struct {
 	Port string `key:"tcp.port" is:"port" fill:"."`
 	Host string `key:"tcp.host" is:"address"`
@@ -83,7 +83,7 @@ type DialCheck struct {
 // FileCheck tests that a file exists.
 type FileCheck struct {
 	Path    string        `key:"path" is:"dir" fill:"."`
-	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since it was written; 0: it only has to exist
+	Fresher time.Duration `key:"fresher_than" is:"positive"` // maximum time since it was written; 0: it only has to exist
 }
 
 // LogCheck tests the lines that the service writes.
@@ -91,18 +91,18 @@ type LogCheck struct {
 	Contains string        `key:"contains"` // must match the same line as Matches, if both are set
 	Matches  string        `key:"matches" is:"regexp"`
 	Never    bool          `key:"never"`                // no matching line may occur
-	Within   time.Duration `key:"within" is:"positive"` // longest time between two matching lines; 0: one line in a run is enough
+	Within   time.Duration `key:"within" is:"positive"` // maximum time between two matching lines; 0: one line in a run is enough
 }
 
 // StateCheck tests the gateway's state file.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since it was written; 0: no limit
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // maximum time since it was written; 0: no limit
 	Platforms string        `key:"platforms" is:"oneof any all"` // "any" or "all": platforms that must be connected; "" for no such test
 }
 
-// DeafCheck fails if several signs agree that a gateway is up and takes no messages.
+// DeafCheck fails if several signs agree that a gateway is up but does not process messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // how long the gateway must be silent before it can count as deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence before the gateway can count as deaf
 }
 
 var (
@@ -110,7 +110,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// mostChecks is the largest number of checks of one service. It limits the work of PID 1.
+// mostChecks is the maximum number of checks of one service. It limits the work of PID 1.
 const mostChecks = 32
 
 // NewCheck returns a check of a kind with the defaults.
@@ -126,7 +126,7 @@ func NewCheck(kind string) Check {
 	return c
 }
 
-// Target returns the URL of an http check, still a template.
+// Target returns the URL of an http check, as a template.
 func (h HTTPCheck) Target() string {
 	if h.URL != "" {
 		return h.URL
@@ -134,7 +134,7 @@ func (h HTTPCheck) Target() string {
 	return "http://" + hostPort(h.Host, h.Port) + h.Path
 }
 
-// Target returns the address of a tcp check, still a template.
+// Target returns the address of a tcp check, as a template.
 func (d DialCheck) Target() string { return hostPort(d.Host, d.Port) }
 
 func hostPort(host, port string) string {

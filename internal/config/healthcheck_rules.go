@@ -28,7 +28,8 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns how hinit watches for a deaf gateway of a profile. A check of the type deaf replaces these settings.
+// DeafOf returns the settings for the detection of a deaf gateway, for one profile. A check of the type deaf replaces these
+// settings.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -117,7 +118,7 @@ func checkURL(s string) string {
 	return checkHost(u.Hostname())
 }
 
-// fillPlaceholders replaces each placeholder by a text that is valid as a port and in a path.
+// fillPlaceholders replaces each placeholder with a text that is valid as a port and in a path.
 func fillPlaceholders(s string) string {
 	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
 }

@@ -23,7 +23,7 @@ type Image struct {
 	GatewayParks []int
 	// DashboardHost is the default address of the image's dashboard; "" means hinit's default.
 	DashboardHost string
-	// NoInsecure says that the image's dashboard has no flag --insecure.
+	// NoInsecure is true if the image's dashboard does not have the flag --insecure.
 	NoInsecure bool
 	// Stage2Fails is the effect of a failed boot step: "2" ends the boot, "1" is a warning, any other value is a note.
 	Stage2Fails string
@@ -64,8 +64,8 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets keys that the file does not set to what the image would do. It returns the exit codes that park a gateway,
-// which means that hinit keeps the gateway down.
+// applyImage sets keys that the file does not set, so that hinit behaves like the image. It returns the exit codes that park a
+// gateway, which means that hinit keeps the gateway down.
 func (l *loader) applyImage() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

@@ -1,9 +1,9 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is separate from package account because the exec shim links account and must stay small. It needs no program of the image,
-// such as usermod. It reads a whole file, changes it in memory, and replaces it atomically: even after a crash, readers see the
-// old or the new file. It keeps all other lines unchanged, including comments and invalid lines. It does not touch passwords:
-// /etc/shadow and /etc/gshadow refer to names, and names do not change.
+// It is separate from package account because the exec shim links account and must stay small. It doesn't run programs of the
+// image, such as usermod. It reads a whole file, changes it in memory, and replaces it atomically: even after a crash, readers
+// see the old or the new file. It keeps all other lines unchanged, including comments and invalid lines. It does not touch
+// /etc/shadow and /etc/gshadow, because these files refer to names, and names do not change.
 //
 // The package starts no goroutine and keeps no state outside of a [DB].
 package db
@@ -28,7 +28,8 @@ var ErrTaken = errors.New("taken")
 // ErrNoEntry is wrapped by an error if there is no such user or group.
 var ErrNoEntry = errors.New("no such entry")
 
-// DB is the content of the two files, with changes that [DB.Save] writes. Two goroutines must not use it at once.
+// DB holds the content of /etc/passwd and /etc/group. Changes stay in memory until [DB.Save] writes them. Two goroutines must not
+// use a DB at the same time.
 type DB struct {
 	passwd, group *table
 }
@@ -53,7 +54,7 @@ const (
 	fieldID      = 2 // the uid of a user, the gid of a group
 	fieldGID     = 3 // the gid of a user
 	fieldMembers = 3 // the members of a group
-	fields       = 4 // smallest number of fields of a valid line
+	fields       = 4 // minimum number of fields in a valid line
 )
 
 // Group returns the gid of the first group with that name.
@@ -141,9 +142,9 @@ func (d *DB) AddMember(group, user string) error {
 // Changed reports whether there is anything to save.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
-// Save writes the changed files, the groups first. It replaces each file atomically and keeps its mode. After an error, the first
-// file may be new and the second old; another call then writes the second. It does not replace a file that is a link or a mount
-// point.
+// Save writes the changed files, the groups first. It replaces each file atomically and keeps its mode. After an error, the group
+// file may be new and the passwd file old; another call then writes the passwd file. It does not replace a file that is a link or
+// a mount point.
 func (d *DB) Save() error {
 	for _, t := range []*table{d.group, d.passwd} {
 		if !t.changed {
@@ -246,8 +247,8 @@ func (t *table) add(f ...string) {
 	t.changed = true
 }
 
-// save replaces the file, which then belongs to the user of this process. A file system that can't sync a directory causes no
-// error.
+// save replaces the file with all lines of the table. The new file belongs to the user of this process. An error from syncing the
+// directory is ignored, because some file systems can't sync directories.
 func (t *table) save() error {
 	dir, err := fsutil.OpenDir(filepath.Dir(t.path), nil)
 	if err != nil {

@@ -37,8 +37,8 @@ func (a *agent) joinDRI(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to the group gid, and creates the group as newName if it does not exist. In messages, kind and the
-// path what describe the device.
+// join adds the agent's user to the group gid. If the group does not exist, join creates it and names it newName. Messages
+// describe the device by its path (what) and its kind.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

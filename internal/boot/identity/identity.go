@@ -20,7 +20,7 @@ type Options struct {
 	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string   // directory in which etc is searched, for tests; "" for the real /etc
+	Root    string   // directory that contains etc, for tests; "" for the real /etc
 	Sockets []string // possible paths of the Docker socket, of which the first existing one is used; nil for the image's
 	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }
@@ -92,7 +92,7 @@ func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 	return id, ok
 }
 
-// remap changes the ids of the agent's user in a and in etc; Save writes them to /etc later.
+// remap sets the ids that the container asks for in a and in etc. [db.DB.Save] writes them to /etc later.
 func (a *agent) remap(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {

@@ -25,7 +25,7 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 }
 
 // LogReader returns the identity with which programs must open log files to show them. The agent owns its log directory and can
-// put links there, so root must read the logs as the agent. plain says that the logs belong to a plain supervisor, and so to
+// put links there, so root must read the logs as the agent. plain is true if the logs belong to a plain supervisor, and so to
 // this process's own user.
 func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || plain {
