@@ -70,7 +70,7 @@ func RequestedID(env func(name string) string, names [2]string) (id uint32, name
 	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// ApplyRequestedIDs replaces the ids of u with the ids that the container requests by [UIDVars] and [GIDVars]. It is for
+// ApplyRequestedIDs replaces the ids of u with the ids that the container requests with [UIDVars] and [GIDVars]. It is for
 // containers with a read-only /etc and /run, where PID 1 could not store the ids. It leaves root unchanged.
 func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
@@ -184,8 +184,8 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName reports whether the first field of a line is the name of an account. It is not if it is empty, begins a comment, or
-// begins with an NIS marker, "+" or "-".
+// validName reports whether the first field of a line is the name of an account. Other lines have an empty first field, begin a
+// comment, or begin with an NIS marker, "+" or "-".
 func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }

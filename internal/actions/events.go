@@ -28,8 +28,8 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot limits when a service that is already ready at its first status causes the event ready: only this long after
-// hinit's start.
+// readyAfterBoot is the time after hinit's start in which a service that is ready when first seen causes the event ready. After
+// this time, only a service that becomes ready causes the event.
 const readyAfterBoot = time.Minute
 
 // tailTimeout is the maximum time that an event waits for the last log lines of a service that has exited. The status reports the
@@ -122,7 +122,7 @@ func conditions(s *client.Service) map[string]string {
 // Message is the JSON document that describes an event to an action.
 type Message struct {
 	ID        string    `json:"id"`      // identifies the event; the same in each attempt
-	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed or oom
+	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // gateway-coder, dashboard
 	Profile   string    `json:"profile"` // "" when it belongs to no profile
 	Kind      string    `json:"kind"`    // gateway or service

@@ -79,7 +79,7 @@ func (c *Call) Main() int {
 // baseDir is a directory that exists only if PID 1 emulates s6.
 const baseDir = "/run/s6/basedir"
 
-// agent replaces the process by the agent's own program. It returns only on failure, with an exit code.
+// agent replaces the process with the agent's own program. It returns only on failure, with an exit code.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
@@ -130,8 +130,8 @@ func (c *Call) gateway(words []string) (int, error) {
 }
 
 // resolveProfile returns the agent's home and the profile that a command is for. named is the profile in the command. If it is
-// empty, the profile of HERMES_HOME is used, and otherwise the active profile, see activeProfile. profile is "" if the named
-// profile does not exist.
+// empty, the profile is the one whose home is HERMES_HOME. If that is not the home of a profile, it is the active profile, see
+// activeProfile. The result profile is "" if the named profile does not exist.
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {

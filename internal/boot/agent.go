@@ -152,7 +152,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 }
 
 // ContainerEnv returns the environment for programs of the container, without the variables of an outer hinit. HERMES_HOME is
-// always set, so that the agent uses the same directory as hinit. PATH is the agent's.
+// always set, so that the agent uses the same directory as hinit. PATH is in the order that the agent's programs need.
 func ContainerEnv(home string) []string {
 	env := OuterEnv()
 	if os.Getenv("HERMES_HOME") == "" {
@@ -164,8 +164,9 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without two kinds of variables. The first kind was set by an outer hinit that
-// supervises this one. Through the second kind a service would reach this container's supervisor.
+// OuterEnv returns this process's environment without two kinds of variables that a service must not inherit. The first is the
+// mark of an outer hinit that supervises this one. With the second, a service would send its notifications to the program that
+// started this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

@@ -14,7 +14,8 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Own are required.
+// CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Subcommands are
+// required.
 type CommandLine struct {
 	Argv0       string                           // argv[0] of the init; under the name "tini" it has further options
 	Args        []string                         // the words after the init's own words: the container's CMD

@@ -42,7 +42,7 @@ func (t Tenants) Includes(profile string) bool {
 func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
 // HasRightOwner reports whether the home of a profile has the right owner. A tenant's home must belong to a tenant's user that
-// owns no other home. The home of any other profile must not belong to a tenant's user. A missing home counts as right.
+// owns no other home. The home of any other profile must not belong to a tenant's user. For a missing home, the result is true.
 // HasRightOwner blocks on the disk.
 func (o Options) HasRightOwner(profile string) bool {
 	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {

@@ -30,7 +30,7 @@ type Config struct {
 	Runs     map[string]Run     // by name; commands that a client may run once
 	Image    Image
 
-	// Path is the file that was read, empty when there was none.
+	// Path is the file that was read, or "" if there was none.
 	Path string
 	// Text is the content of that file.
 	Text []byte

@@ -18,7 +18,7 @@ import (
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
-	doubt    *trust.Doubt // says which user besides root can change the file; nil: none, or hinit is not root
+	doubt    *trust.Doubt // says which user besides root can change the file; nil if none can, or if hinit is not root
 }
 
 // origin is the place that set a value. The zero origin is a built-in default.

@@ -11,7 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one health check of a service, or of every gateway. It says what to ask, how often, and how many answers decide.
+// Check is one health check of a service, or of every gateway. It defines the question, its period, and the number of answers
+// that decide.
 type Check struct {
 	Type string // one of the Check types; selects one of the fields HTTP to Deaf
 
@@ -217,8 +218,8 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction returns what is missing in a check, or which of its values contradict each other although each is valid alone. It
-// is "" if there is no fault.
+// contradiction describes a key that is missing in a check, or values that are valid alone but contradict each other. It returns
+// "" if there is no fault.
 func (c *Check) contradiction() string {
 	switch {
 	case c.Kind != CheckReady && c.Success != 1:

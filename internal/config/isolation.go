@@ -10,7 +10,7 @@ import (
 // Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro may only be read
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro is read-only
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that it may listen on
 	Control bool   `key:"control"`                               // it may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // one of the Missing constants
@@ -47,7 +47,7 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// Isolated reports whether any profile may have an isolation of this mode.
+// Isolated reports whether any profile may be isolated in this mode.
 func (c *Config) Isolated(mode string) bool {
 	if c.Isolation.Mode == mode {
 		return true
@@ -118,7 +118,7 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// finishIsolation reports values of the isolation that are valid alone and contradict each other.
+// finishIsolation reports isolation settings that are valid alone but contradict each other.
 func (l *loader) finishIsolation() {
 	c := l.cfg
 	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {

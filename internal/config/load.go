@@ -28,10 +28,10 @@ type Options struct {
 	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
 	Path string
 	// Text, unless it is nil, replaces the content of the file. After a re-execution, it is the text that the previous program of
-	// this process has read, after it had checked which users could write the file.
+	// this process has read. That program has also checked which users could write the file.
 	Text []byte
-	// Plain says that the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks,
-	// and ignores the variables of the Hermes image.
+	// Plain is true for a plain supervisor. Its configuration has no agent, no profiles, no built-in services and no hooks, and
+	// ignores the variables of the Hermes image.
 	Plain bool
 	// ImageDir is the directory with the facts about the agent's image. "" means the constant [ImageDir].
 	ImageDir string
@@ -180,8 +180,8 @@ func reason(err error) error {
 	return err
 }
 
-// parse returns the root of the only YAML document in data. It returns nil if there is none, or if data is invalid, which it
-// reports.
+// parse returns the root of the only YAML document in data. It reports invalid data. It returns nil if data is invalid or has no
+// document.
 func (l *loader) parse(data []byte) *yaml.Node {
 	if line, what := invalidByte(data); what != "" {
 		l.problems.at(line, "cannot parse YAML: %s", what)
@@ -229,8 +229,8 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish decodes doc, the content of the file, into the configuration, and settles everything that depends on several keys. doc
-// may be nil.
+// finish decodes doc, the content of the file, into the configuration. Then it computes the values that depend on several keys.
+// doc may be nil.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}

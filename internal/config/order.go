@@ -10,7 +10,7 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Need says which state of another service a service or a gateway waits for before it starts.
+// Need is a dependency of a service or a gateway: a state of another service for which it waits before it starts.
 type Need struct {
 	Name     string `key:"name"`                                // service name; gateway-NAME is the gateway of a profile
 	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
@@ -58,7 +58,7 @@ type Task struct {
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "" is the container's
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay added to each time
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // maximum random delay added to each time
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
@@ -70,10 +70,10 @@ func (s *Service) WantedUp() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile has the settings of one profile, including the settings that it inherits. The values of Env are templates.
+// Profile holds the settings of one profile, including the settings that it inherits. The values of Env are templates.
 type Profile struct {
 	Env       map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
-	On        Actions           `key:"on"`                                                              // actions for the events of its gateway, in place of Config.On
+	On        Actions           `key:"on"`                                                              // replaces Config.On for its gateway
 	Checks    []Check           `key:"checks"`                                                          // its own checks, see [Config.ChecksOf]
 	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
 	Needs     []Need            `key:"needs"`

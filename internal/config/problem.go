@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Problem is one mistake in a configuration. [Load] joins all problems into one error, in the order of the file's lines, problems
-// of the environment last. The text of a problem is a single line.
+// Problem is one mistake in a configuration. [Load] joins all problems into one error. They are in the order of the file's lines,
+// followed by problems of the environment. The text of a problem is a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
 	File string // the file, or "" for a mistake in the environment
 	Line int    // line in File, 0 when unknown
@@ -37,7 +37,7 @@ type problems struct {
 // Limits for the problems of one configuration, so that a file full of mistakes takes little memory.
 const (
 	mostProblems = 200
-	mostMessage  = 2000 // largest size of a message in bytes
+	mostMessage  = 2000 // maximum size of a message in bytes
 )
 
 // add records a problem. After mostProblems problems, it only counts further ones and drops their text.

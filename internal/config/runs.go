@@ -15,7 +15,7 @@ const (
 
 	kanbanVar = "HINIT_KANBAN"
 	// kanbanReadyTimeout limits the time until the service has first read the boards and reports readiness. The gateways wait for
-	// that.
+	// this report.
 	kanbanReadyTimeout = 30 * time.Second
 )
 
@@ -59,8 +59,8 @@ func KanbanWorkerCommand() []string {
 	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
 }
 
-// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} by the words in options, which
-// it does not expand.
+// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} with the words in options,
+// which it does not expand.
 func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
 	at := slices.Index(command, "{"+optionsPlaceholder+"}")
 	if at < 0 {

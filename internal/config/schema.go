@@ -32,7 +32,7 @@ type Key struct {
 	Env          string
 	Inherits     string
 	Alias        string   // path of the key that this one is another spelling of
-	Placeholders []string // valid placeholders; nil if the value is no template
+	Placeholders []string // valid placeholders; nil if the value is not a template
 	Root         bool
 	Short        bool
 
@@ -159,8 +159,9 @@ var kinds = sync.OnceValue(func() map[string]kind {
 	}
 })
 
-// kindOf returns the valid values that a tag describes. A tag has the name of one of kinds, "oneof WORD…", "between LEAST MOST",
-// or "atleast DURATION". After "?" an empty value is valid too. Without a tag, all values of the Go type are valid.
+// kindOf returns the valid values that a tag describes. A tag is a name in kinds, "oneof WORD…", "between LEAST MOST", or
+// "atleast DURATION". If its first word ends in "?", an empty value is valid too. Without a tag, all values of the Go type are
+// valid.
 func kindOf(is string) (k kind) {
 	words := strings.Fields(is)
 	if is == "" {

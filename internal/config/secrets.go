@@ -8,8 +8,8 @@ import (
 
 const (
 	fileSuffix = "_FILE"
-	// secretsDir is where container engines mount secrets. A variable such as SSL_CERT_FILE names a file elsewhere, and is meant
-	// for the program itself.
+	// secretsDir is the directory where container engines mount secrets. A variable NAME_FILE names a secret only if its value is
+	// a path in this directory. Others, such as SSL_CERT_FILE, are meant for the program itself.
 	secretsDir = "/run/secrets/"
 )
 

@@ -110,14 +110,15 @@ var builtIn = [...]struct {
 	{LeaseName, leaseVar, (*loader).fillLease},
 }
 
-// setCommand sets a command that depends on no environment variable, so it returns "", as the fill functions of builtIn do.
+// setCommand sets a command that does not depend on environment variables. It returns "", the result of builtIn's fill functions
+// for such a command.
 func (s *Service) setCommand(command ...string) string {
 	s.Command = command
 	return ""
 }
 
-// sandboxRoots is an environment variable of the sandbox service, which may name directories of the agent. hinit withholds other
-// variables with such values from services that run as root.
+// sandboxRoots is an environment variable of the sandbox service. Its value may name directories of the agent. hinit withholds
+// other variables with such values from services that run as root, so fillSandbox passes this one on.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
 // fillSandbox sets the command of the service that owns the sandboxes. The service runs as root, because the agent's user must
@@ -218,10 +219,10 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 
 // Notify says how a service reports that it is ready. The zero value means that it does not report it.
 type Notify struct {
-	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor, from 3 on, to which the service writes a newline when it is ready; 0: none
+	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor for the newline that reports readiness; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
 	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the report; 0: no limit
-	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two messages that it is alive; 0: no limit
+	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two messages that it is alive; 0: no limit
 }
 
 // NotifySystemd is the protocol of sd_notify(3).
@@ -252,7 +253,7 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-// finishNotify reports keys that contradict each other in the way a service reports its readiness.
+// finishNotify reports contradictory keys in the readiness settings of a service.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.Set() && s.IsTask() {
 		o := l.cfg.origins[prefix+"notify.fd"]

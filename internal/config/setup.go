@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup has the settings that hinit applies to a process before the process executes its command. It also says how operators
+// Setup holds the settings that hinit applies to a process before the process executes its command. It also says how operators
 // address the service. The zero value sets nothing.
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with a leading "-" may be missing
@@ -34,11 +34,11 @@ type Priority struct {
 	IONice      IONice `key:"ionice."`
 	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
 	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
-	// Class is one of the Priority constants. It decides the order in which services are ended when memory runs out: low is ended
-	// first.
+	// Class is one of the Priority constants. When memory runs out, hinit stops services in the order of their classes, from low
+	// to high.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
-	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // largest number of processes and threads; 0: no limit
+	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit
 	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
@@ -66,7 +66,7 @@ type Operation struct {
 	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks it to end, run before the stop signal; empty for none
 }
 
-// IONice is the priority for the disk.
+// IONice is the I/O scheduling class and priority of a process, see ioprio_set(2).
 type IONice struct {
 	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": the class of hinit
 	Level int    `key:"level" is:"between 0 7"`                      // 0 is served first, 7 last
@@ -190,7 +190,7 @@ func checkUmask(s string) string {
 	return ""
 }
 
-// checkSetup looks for values that are valid alone and contradict each other. It returns the key and the reason, or "".
+// checkSetup looks for values that are valid alone but contradict each other. It returns the key and the reason, or "".
 func checkSetup(s *Setup) (key, reason string) {
 	switch {
 	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
@@ -223,7 +223,7 @@ func (l *loader) finishSetup(s *Setup, prefix string) {
 	}
 }
 
-// leastMemory is the smallest memory limit that hinit accepts. Every program needs more.
+// leastMemory is the minimum memory limit that hinit accepts. Every program needs more.
 const leastMemory = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {

@@ -26,7 +26,7 @@ func (c *Config) AgentDecides(user string) bool { return user == "" || user == c
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
-// FillVariables replaces every {env:NAME} in text by the result of value for NAME.
+// FillVariables replaces every {env:NAME} in text with the result of value for NAME.
 func FillVariables(text string, value func(name string) string) string {
 	if !strings.Contains(text, "{env:") {
 		return text
@@ -99,7 +99,8 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	})
 }
 
-// checkTemplate returns what is wrong with the first invalid placeholder in s, or "". Only the placeholders in known are valid.
+// checkTemplate returns the reason why the first invalid placeholder in s is invalid, or "" if all are valid. Only the
+// placeholders in known are valid.
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

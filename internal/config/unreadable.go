@@ -40,9 +40,9 @@ const (
 	mostBytes = 64 << 10
 )
 
-// brokenLine returns the first line at which a text can't be YAML any more, whatever follows. It is the line after the longest
-// beginning that is valid YAML. The YAML library itself reports the beginning of the mapping for some mistakes. 0 means that the
-// text is too long for the search.
+// brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
+// the YAML library itself reports the line where the mapping begins, which is less helpful. brokenLine returns 0 if data is too
+// long for the search.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	if len(lines) > mostLines || len(data) > mostBytes {
@@ -68,9 +68,9 @@ func parses(data []byte) bool {
 	}
 }
 
-// mostValues is the largest number of values in a configuration; a service needs about ten. Every alias counts with all values
-// that it stands for, because reading costs that much. With aliases, a file of a megabyte can stand for more values than any
-// machine holds.
+// mostValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
+// stands for, because each of them is decoded. With aliases, a file of a megabyte could otherwise stand for more values than fit
+// into memory.
 const mostValues = 100_000
 
 // longText is the number of bytes of a text that count as one additional value.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sunPathMax is the longest path of a unix socket on Linux: sun_path of unix(7) without its final NUL.
+// sunPathMax is the maximum length of the path of a Unix socket on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
 // systemDirs are directories that can't be the data directory.
@@ -130,7 +130,7 @@ func checkVar(s string) string {
 // varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// checkOf turns a function that returns the fault of a T, or "", into a check.
+// checkOf returns a check that calls reason, which returns why a value of type T is invalid, or "".
 func checkOf[T any](reason func(T) string) check {
 	return func(at any) string { return reason(*at.(*T)) }
 }
@@ -157,7 +157,8 @@ func checkEach(least, most int, what string) check {
 	})
 }
 
-// checkDuration accepts durations for which ok returns true. is describes them for messages.
+// checkDuration accepts durations for which ok returns true. Messages say "expected a duration" and then the argument is, such as
+// "above zero".
 func checkDuration(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -167,7 +168,7 @@ func checkDuration(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-// checkRange accepts numbers from least to most, which are numbers as text.
+// checkRange accepts numbers from least to most. The two limits are numbers in text form.
 func checkRange(least, most string) kind {
 	return kind{check: func(at any) string {
 		var n float64
@@ -205,8 +206,8 @@ func oneOf(words ...string) kind {
 	})}
 }
 
-// checkRestart returns which values of a restart policy contradict each other, although each of them is valid alone. It is "" if
-// none do.
+// checkRestart looks for values of a restart policy that are valid alone but contradict each other. It returns a description of
+// the contradiction, or "" if there is none.
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -267,7 +268,7 @@ func switchText(text string) (on bool, reason string) {
 	return on, reason
 }
 
-// runtimeDirVar names the directory of the control socket.
+// runtimeDirVar is the environment variable that holds the directory of the control socket.
 const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
 // socketInDir returns the path of the control socket in a directory.

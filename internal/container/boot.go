@@ -23,7 +23,7 @@ import (
 type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // blocks until this process has created its threads, for which services may leave no PIDs
+	threads     func()          // blocks until this process has created its threads; services could use up the PIDs later
 	controlOpen chan struct{}   // closed when the control socket is open, or has failed to open
 	slots       chan struct{}   // closed when the s6 scan directory exists, or creating it has failed
 	cmd         bool            // whether the container's CMD was started
@@ -92,7 +92,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false if the lease was lost meanwhile; then takeOver prepares again
+	c.prepared.Store(serving.Err() == nil) // false if the lease was lost during the preparation; then takeOver prepares again
 	return true
 }
 
@@ -110,7 +110,8 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	b.c.boot.Insert(0, step) // it started before all other steps
 }
 
-// publish writes the user IDs of the agent into the control directory, where the exec shim reads them.
+// publish writes the ids of the agent's user and the list of isolated profiles into the control directory, where the exec shim
+// reads them.
 func (c *container) publish(cfg *config.Config) error {
 	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
@@ -144,7 +145,7 @@ func (b *bootRun) openS6() {
 }
 
 // Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories have been opened.
-// When the boot is over, b is nil and Ready returns at once.
+// When the boot is over, b is nil and Ready returns immediately.
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
@@ -202,7 +203,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.gateways.Reset() // discard what the gateway manager has recorded since the lock was lost
 	if !c.lease.Serve(serving) {
-		return // the lock is lost again; the goroutine that watches it asks for it anew
+		return // the lock is lost again; the goroutine that watches it will ask for it again
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)

@@ -42,7 +42,7 @@ type container struct {
 	args    []string                   // the container's CMD as given
 	route   atomic.Pointer[boot.Route] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
 	started time.Time
-	// prepared says that the data volume was prepared and the boot hooks have run.
+	// prepared is true once the data volume is prepared and the boot hooks have run.
 	prepared atomic.Bool
 
 	procs    *proc.Table
@@ -78,7 +78,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		stage: new(prepare.Stage), // it is filled below, when what it needs exists
+		stage: new(prepare.Stage), // it is filled below, when the parts that it needs exist
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -106,7 +106,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.gateways.Stop() },
 		Lost: func() {
-			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // they may have ended unseen
+			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // a service may have ended unnoticed
 			c.gateways.Catchup()
 		},
 	})

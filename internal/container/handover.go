@@ -25,8 +25,8 @@ import (
 	"hinit/supervisor"
 )
 
-// lastBudget is how long processes get to end when the handed-over state can't be read, so that the configured shutdown budget is
-// unknown.
+// lastBudget is the time limit for ending all processes when the handed-over state can't be read. The configured shutdown budget
+// is then unknown.
 const lastBudget = 8 * time.Second
 
 // handover is the state that PID 1 hands over to the next program at a re-execution. Package reexec encodes it.
@@ -34,7 +34,7 @@ type handover struct {
 	reexec.Past
 	Started   time.Time
 	Full      bool
-	Prepared  bool        // the data volume was prepared; a program without this field always handed over after that
+	Prepared  bool        // the data volume was prepared; a program without this field hands over only after the preparation
 	Warnings  [2][]string // index 0: warnings that no agent can cause; index 1: the others
 	Phases    []client.BootStep
 	Repair    *client.Repair
@@ -70,9 +70,9 @@ type packageStates struct {
 	S6      *personality.Handover // nil if hinit does not emulate s6
 }
 
-// HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter reports nothing and the
-// logs read nothing until the caller calls thaw, so the collected state stays true. After a fault, HandOver goes on even if the
-// logs can't be stopped.
+// HandOver implements [reexec.Host]. It collects the state of all parts of the container. The reporter and the logs are paused
+// until the caller calls thaw, so the collected state stays correct. After a fault, HandOver continues even if the logs can't be
+// paused.
 func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
@@ -194,8 +194,8 @@ type reexecHost struct {
 	socket *control.Socket // the detached control socket during a re-execution, nil for none
 }
 
-// reexec asks for a re-execution with the program binary, "" for the program's own file. It returns the number of this
-// generation, see [reexec.Generation.Ask].
+// reexec asks for a re-execution. binary is the path of the new program, or "" for the file of the running program. It returns
+// the number of this generation, see [reexec.Generation.Ask].
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping

@@ -80,7 +80,7 @@ func initMain(args []string, settle func() (start prepare.Start, code int, ok bo
 	})
 }
 
-// runToEnd runs the container until its end. Then it makes hinit the foreground of the terminal again.
+// runToEnd runs the container until its end. Then it makes hinit the foreground process group of the terminal again.
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
@@ -89,8 +89,8 @@ func (c *container) runToEnd(begin func(context.Context)) int {
 	return code
 }
 
-// run boots or resumes the container by calling begin in a goroutine. It runs the supervisor's loop until that ends, closes all
-// parts, and returns the exit code.
+// run calls begin in a goroutine, which boots or resumes the container. It runs the supervisor's loop until the loop ends. Then
+// it closes all parts of the container, and returns the exit code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})

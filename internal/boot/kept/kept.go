@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// Index is the suffix of the second file of a seed, which has the names and modes of the files in the seed.
+	// Index is the suffix of the second file of a seed, which lists the names and modes of the files in the seed.
 	Index = ".json"
 	// MaxRecord limits the size of the file with the record of the boot steps, in bytes.
 	MaxRecord = 1 << 20

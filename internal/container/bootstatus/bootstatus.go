@@ -25,7 +25,7 @@ const mostWarnings = 50
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
 	over  chan struct{} // closed by End
-	found atomic.Int64  // number of profiles that the boot brings up; 0 before and after it does so
+	found atomic.Int64  // number of profiles that the boot is bringing up; 0 at all other times
 	hooks atomic.Int64  // number of hooks that the boot will run
 	hook  atomic.Pointer[hook]
 
@@ -63,8 +63,8 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await blocks until the boot is over. It returns an error at once if the caller's process, pid, belongs to a running hook,
-// because the boot in turn waits for that hook. now returns the current snapshot of the supervisor.
+// Await blocks until the boot is over. pid is the caller's process. If it belongs to a running hook, Await returns an error
+// immediately, because the boot in turn waits for that hook. now returns the current snapshot of the supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
 		return nil
@@ -145,11 +145,11 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 	s.End()
 }
 
-// SetProfiles sets how many profiles the boot brings up. The boot calls it with 0 when all of them are done.
+// SetProfiles sets the number of profiles that the boot brings up. The boot calls it with 0 when all of them are done.
 func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
-// Profiles returns the progress of bringing up the profiles, nil when the boot is not doing so. up is the number of profiles that
-// already have a gateway.
+// Profiles returns the progress of bringing up the profiles, or nil if the boot is not doing so. up is the number of profiles
+// that already have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.found.Load())
 	if found == 0 {
@@ -199,7 +199,7 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return slices.Clone(s.expected)
 }
 
-// HooksBegin sets how many hooks will run.
+// HooksBegin sets the number of hooks that will run.
 func (s *Status) HooksBegin(n int) { s.hooks.Store(int64(n)) }
 
 // HookBegins records the hook that runs now.
@@ -210,7 +210,7 @@ func (s *Status) HookBegins(name string, number int) {
 // HooksEnd notes that no hook is running any more.
 func (s *Status) HooksEnd() { s.hook.Store(nil) }
 
-// Hook returns the running hook, nil for none.
+// Hook returns the running hook, or nil if no hook is running.
 func (s *Status) Hook() *client.BootHook {
 	running := s.hook.Load()
 	if running == nil {

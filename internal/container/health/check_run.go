@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// checkOutput limits how many bytes of a check's output are read. A check that writes more ends by SIGPIPE.
+	// checkOutput is the maximum number of bytes that hinit reads from a check. SIGPIPE ends a check that writes more.
 	checkOutput = 64 << 10
 	// checkGrace is the time between SIGTERM and SIGKILL for processes that a check leaves behind.
 	checkGrace = 100 * time.Millisecond

@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// newDeafWatch returns the watch that finds deaf gateways, which run and take no messages.
+// newDeafWatch returns the watch that detects deaf gateways, which are up but do not process messages.
 func (h *Health) newDeafWatch() *probe.DeafWatch {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -55,7 +55,8 @@ func (h *Health) configureDeafWatch(cfg *config.Config) {
 	})
 }
 
-// deafness reports whether a gateway is deaf in its current run. deaf is false if one of the gateway's checks reports it already.
+// deafness reports whether a gateway is deaf in its current run. deaf is also false if one of the gateway's checks reports the
+// deafness.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
 	d, deaf = h.deaf.Deafness(v.Name)
 	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run

@@ -2,8 +2,8 @@
 // the container runs out of memory, it stops the service of the lowest priority (shed.go).
 //
 // It combines the results of checks, the messages of services on their notification sockets, deaf gateways, and memory limits. A
-// gateway is deaf if it runs and takes no messages. The package prepares each service before its start, reports findings to the
-// supervisor, and gives status one view of them.
+// gateway is deaf if it is up but does not process messages. The package prepares each service before its start, reports findings
+// to the supervisor, and gives status one view of them.
 //
 // It owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The packages that
 // it uses own theirs.
@@ -43,7 +43,7 @@ type Options struct {
 	Log       func(service string) *logrotate.Log // returns the log of a service, nil for none
 	SocketDir func() string                       // returns the directory for sockets of services, "" for none
 	Warn      func(format string, args ...any)    // writes a warning, which status also shows
-	Lease     func(words string)                  // called with what the lease program reports about the lease
+	Lease     func(words string)                  // called with each message of the lease program about the lease
 }
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
@@ -144,7 +144,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf returns the identity with which the checks of a service access files: its user's.
+// actorOf returns the identity with which the checks of a service access files. It is the identity of the service's user.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -155,7 +155,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)
 }
 
-// Note returns a remark on a running service for the status, "" for none.
+// Note returns a remark on a running service for the status, or "" if there is none.
 func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
@@ -208,7 +208,7 @@ func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	return fmt.Errorf("%s has no checks; write some into hinit.yaml", service)
 }
 
-// Checks returns the results of the checks of a service, nil for none.
+// Checks returns the results of the checks of a service, or nil if it has none.
 func (h *Health) Checks(service string) []client.Check {
 	deaf := h.deafCheck(service)
 	found, types, ok := h.checks.Health(service)

@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// memoryPeriod is how often the memory of services is measured.
+// memoryPeriod is the time between two measurements of the memory of services.
 const memoryPeriod = 5 * time.Second
 
 // memoryLoop is the part of a [supervisor.Loop] that a memoryWatch uses.
@@ -23,9 +23,9 @@ type memoryLoop interface {
 }
 
 // memoryWatch enforces the memory limits of services: it reports a service that exceeds its limit, or has it restarted. It also
-// ends services when the container runs out of memory, see shed.go. It measures only services that have a limit. It reports an
-// exceeded limit once, and once more after a re-execution. Its goroutine starts with the first limit. Its methods may be called
-// from any goroutine.
+// ends services when the container runs out of memory, see shed.go. It measures services that have a limit and, while memory is
+// tight, all services that may be ended. It reports an exceeded limit once, and once more after a re-execution. Its goroutine
+// starts with the first limit. Its methods may be called from any goroutine.
 type memoryWatch struct {
 	loop         memoryLoop
 	container    func() proc.ContainerMemory       // returns how much memory the container uses, and its limit
@@ -73,7 +73,7 @@ type notes struct {
 	atomic.Pointer[map[string]string]
 }
 
-// noteOf returns the remark on a service, "" for none.
+// noteOf returns the remark on a service, or "" if there is none.
 func (n *notes) noteOf(service string) string {
 	if all := n.Load(); all != nil {
 		return (*all)[service]
@@ -152,7 +152,8 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		if w.firstTime(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above): // 10 % below the limit, to avoid repeated warnings
+	// 10 % below the limit, to avoid repeated warnings.
+	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
 		w.firstTime(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}

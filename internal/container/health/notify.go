@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// strangerPause is the shortest time between two reports of messages from strangers, which are processes outside of the service.
+// strangerPause is the minimum time between two reports of messages from strangers, which are processes outside of the service.
 const strangerPause = time.Minute
 
 // addNotifySocket opens a notification socket for a service (sd_notify(3)) if its definition asks for one. If there is no

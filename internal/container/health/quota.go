@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// quotaPeriod is how often the homes of profiles are measured.
+	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
-	// freePeriod is how often the free space is checked. When it has shrunk by a percent, the homes are measured at once.
+	// freePeriod is the time between two checks of the free space. If the free space has shrunk by a percent, hinit measures the
+	// homes immediately.
 	freePeriod = 5 * time.Second
 )
 
@@ -127,8 +128,8 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 }
 
 // checkQuotas runs the boot program once to measure the disk usage of profiles or, if share is set, their use of processors and
-// ports. The program also decides which gateways to stop or restart. checkQuotas passes that on to the supervisor and replaces
-// the notes in last. It reports whether there are notes, or the program failed.
+// ports. The program also decides which gateways to stop or restart. checkQuotas passes these decisions on to the supervisor and
+// replaces the notes in last. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.gatewaysWhere(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })

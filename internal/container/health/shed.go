@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Shares of the container's memory limit, in percent, at which something happens. Processes stall while they wait for the kernel
+// Thresholds in percent of the container's memory limit, except for stallPercent. Processes stall while they wait for the kernel
 // to find memory (PSI).
 const (
 	tightAt       = 80   // from here on, starts are refused if processes stall or starts were already refused
@@ -22,7 +22,7 @@ const (
 	stallPercent  = 10.0 // processes count as stalling if they wait for memory for this percentage of the time
 )
 
-// pressurePeriod is how often the container's memory is measured while it is tight.
+// pressurePeriod is the time between two measurements of the container's memory while it is tight.
 const pressurePeriod = time.Second
 
 // pressure is the input of decide: how much memory the container has and uses, and the services that may be ended or made to
@@ -43,7 +43,7 @@ type candidate struct {
 	ending   bool
 }
 
-// decision is the result of decide: what to end and what to start.
+// decision is the result of decide: the service to end and the service to start.
 type decision struct {
 	full        bool
 	shed, admit string // the service to end, and the one to start; "" for none
@@ -72,8 +72,8 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// victim returns the idlest running service of the lowest priority, "" for none. It skips services with less than a quarter of
-// the average memory, because their end would free next to nothing.
+// victim returns the idlest running service of the lowest priority, or "" if there is none. It skips services with less than a
+// quarter of the average memory, because their end would free next to nothing.
 func victim(services []candidate) string {
 	var lowest []candidate
 	total := uint64(0)

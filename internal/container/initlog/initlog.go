@@ -68,9 +68,10 @@ func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(war
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
 	terminationLog = "/dev/termination-log"
-	// maxMessageBytes is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes, the last ones.
+	// maxMessageBytes is the number of bytes of the file that Kubernetes keeps. mostLast is the maximum number of lines that
+	// hinit writes; it drops older lines.
 	maxMessageBytes, mostLast = 4096, 16
-	// rewriteEvery is the shortest time between two writes of the file.
+	// rewriteEvery is the minimum time between two writes of the file.
 	rewriteEvery = time.Second
 	// killed is the first line of the message until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"

@@ -30,11 +30,11 @@ const (
 	// standbyVariable is an environment variable. If it is 0 and another init holds the lock, this init ends. Otherwise it waits for
 	// the lock.
 	standbyVariable = "HINIT_STANDBY"
-	// retryPause is how long an init that has lost the lock waits before it tries again after an error.
+	// retryPause is the time between an error and the next attempt to regain the lock.
 	retryPause = time.Second
-	// volumePatience is how long the boot waits for the volume before it starts the CMD.
+	// volumePatience is the maximum time that the boot waits for the volume before it starts the CMD.
 	volumePatience = 15 * time.Second
-	// slowLock is the shortest wait for the lock that the timeline of the boot shows.
+	// slowLock is the minimum wait for the lock that the timeline of the boot shows.
 	slowLock = time.Second
 )
 
@@ -98,7 +98,7 @@ type Handover struct {
 	Served bool            `reexec:"Alone"` // the old program served the volume
 }
 
-// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
+// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program is true if a service
 // of hinit.yaml, the lease program, holds the lease. The messages of that service must then be passed to LeaseMessage.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
@@ -150,8 +150,8 @@ func (t *Lease) TakeOver(old Handover) {
 	t.lock.TakeOver(old.Lease)
 }
 
-// Check returns why no process may be started for the volume and nothing may be recorded, nil if both are allowed. It doesn't
-// block. A volume without locks allows everything.
+// Check returns nil if processes may be started for the volume and changes may be recorded. Otherwise the error says why not. It
+// doesn't block. A volume without locks allows everything.
 func (t *Lease) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:
@@ -209,8 +209,8 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 }
 
 // Claim decides during the boot whether this init supervises the profiles and services. While another process has the lock, this
-// init runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has already prepared
-// the volume, so that a failure is final.
+// init runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made is true if the boot has already prepared
+// the volume; a failure is then final.
 //
 // The context serving ends when the lock is lost, after all its services have been killed. If the lock can't be lost, serving is
 // ctx. If ok is false, the boot must stop.
@@ -248,7 +248,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 			return ctx, true
 		case <-busy:
 			if !standby() {
-				continue // acquire gives up, and got receives errHeld at once
+				continue // acquire gives up, and got receives errHeld soon
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
@@ -297,11 +297,12 @@ func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // once more, because services may have been registered meanwhile
+	t.evict("the lock of the volume is lost") // once more, because services may have been registered since the first call
 	t.host.Reset()
 }
 
-// regain waits for the result of acquire in got. With the lock it takes over; after an error it asks again.
+// regain waits for the result of acquire, which got receives. If the lock was acquired, this init takes over the volume. After an
+// error, regain asks for the lock again.
 func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got
@@ -323,10 +324,9 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	}
 }
 
-// Resume goes on with the lock that the previous program handed over at a re-execution. If that program used another kind of
-// lock, it handed over none. Then Resume acquires the lock. If another process has it, or nothing answers in time, Resume has the
-// services that need it killed.
-// The returned context ends when the lock is lost.
+// Resume continues with the lock that the previous program handed over at a re-execution. If that program used another kind of
+// lock, it handed over none, and Resume acquires the lock. If another process has the lock, or there is no answer in time, Resume
+// kills the services that need the lock. The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx

@@ -1,8 +1,8 @@
 // Package logs connects the supervisor with the logs. It opens the log of each service with its limits, finds it by the service's
 // name, and masks the profile's secrets on the console.
 //
-// Opening a service's log touches no disk. The log of a service that is registered again is not dropped. The package owns a
-// goroutine while [Logs.MaskSecrets] waits for a disk.
+// Opening a service's log does not access the disk. The log of a service that is registered again is not dropped. The package
+// owns a goroutine while [Logs.MaskSecrets] waits for a disk.
 package logs
 
 import (
@@ -128,7 +128,7 @@ func (l *Logs) Sweep(known func(string) bool) {
 	})
 }
 
-// Get returns the log of a service, nil for none.
+// Get returns the log of a service, or nil if it has none.
 func (l *Logs) Get(name string) *logrotate.Log {
 	found, _ := l.logs.Load(name)
 	log, _ := found.(*logrotate.Log)
@@ -165,7 +165,8 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 // drainTime limits the wait in [Logs.Drain]. It is a little longer than the log ever takes.
 const drainTime = 300 * time.Millisecond
 
-// Drain waits until what a service has written so far is read and queued for the console.
+// Drain waits until the log has read everything that a service has written so far, and has queued it for the console. It gives up
+// after drainTime.
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
@@ -175,7 +176,8 @@ func (l *Logs) Drain(name string) {
 	}
 }
 
-// Output returns the counters of a service's output, nil for a service without a log.
+// Output returns the counters of a service's output. It returns nil if the service has no log, or if it has neither lines nor an
+// error.
 func (l *Logs) Output(service string) *client.Output {
 	log := l.Get(service)
 	if log == nil {

@@ -1,7 +1,7 @@
 // Package owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during
 // the boot, and the files of a profile when the profile appears or is started.
 //
-// The boot program, a process of its own, does the repair. Requests during a repair are combined into one. The caller runs
+// The boot program, a separate process, does the repair. Requests during a repair are combined into one. The caller runs
 // [Repairer.All] and then [Repairer.Run] in one goroutine, so that only one repair runs at a time.
 package owners
 
@@ -52,7 +52,7 @@ func (r *Repairer) All(ctx context.Context, job boot.Job) {
 	}
 }
 
-// Run repairs the owners in the profiles that Adopt was called with, until ctx ends. It returns at once if hinit can't change
+// Run repairs the owners in the profiles that Adopt was called with, until ctx ends. It returns immediately if hinit can't change
 // owners.
 func (r *Repairer) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
@@ -107,7 +107,7 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	pause.Wake(r.asked)
 }
 
-// Status returns the progress of the repair of all files, nil before it began.
+// Status returns the progress of the repair of all files, or nil before the repair has begun.
 func (r *Repairer) Status() *client.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +118,7 @@ func (r *Repairer) Status() *client.Repair {
 	return &now
 }
 
-// TakeOver sets the progress of the repair of all files, also from the program before a re-execution.
+// TakeOver sets the progress of the repair of all files. After a re-execution, the progress comes from the previous program.
 func (r *Repairer) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	exitUsage  = 2
 )
 
-// Start is what an init knows before it builds the container.
+// Start holds the data from which an init builds the container.
 type Start struct {
 	Config *config.Config
 	Agent  boot.Agent
@@ -85,8 +85,8 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	})}, 0, true
 }
 
-// Plain returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses
-// $HINIT_CONFIG, else hinit.yaml in the working directory, else [config.DefaultPath].
+// Plain returns the Start for an init that only supervises the services of a configuration file. If file is "", it uses the first
+// of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
 func Plain(file string) (start Start, code int, ok bool) {
 	file, err := plainFile(file)
 	if err != nil {
