@@ -12,9 +12,9 @@ type Event interface{ event() }
 // Appeared reports a new profile: a directory that has the marker and a valid name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The loss of the marker alone
-// does not count, because an editor may replace the marker file. A directory that is removed and created again between two scans
-// isn't reported.
+// Disappeared reports that the directory of a profile no longer exists, or was replaced by a symbolic link. The removal of the
+// marker alone is not reported, because an editor may replace the marker file. A directory that is removed and created again
+// between two scans is not reported either.
 type Disappeared struct{ Profile Profile }
 
 // StateChanged reports that gateway_state.json changed in a way that [State.Equal] detects. The first scan reports every file
@@ -24,8 +24,8 @@ type StateChanged struct {
 	State   State
 }
 
-// InputsChanged reports that config.yaml, .env or the marker of a profile changed. The watcher reports it only for profiles for
-// which [Watcher.Interest] was called.
+// InputsChanged reports that config.yaml, .env or the marker of a profile changed. The watcher reports it only after a call of
+// [Watcher.Interest] for the profile.
 type InputsChanged struct {
 	Profile Profile
 	Hash    Hash
@@ -46,8 +46,8 @@ type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf parses value, the updated_at of a state file, which is the time of the last write (contract, section 6). A gateway
-// writes the time as text. A command writes a number; then beatOf returns the zero time.
+// beatOf parses the value of updated_at in a state file: the time of the last write (contract, section 6). Only a gateway writes
+// this time as text. A command writes a number, for which beatOf returns the zero time.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -57,7 +57,7 @@ func beatOf(value json.RawMessage) time.Time {
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone counts as UTC.
+// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone is taken as UTC.
 func isoTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// dirWatches is a set of inotify watches on directories, which are not recursive. A nil *dirWatches watches nothing. Only one
-// goroutine may use it.
+// dirWatches is a set of inotify watches on directories. The watches are not recursive. A nil *dirWatches watches nothing. Only
+// one goroutine may use it.
 //
 // The agent can replace a watched path with a symbolic link. That does no harm, because a notification only causes a scan, and
 // scans never follow links.
@@ -75,12 +75,13 @@ func (h *dirWatches) errors() <-chan error {
 
 func (h *dirWatches) close() {
 	if h != nil {
-		_ = h.notify.Close() // even after an error nothing stays open
+		_ = h.notify.Close() // after an error, everything is closed too
 	}
 }
 
-// add watches the directory at path, whose metadata is id, unless it is already watched. complete says whether the watch will see
-// all changes. It is false on a file system that other machines can change, because this kernel reports only its own changes.
+// add watches the directory at path, unless it is already watched. id is the directory's metadata. complete reports whether the
+// watch will see all changes. It is false on a file system that other machines can change, because this kernel reports only its
+// own changes.
 func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
 	if ok && old.dev == id.dev && old.ino == id.ino {
@@ -101,7 +102,7 @@ func (h *dirWatches) add(path string, id stamp) (complete bool, err error) {
 	return !w.remote, nil
 }
 
-// watches reports whether the directory with the identity id is watched under any path.
+// watches reports whether the directory with the metadata id is watched, under any path.
 func (h *dirWatches) watches(id stamp) bool {
 	if h == nil {
 		return false
@@ -114,7 +115,7 @@ func (h *dirWatches) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether path is watched, and the watched directory is still the one with the identity id.
+// watchesAt reports whether path is watched, and the watched directory is still the one with the metadata id.
 func (h *dirWatches) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
@@ -165,8 +166,8 @@ func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 	return true
 }
 
-// watchDir watches the directory rel below d, whose absolute path is path: the root, profiles/, or the home of a profile. It does
-// nothing if rel is not a directory.
+// watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is its path relative to d, and
+// path is its absolute path. If rel is not a directory, watchDir does nothing.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	if w.inotify == nil {
 		return
@@ -209,11 +210,12 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostUnmarkedWatches limits how many directories without the marker are watched. In the others, only the poll finds a new
-// marker, which takes longer.
+// mostUnmarkedWatches is the maximum number of watched directories without the marker. In all other directories without the
+// marker, the next poll finds a new marker, which takes longer.
 const mostUnmarkedWatches = 256
 
-// watchUnmarked watches a directory without the marker. Beyond mostUnmarkedWatches it removes the oldest such watch.
+// watchUnmarked watches a directory without the marker. If there are then more than mostUnmarkedWatches such watches, it removes
+// the oldest.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
 	if w.inotify == nil || !w.watchAt(w.store.namedProfile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
 		return
@@ -225,9 +227,9 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 	}
 }
 
-// watchAt watches the directory at path, whose metadata is id, and reports whether it succeeded. If needed is true and the kernel
-// allows no more watches, it first removes the watches of the directories without the marker. Once the kernel has refused a
-// watch, watchAt adds no other watch during the same scan.
+// watchAt watches the directory at path and reports whether it succeeded. id is the directory's metadata. If the kernel's limit
+// of watches is reached and needed is true, watchAt first removes the watches on directories without the marker. Once the limit
+// has refused a watch, watchAt adds no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	if w.exhausted && !w.inotify.watchesAt(path, id) {
 		return false
@@ -253,7 +255,8 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startNotifications resets what the last full scan knew about missing watches. It creates an inotify instance unless one exists.
+// startNotifications prepares a full scan: it forgets which watches the last one lacked, and creates an inotify instance unless
+// one exists.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify == nil {
@@ -265,7 +268,8 @@ func (w *Watcher) startNotifications() {
 	}
 }
 
-// canWatchMore reports whether the last full scan lacked an inotify instance or a watch that can be had now.
+// canWatchMore retries the creation of the inotify instance or of the watch, whichever failed during the last full scan. It
+// reports whether the retry succeeded.
 func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.inotify == nil:
@@ -288,7 +292,7 @@ func (w *Watcher) warnNotifications() {
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
 }
 
-// inotifyAdvice returns advice for the operator if err means that a limit of inotify(7) is exhausted, else "".
+// inotifyAdvice returns advice for the operator if err means that a limit of inotify(7) is exhausted. Otherwise it returns "".
 func inotifyAdvice(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
@@ -299,7 +303,7 @@ func inotifyAdvice(err error) string {
 	return ""
 }
 
-// reportWarnings reports those warnings of a full scan that the previous full scan did not have.
+// reportWarnings reports the warnings of a full scan, except the ones that the previous full scan already had.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {

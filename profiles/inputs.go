@@ -12,8 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the largest size, in bytes, of a config.yaml, .env or marker file whose content is read. A larger file counts as
-// unreadable.
+// maxInput is the maximum size, in bytes, of a config.yaml, .env or marker file. A larger file is treated as unreadable.
 const maxInput = 4 << 20
 
 // Hash identifies the content of the files that a gateway reads when it starts. The empty Hash means that the content is unknown.
@@ -31,12 +30,13 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is how far a file's timestamp may lag behind the clock: the kernel stamps a file with the time of its last tick.
-// Volumes that store whole seconds may lag further.
+// clockTick allows for the lag of file timestamps behind the clock: the kernel stamps a file with the time of its last tick. On
+// volumes that store whole seconds, the lag can be longer.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether one of the files that InputsHash reads has a modification time after t, less clockTick for
-// the coarse file timestamps. Those times come from the volume's clock. A file that can't be examined counts as unchanged.
+// InputsChangedSince reports whether one of the files that InputsHash reads was modified after t, by the volume's clock. A
+// modification up to clockTick before t counts too, because file timestamps are coarse. A file that can't be examined is treated
+// as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {

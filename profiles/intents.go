@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// raceWindow is how long after a command a different desired_state in the file counts as overwritten by accident.
+	// raceWindow is the time after a command during which a different desired_state in the file is taken for an accident.
 	raceWindow = 10 * time.Second
 
-	// clockSlack is how much older than a command a file may seem that was written after it. Timestamps are coarse, and a network
-	// file system has its own clock.
+	// clockSlack is the tolerated error of file timestamps: a file that was written after a command may seem older than the command
+	// by this much. Timestamps are coarse, and a network file system has its own clock.
 	clockSlack = 2 * time.Second
 )
 
-// RestoreDelay is how long a state file must be missing before Restore writes it again.
+// RestoreDelay is the minimum time for which a state file must be missing before Restore writes it again.
 const RestoreDelay = 2 * time.Second
 
 // Intents remembers the operator's last order for each gateway, to run or to stop, while this process lives. If another writer of
@@ -32,8 +32,8 @@ const RestoreDelay = 2 * time.Second
 //   - The key desired_state is missing: Restore writes it again.
 //   - The whole file is missing: a race between writers can't cause that, so the file was removed, most likely with the profile.
 //     Restore writes it again if the profile still exists after two seconds.
-//   - desired_state has another value, written within 10 seconds of the command: this counts as an accident. Restore writes the
-//     order again.
+//   - desired_state has another value, written within 10 seconds of the command: Restore takes this for an accident and writes
+//     the order again.
 //   - desired_state has another value, written later: a program has written it on purpose. Restore adopts it as the new order.
 //
 // This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot
@@ -58,8 +58,8 @@ type Intents struct {
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool      // the order could not be written to the disk yet
-	missing time.Time // when Restore first found the state file missing
+	pending bool      // the order is not on the disk yet, because a write failed
+	missing time.Time // when Restore first found the state file missing; zero if it exists
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
@@ -67,16 +67,16 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, orders: make(map[string]intent)}
 }
 
-// Begin records want, an operator's order for a profile, which is [Running] or [Stopped]. It also writes the order to the volume,
-// so that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The
-// caller may act on the order before it calls sync.
+// Begin records an operator's order for a profile. want is [Running] or [Stopped]. Begin also writes the order to the volume, so
+// that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The caller
+// may act on the order before it calls sync.
 //
-// If the write fails although the profile exists (for example, because the disk is full), the order is valid. The next Restore
-// then writes it again.
+// If the write fails, for example because the disk is full, the order is valid all the same. The next Restore then writes it
+// again.
 //
 // Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile,
 // only the last sync is needed. If sync fails, the order stays valid. If Begin returns an error, it has recorded nothing: the
-// profile or want is invalid, or May forbids the write.
+// profile doesn't exist, its name or want is invalid, or May forbids the write.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, syncLater)
-	// If the disk has delayed the write, a gateway may have read the old file meanwhile. So the order counts from the end of the
-	// write.
+	// If the disk has delayed the write, a gateway may have read the old file during the delay. So raceWindow begins at the end of
+	// the write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
@@ -108,8 +108,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// markPending marks the order that was given to a profile at the time at as not safely on the disk. It does nothing if a newer
-// order exists.
+// markPending marks a profile's order as not safely on the disk. at is the time of this order: a newer order is not marked.
 func (in *Intents) markPending(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -130,8 +129,8 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records the order want for a profile without writing it to the state file, because another program writes that file. Note
-// blocks on the disk.
+// Note records an order like Begin, except that it doesn't write the state file, because another program writes the order there.
+// Note blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
@@ -189,7 +188,7 @@ const (
 	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want returns the new value if it is valid
 )
 
-// Restore compares the order for a profile with seen, the state that the caller has just read, and acts by the rules of Intents.
+// Restore compares the order for a profile with the state seen, which the caller has just read, and follows the rules of Intents.
 // Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged; call Restore again at
 // the next scan. Restore blocks on the disk, unless the order and seen agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
@@ -247,7 +246,7 @@ func (in *Intents) isJustMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// recordMissing records in a profile's order since when its state file has been missing. missing is zero if the file exists.
+// recordMissing records in a profile's order the time since which the state file is missing, or the zero time if the file exists.
 func (in *Intents) recordMissing(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -257,13 +256,13 @@ func (in *Intents) recordMissing(profile string, missing time.Time) {
 	}
 }
 
-// matches reports whether the state st agrees with the order, and the order is on the disk.
+// matches reports whether the state st agrees with the order and the order is on the disk.
 func (i intent) matches(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// writtenAt returns when the state file was written. written is its modification time, which can't be trusted: it may lie before
-// the order, in a copy that kept its time, or in the future. Then writtenAt returns now.
+// writtenAt returns the time at which the state file was written. This is the file's modification time written, if it is
+// plausible. It returns now if written lies in the future, or before the order, as in a copy that kept its timestamp.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
@@ -277,7 +276,7 @@ func (in *Intents) adopt(profile, desired string, at time.Time) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // no command writes such a value, so leave it in the file
+	in.Forget(profile) // no command writes such a value, so leave it in the file and forget the order
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: first the default profile, then in byte order each directory of profiles/ that has the marker. It
-// leaves out, with a warning, directories with the marker that can't be a profile: profiles/default, a reserved or impossible
-// name, a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed.
-// Even then the list contains the default profile (contract, sections 4 and 5).
+// Discover lists the profiles: first the default profile, then each directory in profiles/ that has the marker, in byte order. It
+// leaves out, with a warning, directories with the marker that can't be a profile: profiles/default, a reserved or invalid name,
+// a symbolic link. It also leaves out profiles beyond the limit. An error means that the volume can't be opened or listed. Even
+// then the list contains the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.rootProfile()}
 	l, err := s.list(nil)
@@ -36,13 +36,13 @@ type listing struct {
 	warningsLeftOut bool // some warnings were left out
 }
 
-// preference reports whether to keep the directory name before others if there are more directories than the limit. marked says
-// whether the directory has the marker.
+// preference reports whether to keep the directory called name in preference to others when there are more directories than the
+// limit. marked is true if the directory has the marker.
 type preference func(d *fsutil.Dir, name string, marked bool) bool
 
-// list reads profiles/. A missing directory counts as empty. If there are more names than the limit, it first keeps the names for
-// which prefer returns true. Next come profiles with a state file, because their gateways ran before. It uses memory only for the
-// names that it keeps.
+// list reads profiles/. A missing directory is treated as empty. If there are more names than the limit, it first keeps the names
+// for which prefer returns true. Next it keeps profiles with a state file, because their gateways ran before. It uses memory only
+// for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -59,8 +59,8 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listResponding reads profiles/ and waits for each directory only as long as patience. When a directory doesn't answer in time,
-// it starts again without this directory.
+// listResponding reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in time,
+// listResponding starts again without this directory.
 func (s *Store) listResponding(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -80,8 +80,8 @@ func (s *Store) listResponding(prefer preference) (listing, error) {
 	}
 }
 
-// listIn examines each name in profiles/ once. d is the root of the volume. It calls at before it touches each directory, see
-// progress.
+// listIn examines each name in profiles/ once. d is the root of the volume. Before listIn touches a directory, it reports the
+// directory through at (see progress).
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -191,7 +191,8 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError returns the error that the directory path has more profiles than the limit most.
+// limitError returns the error for a directory that has more profiles than the limit. path is the directory, and most is the
+// limit.
 func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
@@ -229,8 +230,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// NameProblem returns an error if no directory with this name in profiles/ can be a profile. The error says why. Names may be
-// longer than the 64 characters that the command line allows, because older agents made such names.
+// NameProblem returns an error that says why a directory with this name in profiles/ can't be a profile. It returns nil if it
+// can. Names may be longer than the 64 characters that the command line allows, because older agents made such names.
 func NameProblem(name string) error {
 	switch name {
 	case Default:

@@ -75,8 +75,8 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsUnusableFile reports whether err says that a small text file can't be used because it is a symbolic link, too large, or no
-// regular file.
+// IsUnusableFile reports whether err means that a small text file is unusable: it is a symbolic link, too large, or not a regular
+// file.
 func IsUnusableFile(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
@@ -88,8 +88,8 @@ const (
 	OldPrefix = ".old-"
 )
 
-// RemoveTemporaries removes the temporary directories of a Create or a Delete (see package manage) that was interrupted. It keeps
-// directories that changed at or after the time before, because another process may still use them.
+// RemoveTemporaries removes the temporary directories of an interrupted Create or Delete (see package manage). It keeps a
+// directory that changed at or after the given time, because another process may still use it.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		var left []string

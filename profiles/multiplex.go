@@ -15,7 +15,7 @@ import (
 // Topology describes which gateway serves which profiles: each profile has its own gateway, or the default profile's gateway
 // serves several.
 type Topology struct {
-	// Multiplexed means that the gateway of the default profile serves other profiles too.
+	// Multiplexed is true if the gateway of the default profile serves other profiles too.
 	Multiplexed bool
 	// Set is the mode that an operator has set with `hinit topology`: [PerProfile], [Multiplex], or "". If it is "", the
 	// environment and the agent's configuration decide.
@@ -56,7 +56,7 @@ const topologyFile = ".hinit-topology"
 
 // Topology returns how the default profile's gateway would serve the profiles if it started now. The first of these that is set
 // decides: the operator's mode, the variable GATEWAY_MULTIPLEX_PROFILES, the agent's configuration. A blank or unknown value
-// counts as unset. A non-empty as is used in place of the operator's recorded mode. Topology reads the disk. After an error, the
+// counts as unset. If as is not empty, it replaces the operator's recorded mode. Topology reads the disk. After an error, the
 // result is computed without the file that can't be read.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.inHome(Default, func(d *fsutil.Dir, home string) error {
@@ -124,8 +124,8 @@ func (v setting) hasNoValue() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting returns the value of the key wanted in config, the text of the agent's config.yaml. The key can be at the top
-// level or below "gateway"; the top level wins.
+// agentSetting returns the value of a key in the agent's configuration. config is the text of config.yaml, and wanted is the key.
+// The key can be at the top level or below "gateway"; the top level wins.
 //
 // agentSetting scans lines and is not a YAML parser, because PID 1 must boot whatever the file contains. It understands block
 // mappings and lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it
@@ -152,7 +152,7 @@ func agentSetting(config, wanted string) setting {
 		open = nil
 		depth := len(line) - len(body)
 		if depth == 0 && (line == "..." || line == "---" && (top.found || nested.found)) {
-			break // ignore further documents
+			break // ignore later documents
 		}
 		key, value, isPair := yamlPair(body)
 		found := isPair && key == wanted
@@ -185,7 +185,7 @@ func agentSetting(config, wanted string) setting {
 	return nested
 }
 
-// yamlSetting parses the value on the line of its key.
+// yamlSetting parses a value that is on the same line as its key.
 func yamlSetting(value string) setting {
 	body, isList := strings.CutPrefix(value, "[")
 	if !isList {
@@ -223,7 +223,8 @@ func jsonSetting(config, wanted string) setting {
 	return setting{}
 }
 
-// flowSetting returns the setting of the key wanted from value, a flow mapping such as "{a: b, multiplex_profiles: true}".
+// flowSetting returns the value of one key in a flow mapping. value is the mapping, such as "{a: b, multiplex_profiles: true}",
+// and wanted is the key.
 func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {

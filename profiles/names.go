@@ -10,14 +10,14 @@ import (
 // deletes or renames it.
 const Default = "default"
 
-// slotPrefix is the prefix of the name of every gateway's slot, the service directory of the gateway.
+// slotPrefix is the prefix of every gateway's slot name. A slot is the service directory of a gateway.
 const slotPrefix = "gateway-"
 
 // maxServiceName is the longest profile name for which a gateway can have a service slot.
 const maxServiceName = 251
 
 var (
-	// ErrName is wrapped by errors about names that no profile can have.
+	// ErrName is wrapped by every error about an invalid profile name.
 	ErrName = errors.New("invalid profile name")
 	// ErrNotExist is wrapped by errors about a missing profile.
 	ErrNotExist = errors.New("no such profile")
@@ -56,8 +56,8 @@ func ValidServiceName(name string) error {
 // SlotName returns the name of the service slot of a profile's gateway: "gateway-" followed by the profile's name.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile is the inverse of [SlotName]: it returns the profile whose gateway has the service slot slot. ok is false if slot
-// is not the slot of a gateway, or contains a name that no profile can have.
+// SlotProfile is the inverse of [SlotName]: it returns the profile to which a gateway's slot belongs. ok is false if slot is not
+// the slot of a gateway, or contains an invalid profile name.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {

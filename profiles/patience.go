@@ -10,36 +10,36 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTimeout is how long the store waits for a directory of the volume to answer. A directory that is silent for longer is
+// answerTimeout is the time for which the store waits for a directory of the volume. A directory that stays silent longer is
 // probably a mount whose server is gone.
 const answerTimeout = time.Second
 
-// patienceSteps is the number of short waits into which patience is divided. If this whole process is paused, the pause uses up
-// at most one of them, and the directory isn't blamed for it.
+// patienceSteps is the number of short waits into which answerTimeout is divided. If this whole process is paused, the pause uses
+// up at most one short wait, so the directory isn't taken for silent.
 const patienceSteps = 10
 
-// maxHangingCalls limits the calls that wait for directories without an answer, because each call holds a thread and a turn of
-// [blocking.Volume]. When maxHangingCalls calls wait, hinit stops using mount points below profiles/. When more wait, it uses no
-// directory of the volume.
+// maxHangingCalls limits the number of calls that wait for a silent directory, because each one holds a thread and a turn of
+// [blocking.Volume]. While maxHangingCalls calls wait, hinit doesn't use mount points below profiles/. While more wait, it uses
+// no directory of the volume.
 const maxHangingCalls = 3
 
-// errSilent means that a directory of the volume does not answer within patience.
+// errSilent means that a directory of the volume has not answered within answerTimeout.
 var errSilent = errors.New("it does not answer")
 
-// withTimeLimit runs fn with the volume in a goroutine. If fn takes longer than patience, patiently returns an error that wraps
-// errSilent. The goroutine then continues until the disk answers.
+// withTimeLimit opens the volume and passes it to fn in a goroutine. If fn takes longer than answerTimeout, withTimeLimit returns
+// an error that wraps errSilent. The goroutine then continues until the disk answers.
 func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress is how fn tells examineEach which directory it examines next. rel is relative to the root; "" means none. goOn is
-// false after examineEach has given up; then fn must return.
+// progress is the function by which fn reports to examineEach the directory that fn examines next. rel is the directory's path
+// relative to the root, or "" for none. goOn is false after examineEach has given up; then fn must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach works like patiently, for a function that examines many directories: fn may spend up to patience on each directory.
-// A directory that takes longer counts as silent until it answers. The error is then an fs.PathError that names the directory. fn
-// may still be running after examineEach returned this error, so the caller must not use variables that fn changes.
+// examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on each
+// directory. A directory that takes longer is silent until it answers. The error is then an fs.PathError with the path of the
+// directory. After this error, fn may still be running, so the caller must not use variables that fn changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -119,7 +119,7 @@ func (a *attempt) silentError() error {
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp abandons the attempt unless fn has ended or has made progress since the beat number beats. It reports whether it
+// giveUp abandons the attempt, unless fn has ended or has reported progress since the caller counted beats. It reports whether it
 // abandoned the attempt.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
@@ -152,7 +152,7 @@ func (s *Store) stuckCalls() int {
 	return s.hangingCalls
 }
 
-// isSilent reports whether a directory did not answer its last call and that call still waits.
+// isSilent reports whether a call to a directory has timed out and is still waiting for an answer.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,8 +64,9 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
-// because the gateway may not have read and removed the marker. A marker by another writer, or for another process, is kept.
+// ForgetPlannedStop removes the marker that this process wrote for the gateway with the PID pid. Call it after the gateway has
+// ended, because the gateway may not have read and removed the marker. A marker by another writer, or for another process, is
+// kept.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.inHome(profile, func(d *fsutil.Dir, home string) error {
@@ -92,12 +93,12 @@ type pidRecord struct {
 	StartTime uint64 `json:"start_time"`
 }
 
-// TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which was started at begun.
-// A takeover explains why pid exited.
+// TakeoverOf reports whether another gateway has taken over a profile's home. pid is the PID of the earlier gateway, and begun is
+// its start time. A takeover explains why that gateway exited.
 //
 // One of two proofs suffices. Either a valid takeover marker names pid: it was written after begun and within the last 60
-// seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. The second
-// proof is the usual one, because the replaced gateway removes the marker before it exits.
+// seconds, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually
+// only the second proof exists, because the replaced gateway removes the marker before it exits.
 //
 // If the data is missing or invalid, TakeoverOf returns false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {

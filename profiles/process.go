@@ -5,9 +5,9 @@ import (
 	"hinit/internal/procstat"
 )
 
-// StartTime returns when the process pid started, in clock ticks since the machine booted. A PID can be reused, but PID and start
-// time together identify a process. StartTime also works for a zombie. The error wraps fs.ErrNotExist if no such process exists.
-// StartTime reads only /proc and doesn't block.
+// StartTime returns the start time of the process pid, in clock ticks since the machine booted. A PID can be reused, but PID and
+// start time together identify a process. StartTime also works for a zombie. The error wraps fs.ErrNotExist if no such process
+// exists. StartTime reads only /proc and doesn't block.
 func StartTime(pid int) (uint64, error) {
 	st, err := processStat(pid)
 	return st.Start, err

@@ -45,7 +45,7 @@ const (
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of Reconcile besides the files on the volume.
+// BootOptions are the inputs of Reconcile, apart from the files on the volume.
 type BootOptions struct {
 	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
 	Args []string
@@ -77,16 +77,16 @@ type Decision struct {
 
 // Plan holds the decisions of Reconcile.
 type Plan struct {
-	// Skipped means that this container gets no gateways, because it runs a dashboard.
+	// Skipped is true if this container gets no gateways, because it runs a dashboard.
 	Skipped bool
-	// Topology says whether the default gateway serves all profiles. Then the boot starts no other gateways.
+	// Topology tells whether the default gateway serves all profiles. Then the boot starts no other gateways.
 	Topology Topology
-	// Silent lists profile directories that did not answer; Unread means that profiles/ itself did not answer. Reconcile decides
-	// nothing about these profiles. The watcher reports each of them as soon as its directory answers. Its gateway then starts if
+	// Silent lists profile directories that did not answer. Unread is true if profiles/ itself did not answer. Reconcile makes no
+	// decision about these profiles. The watcher reports each of them as soon as its directory answers. Its gateway then starts if
 	// it ran before.
 	Silent []string
 	Unread bool
-	// Profiles has a decision for each profile, the default profile first. It is empty only if Skipped.
+	// Profiles contains a decision for each profile, the default profile first. It is empty only if Skipped is true.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
@@ -142,8 +142,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is the size of the queue of decisions for Decided. When the queue is full, Reconcile waits before it decides
-// further.
+// decidedAhead is the number of decisions that may wait for a call of Decided. When that many wait, Reconcile waits too.
 const decidedAhead = 64
 
 // plan makes the decisions and passes them to o.Decided. args is the CMD without wrappers. volume is false if the volume can't be
@@ -236,15 +235,16 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	return nil
 }
 
-// reconcileOne decides about the profile called name and removes stale files from its home. It calls start with what it has
-// found; the result says whether to start the gateway.
+// reconcileOne decides about the profile called name and removes stale files from its home. It passes the decision so far to
+// start, which returns whether to start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec := Decision{Profile: s.rootProfile(), PriorExit: ExitUnknown}
 	home := "."
 	if name != Default {
 		dec.Profile, home = s.namedProfile(name), filepath.Join(profilesDir, name)
 	}
-	// Paths relative to the open home are short. If the home can't be opened, the calls below report why.
+	// Work relative to the open home, so that the paths below have fewer components to resolve. If the home can't be opened, the
+	// calls below report the error.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -288,8 +288,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 // activityFiles lists the files whose modification times show when the agent was last used.
 var activityFiles = [...]string{"state.db", "sessions"}
 
-// homeNames lists which of the files that Reconcile needs exist in a home. Listing the directory once is cheaper than a system
-// call for each file. The home may contain any number of other files.
+// homeNames lists the files in a home that Reconcile needs. Listing the directory once is cheaper than a system call for each
+// file. The home may contain any number of other files.
 type homeNames struct {
 	found   []string
 	unknown bool // the home can't be listed

@@ -26,8 +26,9 @@ type recordedIntent struct {
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes the order want, given at the time at, to intentFile. If this fails, recordIntent removes the old record, so
-// that it can't contradict the state file. The caller holds the lock of the profile.
+// recordIntent writes an order to intentFile. want is the desired state, and at is the time of the order. If the write fails,
+// recordIntent removes the old record, so that the record can't contradict the state file. The caller holds the lock of the
+// profile.
 func (s *Store) recordIntent(profile, want string, at time.Time) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value

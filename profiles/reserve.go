@@ -14,11 +14,11 @@ const (
 	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
 	// over these blocks.
 	reserveFile = ".hinit-reserve"
-	// reserveSize is larger than any usual state file.
+	// reserveSize is a size in bytes, larger than any usual state file.
 	reserveSize = 8 << 10
 )
 
-// isDiskFull reports whether an error says that the disk, or a quota on it, is full.
+// isDiskFull reports whether an error means that the disk, or a quota on it, is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // writeOverReserve writes data over the reserve file of a home and renames that file to rel. The blocks are never free in

@@ -23,7 +23,7 @@ const (
 
 // Secrets returns the secrets in the profile's .env, so that they can be removed from logs. Secrets are values of at least eight
 // bytes whose variable is named like a secret, and passwords in URLs (package redact). Each line of a value is returned
-// separately. Secrets returns at most 256 values and 16 KB; more reports that it left some out. A missing file has no secrets.
+// separately. Secrets returns at most 256 values and 16 KB; more is true if it left some out. For a missing file it returns none.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
@@ -33,7 +33,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 	return values, more, err
 }
 
-// secretsIn returns the secrets among the variables vars of a .env file. more reports that the limits left some out.
+// secretsIn returns the secrets among the variables of a .env file. more is true if the limits left some out.
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := mostSecretBytes
 	for _, v := range vars {

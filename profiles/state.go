@@ -31,7 +31,7 @@ const (
 	// maxState is the largest state file, in bytes, that is read. A usual one has a few hundred.
 	maxState = 1 << 20
 
-	// stateTries is how often a read, or a read-modify-write, is tried if another program keeps writing the file meanwhile.
+	// stateTries is the number of attempts at a read, or a read-modify-write, while another program keeps writing the file.
 	stateTries = 5
 )
 
@@ -48,7 +48,7 @@ type State struct {
 	PID              int    // PID of the gateway that wrote the file; 0 if unknown
 	StartTime        uint64 // start time of PID in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
 	RestartRequested bool
-	ExitReason       string // "" for none
+	ExitReason       string // "" if there is none
 	Active           int    // number of answers the gateway is working on
 
 	Platforms int    // number of the gateway's chat platforms
@@ -77,9 +77,9 @@ func (s State) Equal(o State) bool {
 	return s == o
 }
 
-// Prior returns the state by which the boot decides whether to start the gateway. This is the operator's intent, if any, else the
-// gateway's last state, where "draining" and "degraded" count as "running". It returns "None" if neither is known (contract,
-// section 6).
+// Prior returns the state by which the boot decides whether to start the gateway. This is the operator's intent, if there is one.
+// Otherwise it is the gateway's last state, where "draining" and "degraded" count as "running". If neither is known, it is "None"
+// (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -186,8 +186,8 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Limits on the parts of a state file that PID 1 keeps in memory for every profile. The agent controls the file's content. People
-// read its messages in a table.
+// Limits on the parts of a state file that PID 1 keeps in memory for every profile. They are needed because the agent controls
+// the file's content. The messages must also be short enough for a table that people read.
 const (
 	maxWord            = 64
 	maxServed          = 2000 // the number of profiles that hinit watches
@@ -195,7 +195,8 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text, between two characters, to the length most (in bytes), and marks the cut with "…".
+// shorten cuts text to the given number of bytes, at the end of a character, and appends "…". A text that is not longer stays as
+// it is.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -265,7 +266,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// setMember sets the value of key: it replaces the first occurrence and drops further ones, or adds the key at the end.
+// setMember sets the value of key. It replaces the first occurrence and drops later ones, or adds the key at the end.
 func setMember(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
@@ -317,14 +318,14 @@ func (s *Store) syncState(profile string) error {
 
 // setDesired writes the operator's intent want, [Running] or [Stopped], into the state file of profile. It sets updated_at to the
 // current time in whole seconds. The rest of the file keeps every byte, and the file keeps its mode (a new file has 0644). No
-// reader ever sees half a file, also after a crash.
+// reader ever sees half a file, even after a crash.
 //
 // A file that is not a JSON object is renamed to gateway_state.json.corrupt, and a new file replaces it. For a missing home the
 // error is [ErrNotExist]. A symbolic link in place of the file is refused.
 //
-// Writers in this process exclude each other by a lock, which the gateway and the agent's commands don't know. So setDesired
-// checks right before it replaces the file whether the file has changed, and then starts again. An update by another writer can
-// get lost if it happens between this check and the replacement, or if the file has changed in all of stateTries attempts.
+// The lock excludes only other writers in this process, not the gateway and the agent's commands. So, right before setDesired
+// replaces the file, it checks whether the file has changed, and starts again if so. An update by another writer can get lost
+// between this check and the replacement. It also gets lost if the file has changed in every one of stateTries attempts.
 // [Intents] handles the opposite case, in which another writer overwrites desired_state.
 //
 // The caller holds the lock of profile.
@@ -351,8 +352,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 }
 
-// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if the file was changed
-// meanwhile; with force it overwrites the file even then.
+// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed
+// the file in between. If force is true, it overwrites the file even then.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -372,7 +373,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err != nil { // not a JSON object, or too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // the file was removed meanwhile: start again
+				return false, nil // the file was removed in between: start again
 			}
 			if err != nil {
 				return false, err

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// platformTrouble parses value, the chat platforms in a state file. words describes the platforms that are in trouble, see
-// [State.Trouble]. all is the number of platforms, and bad the number of those in trouble. Values that can't be parsed are
+// platformTrouble parses the chat platforms in a state file; value is their JSON. words describes the platforms in trouble, see
+// [State.Trouble]. all is the number of platforms, and bad is the number of platforms in trouble. Values that can't be parsed are
 // ignored.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage

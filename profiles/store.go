@@ -27,7 +27,7 @@ type Profile struct {
 
 // Warning tells an operator that something failed or was left out, although the operation continued.
 type Warning struct {
-	Profile string // "" for a warning about no single profile
+	Profile string // "" if the warning isn't about a single profile
 	Path    string // absolute path of the file or directory
 	Message string // a sentence without a full stop that names the path or the profile
 }
@@ -57,10 +57,10 @@ const NoLimit = 1 << 29
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
 // "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File operations
 // run with the identity of actor. Each waits for a turn of [blocking.Volume], which limits how many calls may block on the volume
-// at once. A nil actor means the identity of this process. marker is the name of the file that makes a directory a profile; ""
+// at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory as a profile; ""
 // means SOUL.md.
 //
-// Open touches no disk and can't fail: the methods report a missing volume.
+// Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	root := filepath.Clean(home)
 	if parent := filepath.Dir(root); filepath.Base(parent) == profilesDir {
@@ -75,14 +75,14 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
-// SetMaxProfiles sets how many named profiles the store finds at most, and how many directories without a marker it remembers. It
-// returns the store. Call SetMaxProfiles before any other method.
+// SetMaxProfiles sets the maximum number of named profiles that the store finds, and of directories without the marker that it
+// remembers. It returns the store. Call SetMaxProfiles before any other method.
 func (s *Store) SetMaxProfiles(most int) *Store {
 	s.max = most
 	return s
 }
 
-// Marker returns the name of the file that makes a directory a profile.
+// Marker returns the name of the file that marks a directory as a profile.
 func (s *Store) Marker() string { return s.marker }
 
 // Root returns the root of the volume, which is the home of the default profile. It doesn't block.
@@ -97,7 +97,7 @@ func (s *Store) Profile(name string) (Profile, error) {
 	return Profile{Name: name, Home: filepath.Join(s.root, rel)}, nil
 }
 
-// Exists reports whether a profile has a home, with or without the marker. The error says that the name or the volume can't be
+// Exists reports whether a profile has a home, with or without the marker. An error means that the name or the volume can't be
 // used.
 func (s *Store) Exists(name string) (bool, error) {
 	err := s.inHome(name, homeExists)
@@ -140,13 +140,13 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// WithHome opens the volume and calls fn with the identity of the store's actor. home is the path of the profile's home, relative
-// to the opened volume d.
+// WithHome opens the volume and calls fn with the identity of the store's actor. It passes to fn the opened volume d and the path
+// of the profile's home relative to d.
 func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.inHome(profile, fn)
 }
 
-// inHome is In for calls within the package.
+// inHome is WithHome, for calls within the package.
 func (s *Store) inHome(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Store) Writing() bool {
 	return len(s.locks) > 0
 }
 
-// stamp is the metadata of a file by which a change of its content is detected.
+// stamp is the part of a file's metadata that changes when the content of the file changes.
 type stamp struct {
 	dev, ino uint64
 	size     int64

@@ -28,11 +28,11 @@ type WatchOptions struct {
 	// IdlePoll is the time between full scans while notifications work. The scans are needed because the kernel may lose a
 	// notification. Default 1 h. No scan reads unchanged files again.
 	IdlePoll time.Duration
-	// Settle is how long the watcher waits for further notifications before it scans, so that a single scan handles a burst.
+	// Settle is the time that the watcher waits for more notifications before it scans, so that a single scan handles a burst.
 	// Default 100 ms.
 	Settle time.Duration
-	// Appear is a shorter wait that is used in place of Settle when a profile comes or goes. It is also used when a state file
-	// changes and its profile was not scanned during the last Settle. A client or the next gateway may wait for such a change.
+	// Appear is a shorter wait that is used in place of Settle when a profile appears or disappears. It is also used when a state
+	// file changes and its profile was not scanned during the last Settle. A client or the next gateway may wait for such a change.
 	// Default 5 ms, at most Settle.
 	Appear time.Duration
 	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
@@ -69,7 +69,7 @@ type Watcher struct {
 	pending
 }
 
-// notifications is the state of the inotify watches, and says which directories they don't cover.
+// notifications is the state of the inotify watches. It also tells which directories they don't cover.
 type notifications struct {
 	inotify         *dirWatches
 	unmarkedWatches []string // candidates with a watch, the oldest first
@@ -95,7 +95,7 @@ type pending struct {
 	changedNames map[string]bool // changed names in profiles/
 	dirtyAll     bool
 	soon         bool      // an early scan is pending, see WatchOptions.Appear
-	first        time.Time // time of the first notification since the last scan; zero for none
+	first        time.Time // time of the first notification since the last scan; zero if none came
 	due          time.Time // when to scan for these notifications
 	nextPoll     time.Time
 }
@@ -113,13 +113,13 @@ type scanned struct {
 	state         State
 	beat          time.Time // time of the last beat
 	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // as long as seen is unchanged, state is too
+	stateComplete bool      // as long as stateStamp is unchanged, state is too
 	inputs        [3]stamp
 	inputsSure    bool
 }
 
-// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when
-// ctx ends; [Watcher.Done] tells when it has ended.
+// Watch starts a watcher and returns immediately. The first scan reports every profile that isn't in o.Known. The watcher ends
+// when ctx ends.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, time.Hour)
@@ -163,7 +163,7 @@ func defaultTo(d *time.Duration, value time.Duration) {
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
 // Find scans for one profile that the watcher doesn't know yet, and waits like Rescan. It scans only the directory of that name,
-// and the whole volume only if the directory alone can't tell.
+// or the whole volume if that directory isn't enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -191,8 +191,8 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 }
 
 // Interest requests an [InputsChanged] event whenever the inputs of a profile change, until Disinterest. since is a hash from
-// [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is "", the hash at the next scan is
-// used, so earlier changes are not reported. Interest doesn't block, and the supervisor's loop may call it.
+// [Store.InputsHash]: as long as the inputs have this hash, they count as unchanged. If since is "", the hash at the next scan
+// takes its place, so earlier changes are not reported. Interest doesn't block, and the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -288,8 +288,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan schedules the scan for a notification that came now: after the time after, but at most MaxSettle after the first
-// notification.
+// scheduleScan schedules the scan for a notification that came now. after is the delay. The scan begins at most MaxSettle after
+// the first notification, but a full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {

@@ -24,8 +24,8 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Limits on how much of the time long scans may take. Scans take longer the more directories exist, so these limits matter on
-// large volumes.
+// Limits on the share of time that scans take. Scans take longer the more directories exist, so these limits matter on large
+// volumes.
 const (
 	pollShare = 20                    // after a scan, the next poll waits at least 20 times as long as the scan took
 	scanShare = 10                    // after a long scan, the next full scan for a notification waits 10 times as long
@@ -147,7 +147,7 @@ func (w *Watcher) poll(ctx context.Context) {
 }
 
 // changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files,
-// and the directories that have got the marker. all means that only a full scan can find the changes.
+// and the directories that now have the marker. all is true if only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -192,9 +192,9 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the known profiles whose directories are gone. here holds the names that the listing found. It first removes
-// the watches of all missing directories. A renamed directory keeps its inode, and while the old watch exists, the directory
-// can't be watched under its new name.
+// reportGone reports the known profiles whose directories no longer exist. here holds the names in the current listing. The
+// watches of all missing directories are removed first. Otherwise a renamed directory, which keeps its inode, couldn't be watched
+// under its new name.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
@@ -362,7 +362,7 @@ func (w *Watcher) isFull() bool {
 const limitKey = "limit"
 
 // scanHome reads the state file in one home, and the inputs if they are watched, and reports changes. A directory that is not yet
-// known becomes a profile if it has the marker. marked says that the caller has already found the marker.
+// known becomes a profile if it has the marker. marked is true if the caller has already found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return

@@ -8,14 +8,14 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Dir is the directory of a log. Every call opens it again, because it may have been replaced. Neither the directory nor a file
-// in it may be a symbolic link. Links in the path above it are followed, with the permissions of Actor.
+// Dir is the log directory at Path. Every call opens it again, because it may have been replaced. Neither the directory nor a
+// file in it may be a symbolic link. Links in the path above it are followed, with the permissions of Actor.
 type Dir struct {
 	Path  string
 	Actor *fsutil.Actor // identity for opening files; nil is an error
 }
 
-// Do opens the parent of the directory and calls fn with it and the name of the directory in it.
+// Do opens the parent of the log directory and passes it to fn, together with the name of the log directory in it.
 func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 	if d.Actor == nil {
 		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
@@ -42,13 +42,13 @@ func (d Dir) Names() ([]string, error) {
 	return archivesIn(names), err
 }
 
-// mostNames is how many entries of a log directory are read at most, because the agent can create any number.
+// mostNames is the maximum number of entries that a call reads from a log directory, because the agent can create any number.
 const mostNames = 64 << 10
 
-// all returns the names of all entries of the directory.
+// all returns the names of all entries of the directory, up to mostNames.
 func (d Dir) all() ([]string, error) { return d.List(func(fs.FileMode) bool { return true }) }
 
-// List returns the names of the entries for whose type wanted returns true.
+// List returns the names of the entries, up to mostNames. wanted selects them by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {

@@ -14,8 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// List is the list of a log's archives that the writer of the log keeps. The caller guards it with a lock, and sets the
-// file-system identity.
+// List is the writer's list of the archives of one log. The caller guards it with a lock, and sets the file-system identity.
 type List struct {
 	Dir string // directory of the archives
 
@@ -23,15 +22,15 @@ type List struct {
 	newest time.Time
 }
 
-// Limits say which archives [List.Prune] keeps.
+// Limits says how many archives [List.Prune] keeps, and for how long.
 type Limits struct {
 	Archives int
-	MaxAge   time.Duration // 0: any age
+	MaxAge   time.Duration // 0: no limit
 	Room     int64         // total size of all archives in bytes; negative: no limit
 }
 
-// Read reads the list from the directory. It also removes half-written compressed archives, which an interrupted compression has
-// left. If the directory can't be read, the list is empty.
+// Read reads the list from the directory. It also removes the incomplete files of interrupted compressions. If the directory
+// can't be read, the list is empty.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
@@ -46,7 +45,8 @@ func (l *List) Read() error {
 	return err
 }
 
-// Add renames the file at path, within its directory, to the name of a new archive. It chooses a name that no archive has or had.
+// Add renames the file at path, within its directory, to the name of a new archive. It never reuses the name of an earlier
+// archive.
 func (l *List) Add(path string, now time.Time) error {
 	for t := next(l.newest, now); ; t = next(t, now) {
 		name := Name(t)
@@ -63,7 +63,7 @@ func (l *List) Add(path string, now time.Time) error {
 	}
 }
 
-// Prune removes the oldest archives while there are too many, they are too old, or they take up too much space.
+// Prune removes the oldest archives until the rest meets the limits.
 func (l *List) Prune(limits Limits, now time.Time) error {
 	keep := limits.Archives
 	if limits.Room >= 0 {
@@ -77,10 +77,10 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 	return nil
 }
 
-// Empty reports whether the list has no archive.
+// Empty reports whether the list contains no archives.
 func (l *List) Empty() bool { return len(l.names) == 0 }
 
-// RemoveOldest removes the oldest archive, both its compressed and its uncompressed form. A missing file is no error. The list
+// RemoveOldest removes the oldest archive, both its compressed and its uncompressed form. A missing file isn't an error. The list
 // must not be empty.
 func (l *List) RemoveOldest() error {
 	for _, form := range Forms(l.names[0]) {
@@ -97,7 +97,7 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// affordable returns how many archives, counted from the newest, fit into room bytes.
+// affordable returns the number of archives that fit into room bytes, counted from the newest.
 func (l *List) affordable(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range Forms(name) {

@@ -1,11 +1,11 @@
-// Package archive names, lists and removes the rotated files of a log. It also knows how a line of a log begins. Package
+// Package archive names, lists and removes rotated log files, and defines the timestamp at the beginning of a log line. Package
 // logrotate writes these files, and package reader reads them.
 //
-// An archive is named after the time of its rotation, for example "@400000006b00e1dd1213c744.s", as with s6-log. The suffix is
-// ".u" if s6-log left it unfinished, and ".gz" follows if it is compressed. While an archive is being compressed, both forms
-// exist and count as one archive. A newer archive always has a greater name, even if the clock was set back.
+// An archive is named like the files of s6-log, after the time of its rotation: for example "@400000006b00e1dd1213c744.s". The
+// suffix is ".u" if s6-log left it unfinished, and ".gz" follows if it is compressed. While an archive is being compressed, both
+// forms exist and count as one archive. Sorted by name, archives are sorted by age, even if the clock was set back.
 //
-// All functions may wait for a disk. None starts a goroutine.
+// All functions may block on disk I/O. None starts a goroutine.
 package archive
 
 import (
@@ -19,7 +19,7 @@ import (
 const (
 	// Current is the base name of the log file that is being written.
 	Current = "current"
-	// StampLayout is the layout of the local time at the beginning of a line. Two spaces follow it.
+	// StampLayout is the time layout of a line's timestamp, which is in local time. Two spaces follow it.
 	StampLayout = time.DateTime + ".000000000"
 	// StampLen is the length of the timestamp and the two spaces.
 	StampLen = len(StampLayout) + 2
@@ -32,13 +32,13 @@ const (
 	completeSuffix = ".s" // suffix of an archive
 	foreign        = ".u" // suffix of an archive that s6-log left unfinished
 
-	// Packed is added to the name of an archive that is compressed.
+	// Packed is the suffix that a compressed archive has after its other suffix.
 	Packed = ".gz"
-	// Partial is added after Packed while the compressed archive is being written.
+	// Partial is the suffix after Packed while the compressed archive is being written.
 	Partial = ".tmp"
 )
 
-// Time returns the time of rotation from the name of an archive, which must be without [Packed]. The second result is false if
+// Time returns the rotation time from the name of an archive. The name must be without [Packed]. The second result is false if
 // name is not the name of an archive.
 func Time(name string) (time.Time, bool) {
 	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != foreign {
@@ -47,14 +47,14 @@ func Time(name string) (time.Time, bool) {
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
 		return time.Time{}, false
 	}
-	t, _, _ := formats.ParseTAI64N(name) // an invalid label gives the zero time, which counts as old
+	t, _, _ := formats.ParseTAI64N(name) // an invalid label yields the zero time, so the archive is treated as old
 	return t, true
 }
 
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time that names an archive rotated at now. It is always later than last, the time of the newest archive.
+// next returns the time for the name of an archive rotated at now. It is always later than last, the time of the newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -77,7 +77,7 @@ func archivesIn(names []string) []string {
 	})
 }
 
-// Plain removes [Packed] from names, in place. Sorted by name, the archives are then sorted by time.
+// Plain removes [Packed] from names, in place. A sort of the result by name sorts the archives by time.
 func Plain(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)

@@ -1,5 +1,5 @@
-// Package gzipped decides when the archives (the rotated files) of logs are compressed: one log after the other, a while after
-// their rotation. Package packer does the compression, and package reader reads compressed archives.
+// Package gzipped decides when the archives (the rotated files) of logs are compressed: one log after the other, and only some
+// time after the rotation (see [New]). Package packer does the compression, and package reader reads compressed archives.
 //
 // A [Compressor] owns one goroutine while there is work.
 package gzipped
@@ -15,32 +15,32 @@ import (
 	"hinit/internal/pause"
 )
 
-// Most is the default limit, in bytes, for the decompressed size of an archive that package reader reads.
+// Most is the default maximum, in bytes, of an archive's decompressed size when package reader reads it.
 const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// CompressionTarget returns the directory of the archives, and the largest size in bytes of an archive to compress. 0 means
-	// that none is compressed.
+	// CompressionTarget returns the directory of the archives, and the size in bytes of the largest archive to compress. The size 0
+	// disables compression.
 	CompressionTarget() (dir string, most int64)
-	// Packed is called after a compression. err is nil if all archives that are old enough are compressed.
+	// Packed is called after a compression. err is nil if every archive that was old enough has been compressed.
 	Packed(err error)
 }
 
 // Archives tells a [Packer] which archives of one log to compress.
 type Archives struct {
 	Dir  string
-	Most int64 // archives with more bytes than this are not compressed
+	Most int64 // size in bytes of the largest archive to compress
 }
 
 // Result is the outcome of compressing one log's archives.
 type Result struct {
-	Again bool   // some archives are still too young
-	Error string // "" for none
+	Again bool   // some archives are still too young; call the Packer again
+	Error string // "" if there was no error
 }
 
-// Packer compresses the archives of logs, except archives rotated less than young ago. It returns a result for each log, in the
-// same order, or an error. It stops when ctx ends.
+// Packer compresses the archives of logs. young is the minimum age: archives rotated more recently are skipped. It returns an
+// error, or one result for each log in the same order. It stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)
 
 // Compressor collects logs whose archives must be compressed, and calls a Packer for them. Its methods may be called from any
@@ -48,23 +48,23 @@ type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]R
 type Compressor struct {
 	pack   Packer
 	period time.Duration
-	ctx    context.Context //nolint:containedctx // ends with End
+	ctx    context.Context //nolint:containedctx // ends when End is called
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
 	mu    sync.Mutex // never held across I/O
-	queue []Log      // no log is in it twice
+	queue []Log      // each log at most once
 	busy  bool       // a goroutine is handling the queue
 }
 
-// New returns a compressor that calls pack, and leaves archives alone until they are older than period.
+// New returns a compressor that calls pack for the queued logs once per period. It compresses only archives older than period.
 func New(pack Packer, period time.Duration) *Compressor {
 	c := &Compressor{pack: pack, period: period}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// Request requests that the archives of l are compressed. It doesn't block.
+// Request queues l for the compression of its archives. It doesn't block. After End it does nothing.
 func (c *Compressor) Request(l Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

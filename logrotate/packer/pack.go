@@ -1,10 +1,10 @@
 // Package packer compresses the archives (the rotated files) of logs. It runs in a process that PID 1 starts for a
 // [gzipped.Compressor].
 //
-// At every moment, also after a crash, an archive exists in at least one of its two forms. Compressing takes at most a quarter of
-// a core. Another process may prune archives at the same time, without a lock. The compressed file gets its name only when it is
-// complete, and then the original is removed. If the original was pruned meanwhile, the compressed file is removed too. The
-// package owns no goroutine.
+// An archive always exists in at least one of its two forms, compressed or uncompressed, even after a crash. The compressed file
+// gets its name only when it is complete, and then the original is removed. Another process may prune archives at the same time,
+// without a lock. If it prunes the original during the compression, the compressed file is removed too. Compressing takes at most
+// a quarter of a core. The package owns no goroutine.
 package packer
 
 import (
@@ -30,18 +30,18 @@ import (
 )
 
 const (
-	// packChunk is how many bytes are compressed at a time. After each chunk the packer sleeps packRest times as long as the work
-	// took, so compressing takes at most a quarter of a core. A low thread priority is no alternative: it would slow down the Go
-	// runtime.
+	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as long as
+	// the work took, so compressing takes at most a quarter of a core. A low thread priority would not do: it would also slow down
+	// the Go runtime.
 	packChunk = 64 << 10
 	packRest  = 3
 )
 
-// errAbandoned means that an archive is not compressed after all, because it was removed, is too large, or the context has ended.
+// errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of the given logs, except archives rotated less than young ago. It opens files with the identity
-// of actor. It returns a result for each log, in the same order, and stops when ctx ends.
+// Pack compresses the archives of logs. young is the minimum age: archives rotated more recently are skipped. It opens files with
+// the identity of actor. It returns a result for each log, in the same order, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.In(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
@@ -73,13 +73,14 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 		if ctx.Err() != nil {
 			return r
 		}
-		// If the clock was set back, an archive may have a time in the future. That does not make it young.
+		// If the clock was set back, an archive may have a time far in the future. Such an archive is not young, so compare the
+		// distance.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue
 		}
 		if err = p.pack(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
-			err = nil // pruned meanwhile
+			err = nil // pruned during the compression, or abandoned
 		}
 		if err != nil {
 			break
@@ -91,7 +92,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 	return r
 }
 
-// pack compresses one archive, unless it is larger than most (in bytes).
+// pack compresses one archive. most is the maximum size in bytes: a larger archive stays uncompressed.
 func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
@@ -109,7 +110,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if st.Size() > most {
 			return errAbandoned
 		}
-		// remove the rest of an interrupted compression: an earlier packer may have been killed
+		// remove the incomplete file of an earlier packer, which may have been killed
 		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -125,11 +126,11 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if err := parent.Rename(part, whole); err != nil {
 			return err
 		}
-		// The compressed file must be on the disk before the original is removed. Not every file system can do that, so ignore
+		// The compressed file must be on the disk before the original is removed. Not every file system can sync a name, so ignore
 		// errors.
 		_ = parent.SyncName(whole)
 		err = parent.Remove(from)
-		if errors.Is(err, fs.ErrNotExist) { // pruned meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // pruned during the compression
 			_ = parent.Remove(whole)
 			return errAbandoned
 		}
@@ -147,7 +148,7 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 	return st, err
 }
 
-// copy compresses in, whose status is st, into out, and syncs out.
+// copy compresses one file into another and syncs the result. in is the source, with the file status st; out is the destination.
 func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
@@ -178,7 +179,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 	})
 }
 
-// chunk compresses the next part of in. It returns errAbandoned if in was removed.
+// chunk compresses the next packChunk bytes of the file in. It returns errAbandoned if that file was removed.
 func (p *packer) chunk(in, out *os.File) error {
 	if st, err := in.Stat(); err != nil || system(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
@@ -196,8 +197,9 @@ func (p *packer) chunk(in, out *os.File) error {
 
 func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
 
-// originMark begins a field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A reader that
-// follows the log may have the original open. By this field it recognizes the compressed form and doesn't read the lines twice.
+// originMark is the ID of a field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A reader that
+// follows the log may still have the original open. By this field it recognizes the compressed form, and doesn't read the lines
+// twice.
 var originMark = []byte{'h', 'i', 16, 0}
 
 // Origin returns the gzip header field for an archive that was compressed from the file with the status st.

@@ -1,8 +1,8 @@
 // Package reader reads the logs that package logrotate writes: the history with its archives, and new lines as they are written.
 // It is for client programs; PID 1 does not contain it.
 //
-// While any call of [Read] follows a log, two goroutines serve all these calls in the process. The goroutines share one instance
-// of inotify and end with the last call.
+// While any call of [Read] follows a log, two goroutines serve all these calls in the process. The goroutines share one inotify
+// instance and end when the last of these calls returns.
 package reader
 
 import (
@@ -27,29 +27,29 @@ type Options struct {
 	Dir string
 	// N is the number of last lines to emit, including lines in archives; -1 means all.
 	N int
-	// If Since is set, Read leaves out lines with an earlier timestamp. It goes as far back in the archives as needed.
+	// If Since is set, Read leaves out lines with an earlier timestamp. It reads as many archives as that needs.
 	Since time.Time
 	// Previous makes Read begin with the oldest archive when N is -1 and Since isn't set. Without it, Read begins with the
 	// current file.
 	Previous bool
 	// Follow makes Read continue with new lines until ctx ends.
 	Follow bool
-	// Read calls Caught after the last existing line and before the first new line. If Caught returns an error, Read ends and
-	// returns it. Caught may be nil.
+	// Read calls Caught between the last existing line and the first new line. If Caught returns an error, Read ends and returns it.
+	// Caught may be nil.
 	Caught func() error
-	// Read calls Missing at a place where lines are missing, because an archive can't be read or files were removed too early.
-	// why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil, Read emits a line about
-	// an archive that can't be read.
+	// Read calls Missing at a place where lines are missing, because an archive can't be read, or files were removed before Read
+	// reached them. why says what happened. If Missing returns an error, Read ends and returns it. If Missing is nil, Read emits a
+	// line about each unreadable archive.
 	Missing func(why string) error
-	// MaxLine is the length of the longest line; Read emits a longer line in pieces. 0 means a megabyte.
+	// MaxLine is the maximum length of a line; Read emits a longer line in pieces. 0 means a megabyte.
 	MaxLine int
-	// MaxArchive is the largest decompressed size, in bytes, of an archive that is read. 0 means 256 MB.
+	// MaxArchive is the maximum decompressed size, in bytes, of an archive that Read accepts. 0 means 256 MB.
 	MaxArchive int64
 }
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10 // bytes to read at a time
+	readSize       = 64 << 10 // bytes per read
 )
 
 // Read calls emit with the history that o selects, oldest line first. With Follow it then emits every new line, across rotations,
@@ -57,14 +57,14 @@ const (
 // error, Read ends and returns it.
 //
 // Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. If a
-// directory or file is replaced, Read continues with the new one of that name. It starts again at the beginning of a truncated
-// file. When ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them.
-// In place of an archive that can't be read, Read emits a line without a timestamp. Without Follow it also returns an error at
+// directory or file is replaced, Read continues with its replacement. It starts again at the beginning of a truncated file. When
+// ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them. In place
+// of an unreadable archive, Read emits a line without a timestamp (or calls Missing). Without Follow it also returns an error at
 // the end.
 //
 // Read blocks. It needs memory for one line only, and reads no more than necessary, except that it decompresses the first archive
-// from its beginning. It opens all files with the permissions of as, which must not be nil. Root passes the agent's permissions,
-// because the agent can put links into its log directories. Read follows no link beneath the parent of Dir: the error wraps
+// from its beginning. It opens all files with the identity as, which must not be nil. Root passes the agent's identity, because
+// the agent can put links into its log directories. Read doesn't follow links below the parent of Dir: the error wraps
 // [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
@@ -90,7 +90,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether a file of any kind exists at dir, the path of a log directory, as far as the actor as can see.
+// Exists reports whether dir, the path of a log directory, exists as a file of any kind. as is the identity for the look-up.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
@@ -103,19 +103,19 @@ type reader struct {
 	dir     archive.Dir
 	packed  unpacker
 
-	file  *os.File // current file, nil for none
+	file  *os.File // current file; nil if there is none
 	at    int64    // offset in file after the last emitted line
 	carry []byte   // the unfinished line at that offset
-	known string   // newest archive that Read has handled
-	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that is not
+	known string   // newest archive that was read or passed over
+	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that isn't
 
-	broken map[string]error // why an archive cannot be read, by name
+	broken map[string]error // archives that can't be read, by name, with the reason
 }
 
 func (r *reader) run(ctx context.Context) error {
 	var hint *watch
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that no later change is missed
+		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that it misses no later change
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
@@ -127,7 +127,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 	}
 	clear(r.broken)
-	r.since = nil // new lines are never too old
+	r.since = nil // never skip a new line
 	for {
 		if err := r.catchUp(ctx); err != nil {
 			return err
@@ -138,7 +138,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// catchUp emits all lines that exist now.
+// catchUp emits lines until it has reached the end of the current file.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
 		moved := true
@@ -162,7 +162,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// currentReplaced reports whether the name "current" now belongs to another file than r.file.
+// currentReplaced reports whether the name "current" now refers to another file than r.file.
 func (r *reader) currentReplaced() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -178,8 +178,8 @@ func (r *reader) currentReplaced() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance moves on from the old file to the new current file, and emits the archives between the two. It reports whether a
-// current file exists.
+// advance switches from the old file to the new current file. Before any line of the new file, it emits the archives between the
+// two. It reports whether a current file exists.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
@@ -202,8 +202,8 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// All archives up to r.known, and the archive that the old file has become, were already read. If the old file is in no
-	// archive, it was removed or pruned.
+	// All archives up to r.known, and the archive that the old file has become, were already read. If no archive is the old file,
+	// the old file was removed or pruned.
 	var next []string
 	// Pruning begins with the oldest archive: if r.known exists, so do all later ones.
 	found := old == nil || slices.Contains(archives, r.known)
@@ -232,7 +232,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	return r.file != nil, nil
 }
 
-// emitArchive emits the lines of the archive called name, from the offset skip. A missing archive counts as empty.
+// emitArchive emits the lines of the archive called name, beginning at the offset skip. A missing archive is treated as empty.
 func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.emitBroken(name)
@@ -251,7 +251,7 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 	return err
 }
 
-// emitOpenArchive emits the lines of the open archive f from the offset skip. packed says that f is compressed.
+// emitOpenArchive emits the lines of the open archive f, beginning at the offset skip. packed is true if f is compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
@@ -263,7 +263,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 		err = r.drain(ctx)
 	}
 	if err != nil {
-		return err // r.carry may hold half a line: don't emit it
+		return err // r.carry may hold half a line, so don't emit it
 	}
 	return r.emitUnfinished()
 }
@@ -315,8 +315,8 @@ func (r *reader) emitComplete(b []byte) error {
 	return nil
 }
 
-// handleShrunk handles a file that may have become shorter than the part that was read. Either the writer has removed half a
-// line, or a process has emptied the file. emptied reports whether the file was emptied.
+// handleShrunk checks whether the file has become shorter than the part that was read. If so, either the writer has removed half
+// a line, or a process has emptied the file. emptied is true in the second case.
 func (r *reader) handleShrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -344,7 +344,7 @@ func (r *reader) emitUnfinished() error {
 
 func (r *reader) emitLine(line []byte) error {
 	if r.since != nil {
-		// Timestamps are local time as text, so a comparison of bytes compares times.
+		// Timestamps are local time as text, so comparing the bytes compares the times.
 		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
 			return nil
 		}
@@ -354,7 +354,7 @@ func (r *reader) emitLine(line []byte) error {
 	return r.emitErr
 }
 
-// Split separates a line from [Read] into its time and the text of the service. The file doesn't record a time zone, so Split
+// Split splits a line from [Read] into its time and the text of the service. The file doesn't record a time zone, so Split
 // assumes local time. ok is false for a line without a time; then message is the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {

@@ -58,8 +58,8 @@ func (r *reader) unreadError() error {
 	return errors.Join(errs...)
 }
 
-// recordUnreadable reports whether err means that the archive called name can't be read, and then records it. The end of ctx or
-// an error of emit does not count.
+// recordUnreadable records err as the reason why the archive called name can't be read, and returns true. It returns false if err
+// is nil, or comes from the end of ctx or from emit.
 func (r *reader) recordUnreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -68,7 +68,7 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 	return true
 }
 
-// emitBroken emits a line in place of the archive called name, which can't be read, or calls Options.Missing.
+// emitBroken reports an unreadable archive: it calls Options.Missing, or without Missing emits a line in place of the archive.
 func (r *reader) emitBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
 	if r.o.Missing != nil {
@@ -79,8 +79,8 @@ func (r *reader) emitBroken(name string) error {
 	return r.emitErr
 }
 
-// findStart finds where the requested history begins: first is the index of its first archive, or len(archives) for the current
-// file. skip is the offset in that archive or file.
+// findStart finds where the requested history begins. first is the index of the first archive to emit, or len(archives) if the
+// history begins in the current file. skip is the offset in that archive or file.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -90,7 +90,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		case r.o.Since.IsZero():
 			return len(archives), 0, nil
 		}
-		// An archive is named after its rotation, so its last line is not later than that time.
+		// An archive's name contains the time of its rotation, so the last line in it isn't later than that time.
 		for first = len(archives); first > 0; first-- {
 			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
@@ -107,7 +107,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // the archive was pruned meanwhile, and so were all older ones
+			break // the archive was pruned, and so were all older ones
 		}
 		if err == nil {
 			before := need
@@ -128,8 +128,9 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf finds the last n lines of the uncompressed file f. offset is their beginning, and missing is how many lines f has
-// too few. It reads no more bytes than n lines that hinit writes can have. If f is truncated meanwhile, it starts again.
+// lastLinesOf finds the last n lines of the uncompressed file f. It returns the offset at which they begin. If f has fewer than n
+// lines, missing is the difference. It reads only as many bytes as n lines can have that hinit has written. If f is truncated
+// while it reads, it starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -144,7 +145,7 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // the file has lines longer than hinit writes, so emit all that was read
+		if from > 0 && missing > 0 { // the file has lines longer than any that hinit writes, so emit all that was read
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -153,12 +154,12 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 	}
 }
 
-// lastLines finds the last n lines within the first end bytes of f. offset is their beginning, and missing is how many lines f
-// has too few. An unfinished line at the end counts as a line. buf is used for reading.
+// lastLines finds the last n lines within the first end bytes of f. It returns the offset at which they begin. If f has fewer
+// than n lines, missing is the difference. An unfinished line at the end counts as a line. buf is the buffer for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
-		stop, newlines = end, 1 // n is 0, so skip everything except an unfinished line
+		stop, newlines = end, 1 // n is 0, so skip every complete line
 	}
 	for stop > 0 {
 		begin := max(0, stop-int64(len(buf)))
@@ -185,7 +186,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 }
 
 // openCurrent opens the current file as r.file, and returns the archives that are older than this file. The caller closes the old
-// r.file. If an archive is added meanwhile, a later call of advance finds it.
+// r.file. If an archive is added after the listing, a later call of advance finds it.
 func (r *reader) openCurrent() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -206,8 +207,8 @@ func (r *reader) openCurrent() ([]string, error) {
 	return r.withoutNewer(archives)
 }
 
-// withoutNewer removes from archives the archive that the open file has become, if it was rotated meanwhile, and all newer
-// archives.
+// withoutNewer handles a rotation between the opening of r.file and the listing of archives. Such a rotation has made r.file an
+// archive. withoutNewer returns only the archives older than r.file.
 func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -221,7 +222,7 @@ func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// isArchiveOf reports whether the archive called name is the given file itself, or its compressed form.
+// isArchiveOf reports whether the archive called name is the given file, or its compressed form.
 func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// errTooLarge means that a compressed archive was not written by hinit, because its content is too large.
+// errTooLarge is returned for a compressed archive whose content is too large to come from hinit.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
 // errFound is returned by the callback of decompress to stop early.
@@ -19,12 +19,12 @@ var errFound = errors.New("found")
 
 // unpacker reads compressed archives.
 type unpacker struct {
-	most int64  // limit of the decompressed size; a larger archive is an error
-	buf  []byte // buffer for one piece of decompressed data
+	most int64  // maximum decompressed size; a larger archive is an error
+	buf  []byte // holds one piece of decompressed data
 }
 
-// decompress decompresses the archive f, and calls take with one piece after the other, without the first skip bytes. It stops at
-// an error of take or the end of ctx.
+// decompress decompresses the archive f, drops the first skip bytes of its content, and passes the rest to take in pieces. It
+// stops if take returns an error or ctx ends.
 func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
@@ -48,8 +48,9 @@ func (r *unpacker) decompress(ctx context.Context, f *os.File, skip int64, take 
 	return err
 }
 
-// lastLines finds the last n lines in the compressed archive f. offset is their beginning in the decompressed data. missing is
-// how many lines f has too few. It decompresses f twice, because a list of all line offsets would need unlimited memory.
+// lastLines finds the last n lines in the compressed archive f. It returns the offset at which they begin in the decompressed
+// data. If f has fewer than n lines, missing is the difference. It decompresses f twice, because a list of all line offsets would
+// need unlimited memory.
 func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {
@@ -88,7 +89,7 @@ func (r *unpacker) lastLines(ctx context.Context, f *os.File, n int) (offset int
 	return offset, 0, err
 }
 
-// madeOf reports whether f is the compressed form of the given file, by the mark in the gzip header (see [packer.Origin]).
+// madeOf reports whether f is the compressed form of the given file. The gzip header tells (see [packer.Origin]).
 func madeOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))

@@ -10,16 +10,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollEvery is the longest time between two checks of a log directory. inotify may not work there, and the directory may not
+// pollEvery is the maximum time between two checks of a log directory. inotify may not work there, and the directory may not
 // exist yet.
 const pollEvery = time.Second
 
-// watch wakes one call of Read when its log directory may have changed. inotify may miss a change, so no wait is longer than
-// every.
+// watch wakes one call of Read when its log directory may have changed. inotify can miss changes, so it also wakes the call at
+// least once per interval (the field every).
 type watch struct {
 	dir   string
 	hub   *hub
-	every time.Duration // longest time of a wait
+	every time.Duration // maximum time of one wait
 	timer *time.Timer
 	woken chan struct{} // capacity 1; holds a token when the directory may have changed
 }
@@ -36,21 +36,21 @@ func (w *watch) close() {
 	w.hub.leave(w)
 }
 
-// watchAgain watches the directory that has the name now. If it is a new directory, that counts as a change.
+// watchAgain makes inotify watch the directory at w.dir. If another directory is there now, all followers of w.dir wake up.
 func (w *watch) watchAgain() {
 	st, _ := os.Stat(w.dir) // nil when it doesn't exist
 	w.hub.watchDir(w.dir, st)
 }
 
-// wake ends the current wait, or the next one if there is none. It doesn't block.
+// wake ends the current wait, or else the next one. It doesn't block.
 func (w *watch) wake() {
 	select {
 	case w.woken <- struct{}{}:
-	default: // a token is waiting already
+	default: // a token is already in the channel
 	}
 }
 
-// wait blocks until the directory may have changed, but no longer than every. It returns an error only if ctx ends.
+// wait blocks until the directory may have changed, but at most for w.every. It returns an error only if ctx ends.
 func (w *watch) wait(ctx context.Context) error {
 	w.watchAgain()
 	w.timer.Reset(w.every)
@@ -63,7 +63,7 @@ func (w *watch) wait(ctx context.Context) error {
 	return nil
 }
 
-// watches is shared by the whole process, because a user may have only 128 inotify instances (fs.inotify.max_user_instances).
+// watches is the only hub of the process, because a user may have only 128 inotify instances (fs.inotify.max_user_instances).
 var watches = hub{open: fsnotify.NewWatcher}
 
 // hub shares one instance of inotify, and the goroutine that reads it, among all watches. Both exist only while a watch exists.
@@ -78,7 +78,7 @@ type hub struct {
 // watched is one log directory and the followers (calls of Read) that wait for its changes.
 type watched struct {
 	followers map[*watch]struct{}
-	status    os.FileInfo // status of the directory that inotify watches, nil for none
+	status    os.FileInfo // status of the directory that inotify watches; nil if inotify watches none
 }
 
 func (d *watched) wake() {
@@ -114,12 +114,12 @@ func (h *hub) leave(w *watch) {
 		_ = h.watcher.Close() // the close ends the goroutine of the watcher
 		h.watcher = nil
 	case d.status != nil:
-		_ = h.watcher.Remove(w.dir) // an error is ignored: the directory may be gone
+		_ = h.watcher.Remove(w.dir) // ignore the error: the directory may be gone
 	}
 }
 
-// watchDir makes inotify watch dir. st is the status of dir, or nil if it doesn't exist. If the name now belongs to another
-// directory than before, watchDir wakes the followers.
+// watchDir makes inotify watch dir. st is the file status of dir, or nil if dir doesn't exist. If dir is now another directory
+// than before, watchDir wakes the followers.
 func (h *hub) watchDir(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,7 +143,7 @@ func (h *hub) watchDir(dir string, st os.FileInfo) {
 	}
 }
 
-// run passes events to the followers until the watcher is closed.
+// run wakes followers on inotify events, until the watcher is closed.
 func (h *hub) run(watcher *fsnotify.Watcher) {
 	for {
 		select {
@@ -175,7 +175,8 @@ func (h *hub) handleEvent(event fsnotify.Event) {
 	}
 }
 
-// wakeAll wakes all followers. It is called when the event queue has overflowed, so that changes may have been missed.
+// wakeAll wakes all followers. It is called after an error, such as an overflow of the event queue, because changes may have been
+// missed.
 func (h *hub) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
