@@ -28,7 +28,7 @@ func (o *options) readConfig() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // gateway commands of another agent may have another meaning
+		o.target, o.native = target, "" // another agent's gateway commands may mean something else, so leave them to the agent
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {

@@ -16,7 +16,7 @@ func truthy(value string) bool {
 	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
 }
 
-// lookupEnv returns the value of key, or "". Of several values it returns the first, as getenv(3).
+// lookupEnv returns the value of key, or "". If key occurs several times, the first value counts, as in getenv(3).
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {

@@ -10,8 +10,8 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// needsIsolation reports whether a command is for a profile that PID 1 has isolated. The result is false for a lifecycle command
-// of a gateway, which reads no file of a profile. An error means that the list of isolated profiles can't be read.
+// needsIsolation reports whether a command is for a profile that PID 1 has isolated. It returns false for a lifecycle command of
+// a gateway, because such a command reads no file of a profile. An error means that the list of isolated profiles can't be read.
 func (o *options) needsIsolation(argv []string) (bool, error) {
 	profile := profileOf(argv[min(1, len(argv)):])
 	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {

@@ -11,8 +11,8 @@ import (
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
 // execHinit replaces the process by hinit if hinit handles the command. If not, or if the exec fails, execHinit returns, and the
-// agent handles the command. If PID 1 does not answer the commands of s6, execHinit also sends all other commands that start or
-// stop gateways to hinit. The agent would then do nothing and report success, or wait for ever.
+// agent handles the command. While PID 1 does not answer the commands of s6, hinit handles all commands that start or stop
+// gateways. In that state, the agent itself would do nothing and report success, or wait for ever.
 func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return

@@ -31,9 +31,9 @@ const (
 	// exitNotFound is the exit code that shells use for a program that does not exist.
 	exitNotFound = 127
 
-	// optOutEnv is the variable with which root runs the agent as root: its value must mean yes, see truthy.
+	// optOutEnv is the variable by which root runs the agent as root. Its value must mean yes, see truthy.
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
-	// homeEnv is the variable that sets another HOME for the agent's processes. It must be an absolute path.
+	// homeEnv is the variable that overrides HOME for the agent's processes. Its value must be an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
 )
 
@@ -70,7 +70,7 @@ func hermesImage() options {
 // other call by root becomes the agent's user. Its uid, gid and groups are the ones that PID 1 has written to a file. Without
 // that file, /etc and the container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's
 // ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal and limits stay as they are. The agent's program gets no
-// descriptors from 3 up. It does not get /dev/tty either if a shell of root could read it ([identity.LeaveTerminal]). If the shim
+// descriptors from 3 up. It does not get /dev/tty either if a root shell could read it ([identity.LeaveTerminal]). If the shim
 // can't drop root, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
@@ -131,9 +131,10 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (supervisor's table of kinds), if it has the
-// value of PID 1. Processes that docker exec starts have that value, and the kernel would kill the gateways and the CMD before
-// them. of1 and own are the files with the two values. A process may raise its own value without privileges.
+// raiseOOMScore raises the oom_score_adj of this process to the value of a gateway (the supervisor's table oomAdj), if it is
+// equal to the value of PID 1. Processes that docker exec starts have that value. Without the change, the kernel would kill the
+// gateways and the CMD before them. of1 and own are the paths of the files with the values of PID 1 and of this process. A
+// process may raise its own value without privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)
@@ -143,7 +144,7 @@ func raiseOOMScore(of1, own string) {
 	}
 }
 
-// becomeAgent makes the calling thread the agent's user for good. It returns the agent's home.
+// becomeAgent permanently makes the calling thread the agent's user. It returns the agent's home.
 func (o *options) becomeAgent(env []string) (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
@@ -151,10 +152,10 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // PID 1 has written no file, perhaps because the container is read-only, or others than root can write it
+	} else { // PID 1 has written no file (the container may be read-only), or other users than root can write it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
-	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.
+	// Do this before root is dropped: afterwards /proc/self still belongs to root and can't be read.
 	if err := closeOnExec(); err != nil {
 		return "", err
 	}
@@ -176,8 +177,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in the text of [account.IDsFile], if the text names the user who as the agent's
-// user.
+// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. It does so only if the file contains the
+// ids of the user called who.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -196,7 +197,7 @@ func setPublished(u *account.User, text, who string) {
 	}
 }
 
-// replaceProcess replaces this process by the target. Only on failure does it return, with an exit code. It calls unix.Exec, not
+// replaceProcess replaces this process by the target. It returns only on failure, with an exit code. It calls unix.Exec, not
 // execve(2) itself: Go raised the soft limit of open files at its start, and unix.Exec restores the caller's limit.
 func replaceProcess(target string, argv, env []string) int {
 	args := []string{target}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFile opens the regular file rel for reading. It never waits, even if an agent puts a named pipe in place of the file.
+// openFile opens the regular file rel for reading. It never blocks, even if an agent puts a named pipe in place of the file.
 func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error) {
 	if f, err = in.OpenFile(rel, readFlags, 0); err != nil {
 		return nil, nil, err
@@ -32,7 +32,7 @@ type directory struct {
 	name string   // its name in the parent directory
 }
 
-// openReal opens the directory called name in the directory in. It refuses a symbolic link, because an agent could have made it.
+// openReal opens the subdirectory called name; in is its parent. It refuses a symbolic link, because an agent could have made it.
 func openReal(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -49,15 +49,15 @@ func openReal(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// isIn reports whether the name d.name in the directory other still refers to this directory, and not to a link to it.
+// isIn reports whether the entry d.name of the directory other is still this directory itself, and not a link to it.
 func (d *directory) isIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens the directory called name in the directory in, and locks it against other commands. It fails at once if another
-// command holds the lock. The kernel releases the lock when the process ends.
+// lock opens and locks the subdirectory called name; in is its parent. It fails immediately if another command holds the lock.
+// The kernel releases the lock when the process ends.
 func lock(in *os.Root, name string) (*directory, error) {
 	d, err := openReal(in, name)
 	if err != nil {
@@ -69,7 +69,7 @@ func lock(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// removeUnused removes those directories in d that no running command has locked. Interrupted commands have left them.
+// removeUnused removes the directories in d that no running command has locked. Interrupted commands have left them behind.
 func (d *directory) removeUnused() {
 	names, _ := d.file.Readdirnames(-1)
 	for _, name := range names {

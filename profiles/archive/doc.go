@@ -6,5 +6,5 @@
 // an archive into a temporary directory beside the homes. A single rename then makes that directory the home of the profile.
 //
 // The package trusts neither the home nor the archive. But it follows links that an agent has made, so root must call it in
-// [fsutil.Actor.Do], as the owner of the home. It owns no goroutine.
+// [fsutil.Actor.Do], as the owner of the home. It starts a goroutine only to copy a database, and waits for its end.
 package archive

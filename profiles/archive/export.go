@@ -29,15 +29,15 @@ type Export struct {
 	Secrets bool     // include files with secrets
 	Clone   bool     // leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include links that lead out of the profile
-	// HomeIdle says that no process writes to the home, so that it can be sent without a snapshot. Then Run ignores From unless
-	// Snapshot is the name of this archive.
+	// HomeIdle is true if no process writes to the home, so that it can be sent without a snapshot. Run then ignores From, unless
+	// Snapshot is the name that this archive has in Head.Snapshot.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
 	Snapshot     string // send the snapshot of this name, which an earlier Run has kept; "" makes a new one
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
-	// Backup copies the SQLite database called name between two open directories, from and to. It must not follow links out of
-	// them, because an agent may change the home meanwhile. It must return soon after the end of ctx, even if an agent holds it up.
+	// Backup copies the SQLite database called name between two open directories, from and to. It must not follow links out of them,
+	// because an agent may change the home at the same time. It must return soon after the end of ctx, even if an agent delays it.
 	Backup func(ctx context.Context, from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
@@ -97,8 +97,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	return head, sum, kept, err
 }
 
-// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot x.Snapshot. base is
-// its parent directory.
+// openSnapshot creates and locks a directory for a new snapshot, or locks the directory of the kept snapshot x.Snapshot. The
+// result dir is this directory, and base is its parent: the directory stagingDir in at.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {
@@ -128,7 +128,8 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes the archive of the snapshot in dir and files to out, beginning at the offset x.From.
+// send writes a snapshot as an archive to out, beginning at the offset x.From. The parameter dir is the directory of the
+// snapshot, and files is the directory with the copied files.
 func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -142,8 +143,8 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 	return head, sum, err
 }
 
-// sendStill writes the archive of a home that no process is changing directly from its files. An unchanged home always gives the
-// same bytes, so an interrupted transfer can continue.
+// sendStill writes an archive directly from the files of a home, without a snapshot, because no process is changing the home. An
+// unchanged home always gives the same bytes, so an interrupted transfer can continue.
 func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
@@ -177,12 +178,12 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 	return head, sum, err
 }
 
-// write writes an archive to out, beginning at the offset x.From. head is the text of the head, and files is the directory with
-// the files. It returns the checksum of the whole archive.
+// write writes an archive to out, beginning at the offset x.From. head is the encoded head, and files is the directory with the
+// files. It returns the checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
-	if f, is := out.(interface{ Flush() }); is { // the reader can refuse the archive by its head, before the first file is read
+	if f, is := out.(interface{ Flush() }); is { // now the reader can refuse the archive by its head, before the first file is read
 		f.Flush()
 	}
 	if err == nil {
@@ -197,8 +198,8 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	return sum, errors.Join(err, w.Close())
 }
 
-// eachFile calls do for every file in files that belongs into the archive, in the order of the archive. If HomeIdle is set, it
-// also calls leave for every file that is left out.
+// eachFile calls do for each file that belongs in the archive, in the order of the archive. files is the directory to read. If
+// HomeIdle is set, eachFile also calls leave for each file that is left out with a reason.
 func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {

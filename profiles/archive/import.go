@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ImportPrefix is the prefix of the name of an import's temporary directory, which lies beside the homes.
+// ImportPrefix is the name prefix of an import's temporary directory, which is next to the homes.
 const ImportPrefix = ".import-"
 
 // ErrInterrupted means that the stream ended before the archive was complete. The import keeps the part that it has received, so
@@ -43,7 +43,7 @@ type unpacking struct {
 	tempDir string     // path of the temporary directory, beside the homes
 	held    *directory // the same directory, locked
 	archive *os.File   // the received part in the temporary directory, or the stream itself if that is a file
-	own     bool       // archive is in the temporary directory, so it can be continued
+	own     bool       // archive is in the temporary directory, so a later import can continue it
 	top     *os.Root   // the new home while it is unpacked
 	head    Head
 	sums    sums
@@ -85,8 +85,8 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// Where describes an interrupted import: which snapshot it was receiving, and the offset at in the archive at which the missing
-// part begins.
+// Where describes an interrupted import. snapshot is the snapshot that the import was receiving, and at is the offset in the
+// archive at which the missing part begins.
 func (im *Import) Where() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
@@ -134,7 +134,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	start := u.start()
 	if u.From == 0 {
-		start = io.TeeReader(in, u.archive) // the sender may need long for the first file, so no byte behind the head is read
+		start = io.TeeReader(in, u.archive) // the sender may take long for the first file, so read no byte beyond the head
 	}
 	err = cmp.Or(u.readHead(start), u.admit())
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
@@ -155,14 +155,14 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// start returns a reader of the archive from its beginning.
+// start returns a reader for the beginning of the archive, which contains the head.
 func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*mostHead) }
 
-// readHead reads the head from start, and nothing behind it.
+// readHead reads the head from start, and no byte beyond it.
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*mostHead)) // a valid head fits into these bytes
 	h, err := t.Next()
-	if errors.Is(err, io.EOF) { // as from an export that has failed at once
+	if errors.Is(err, io.EOF) { // for example from an export that failed immediately
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err
@@ -270,7 +270,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 }
 
 // unpackFile unpacks one file or directory, or checks the checksum of the archive. It skips symbolic links: makeProfile creates
-// them after all files, so that no path leads through a link meanwhile.
+// them after all files, so that no file is written through a link.
 func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
@@ -303,8 +303,8 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames home, the new home, to its final path. If it replaces a profile, the same step moves the old home to the
-// temporary path.
+// commit renames the new home from the path home to its final path. If it replaces a profile, the same step moves the old home to
+// the temporary path.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)

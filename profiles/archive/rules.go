@@ -20,8 +20,8 @@ const (
 // isIdentity is the reason that is recorded when a clone leaves out a file or a variable.
 const isIdentity = "identity that two profiles must not share"
 
-// runtimeState lists files that describe the gateway on one host and are never exported: process numbers, locks, the desired
-// state, reserved disk space.
+// runtimeState lists files that describe the gateway on one host and are never exported: PIDs, locks, the desired state, reserved
+// disk space.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
@@ -54,8 +54,8 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut returns the reason why the file rel is left out of the archive, or "". target is the target of a symbolic link. skip
-// means that the file belongs to another profile or to no profile, so that it is left out without a recorded reason.
+// leftOut returns the reason why the file rel is left out of the archive, or "". target is the target of a symbolic link. skip is
+// true if the file is left out without a recorded reason, because it belongs to another profile or to no profile.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -81,7 +81,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
-// [profiles.Store.Exclusives]). names has the names of the removed variables.
+// [profiles.Store.Exclusives]). names lists the removed variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	for line := range strings.Lines(text) {
 		name := ""

@@ -26,17 +26,17 @@ const (
 	// coarse is longer than the resolution of file timestamps. A file that changed less than this time before it was copied may
 	// have changed again without a new timestamp.
 	coarse = 50 * time.Millisecond
-	// backupTime limits the copy of a database by SQLite, with blockTime more for each 512 bytes that it has on the disk. An agent
-	// can hold up SQLite by a FIFO, or by a signal to the program that runs it.
+	// backupTime is the time limit for copying a database with SQLite. The limit grows by blockTime for each 512 bytes that the
+	// database occupies on the disk. An agent can block SQLite with a FIFO, or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // SQLite must make the copy larger in each such time, because the agent sets the size of a database
+	growthTimeout = time.Minute // the copy must grow within each such period: the size is no limit, because the agent controls it
 	mostDepth     = 500         // maximum depth of nested directories; each one stays open while its content is copied
 	reserve       = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// copiedFile is what a snapshot remembers about one file.
+// copiedFile is a snapshot's record of one file.
 type copiedFile struct {
 	stamp uint64 // stamp of the original when it was copied; 0 means that it must be copied again
 	pass  uint8  // the last pass in which the original existed
@@ -50,12 +50,12 @@ type snapshot struct {
 
 	ctx             context.Context //nolint:containedctx // of this copy only
 	home            *os.Root
-	top             *os.File // the home again, as an os.File for Backup
+	top             *os.File // the home as an os.File, for Backup
 	files           *directory
 	seed            maphash.Seed
 	notes           map[uint64]copiedFile
 	failedDatabases map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
-	slow            bool            // SQLite did not copy a database in time, so that it may open no further one
+	slow            bool            // SQLite did not copy a database in time, so it must not open another one
 	pass            uint8
 	changed         int // files that changed, appeared or disappeared since the previous pass
 	room            int64
@@ -229,7 +229,7 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup copies the database rel by SQLite, within a time that depends on its size. It gives up earlier if the copy stops
+// backup copies the database rel with SQLite, within a time that depends on its size. It gives up earlier if the copy stops
 // growing.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
@@ -328,18 +328,19 @@ func (s *snapshot) finish(dir *directory) error {
 	return err
 }
 
-// companions are the name endings of the files that SQLite keeps beside a database. They hold the latest changes, which SQLite's
+// companions are the name suffixes of the files that SQLite keeps beside a database. They hold the latest changes, which SQLite's
 // own backup includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// companion reports whether the file rel is one of these files of an existing database. Such a file is not copied by itself.
+// companion reports whether the file rel is a companion of an existing database. Such a file is not copied by itself.
 func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
-// isDatabase reports whether the file rel begins like a SQLite database that SQLite may open. It returns false if SQLite already
-// failed to copy it. SQLite would wait for a FIFO in the place of a companion, so it must not open such a database.
+// isDatabase reports whether the file rel is a database that SQLite may open. After SQLite has failed to copy the database, or
+// was too slow for any database, it returns false. It also returns false if a companion is not a regular file, because SQLite
+// would wait for a FIFO in its place.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
 	if s.failedDatabases[rel] {

@@ -1,6 +1,6 @@
 // Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 notices these changes in the
-// same way as changes by the agent. The caller must ensure that no other goroutine of the process changes profiles meanwhile. The
-// package owns no goroutine.
+// same way as changes by the agent. The caller must ensure that no other goroutine of the process changes profiles at the same
+// time. The package owns no goroutine.
 package manage
 
 import (
@@ -21,7 +21,7 @@ This file describes who this agent is: its role, its character, how it speaks an
 Replace this text with your own.
 `
 
-// ErrExists is wrapped by errors about a profile that exists already.
+// ErrExists is wrapped by errors about a profile that already exists.
 var ErrExists = errors.New("the profile exists already")
 
 // Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own command
@@ -106,9 +106,9 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename renames a profile: from is its current name and to the new one. If it is the active profile, it stays active under its
-// new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't
-// exist, or [ErrExists] if to is in use.
+// Rename renames a profile. from is its current name, and to is the new one. If it is the active profile, it stays active under
+// its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from
+// doesn't exist, or [ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err

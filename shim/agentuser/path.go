@@ -11,9 +11,9 @@ import (
 // own program, which hinit runs for commands that it does not handle. The others are the words that the user typed.
 const NativeName = "hinit-gateway"
 
-// Path returns path in the order that the agent's programs need. If it has .local/bin of the agent's home, this directory moves
-// before the directories of the system, so an agent can replace a tool for itself. In the image's PATH it comes last, so that
-// `docker exec` as root runs no program that the agent has put there. home is the agent's home.
+// Path reorders a PATH for the agent's programs. If path contains .local/bin of the agent's home, Path moves this directory
+// before the system directories, so an agent can replace a tool for itself. In the image's PATH it comes last, so that a `docker
+// exec` as root doesn't run a program that the agent has put there. home is the agent's home.
 func Path(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")

@@ -1,4 +1,4 @@
-// Package identity makes this process the agent's user for good: it changes the ids of the calling thread, and leaves root's
+// Package identity permanently makes this process the agent's user: it changes the ids of the calling thread, and leaves root's
 // terminal. It has few imports, because the shim runs before every command. It starts no goroutine.
 package identity
 
@@ -10,10 +10,11 @@ import (
 	"hinit/internal/account"
 )
 
-// Become gives the calling thread the identity of u, for good. The caller must lock the goroutine to its thread before, and call
-// execve(2) afterwards. That call ends all other threads, and the new program gets the identity of the calling thread. The thread
-// also loses its capabilities: the kernel clears the permitted, effective and ambient sets when no uid is 0 any more, see
-// capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. Then the caller must not use the thread any more.
+// Become permanently gives the calling thread the identity of u. The caller must lock the goroutine to its thread before, and
+// call execve(2) afterwards. That call ends all other threads, and the new program gets the identity of the calling thread. The
+// thread also loses its capabilities: the kernel clears the permitted, effective and ambient sets once no uid is 0, see
+// capabilities(7). The error is a [*RefusedError] if the kernel refuses a step. After any error the caller must not use the
+// thread any more.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
@@ -57,9 +58,9 @@ func all(want uint32, got ...int) bool {
 	return true
 }
 
-// RefusedError is a step of [Become] that the kernel didn't allow.
+// RefusedError is a step of [Become] or [LeaveTerminal] that the kernel didn't allow.
 type RefusedError struct {
-	Call string // setgroups, setgid or setuid
+	Call string // setgroups, setgid or setuid; or a phrase that describes the step of LeaveTerminal
 	Err  error
 }
 

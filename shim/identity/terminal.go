@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyFile says whether the kernel allows TIOCSTI. Linux has this file since 6.2.
+// legacyFile contains 0 if the kernel refuses TIOCSTI. It exists since Linux 6.2.
 const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
 
 // LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process can insert
-// characters into the input of its controlling terminal, and a shell of root on this terminal would run them as commands. The
+// characters into the input of its controlling terminal, and a root shell on this terminal would run them as commands. The
 // process keeps its descriptors of the terminal, so the window size and Ctrl-C still work; only /dev/tty is gone. The leader of a
-// session keeps its terminal, because no shell reads the terminal after it. Call it as root, before [Become].
+// session keeps its terminal, because no shell reads the terminal after it. Call LeaveTerminal as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil
