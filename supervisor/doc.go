@@ -12,7 +12,8 @@
 //   - machine_service.go: the state of a service and its run
 //   - machine_exits.go and machine_deadlines.go: exits, and deadlines
 //   - machine_needs.go and machine_turns.go: needs and tasks, and limits on simultaneous starts
-//   - machine_checks.go and machine_notify.go: the results of checks, and messages of sd_notify
+//   - machine_checks.go: the results of checks, and messages of sd_notify
+//   - machine_hold.go: services that must not run while memory or disk space is short
 //   - machine_commands.go and machine_shutdown.go: commands of operators, and the shutdown of the container
 //
 // The loop:
@@ -23,11 +24,12 @@
 //   - snapshot.go and ring.go: publish the state and the history
 //   - handover.go and undo.go: hand over state at re-execution, and undo a step that panicked
 //   - states.go: the types that machine and loop share
+//   - await.go: waits until a task has ended
 //
 // Apart from the loop, the package owns a short-lived goroutine for each run that reports readiness on a pipe.
 //
 // The package promises:
-//   - A service has at most one live main process. Its finish command counts as one.
+//   - A service has at most one live main process. A running finish command counts as the main process.
 //   - A signal reaches only processes of the intended service. SIGKILL is sent only after its deadline, unless an operator asks
 //     for it.
 //   - A service that is neither down, parked nor failed has a live process, a deadline or an unmet need, or waits for its turn.

@@ -42,8 +42,8 @@ type Spawner interface {
 type LogSink interface {
 	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail returns at once. When the output that the service has written so far has been read, it calls done with the last
-	// lines, in another goroutine.
+	// Tail returns immediately. Later, when hinit has read all output that the service has written so far, Tail calls done with the
+	// last lines, in another goroutine.
 	Tail(name string, done func(lines []string))
 }
 
@@ -52,7 +52,7 @@ type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // how many services with Policy.Turns may be starting at the same time; 0 for no limit
+	Parallel      int                                // maximum number of services with Policy.Turns that may be starting at one time; 0 for no limit
 	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
 	Children      <-chan os.Signal                   // SIGCHLD, capacity 1
 	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if the process can't do that
@@ -75,7 +75,7 @@ type Loop struct {
 	runs          map[uint64]string    // service names by run number, for runs that have a living process
 	notifiers     map[uint64]*notifier // pipes on which live runs may still report readiness, by run number
 	lingeringRuns []uint64             // lingering runs: their main process has ended, but descendants are alive
-	orphansEnded  map[uint64]int       // how many orphans of each lingering run have been reaped
+	orphansEnded  map[uint64]int       // number of reaped orphans of each lingering run
 	requests      chan request
 	ended         chan struct{}
 	code          int
@@ -158,8 +158,7 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // ErrIsCMD or ErrReservedSignal for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
-// Sweep reaps all processes that have ended by now, and returns when the snapshot shows their exits. It returns the same errors
-// as Do.
+// Sweep reaps all processes that have ended by now. It returns when the snapshot shows their exits, with the same errors as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
@@ -167,7 +166,7 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
-// RegisterSoon queues a Register and returns at once. answer blocks until the result is known. The loop adds services in the
+// RegisterSoon queues a Register and returns immediately. answer blocks until the result is known. The loop adds services in the
 // order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
@@ -202,9 +201,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until
-// the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and ErrStopping if
-// the loop has ended.
+// HandleNotify passes an sd_notify message from process pid to the machine, and returns the run of the process. HandleNotify
+// blocks until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of service t.Name, and
+// ErrStopping if the loop has ended.
 func (l *Loop) HandleNotify(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
@@ -228,12 +227,11 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// inputsPerSnapshot limits how many queued inputs (requests and signals) the loop handles before it publishes the next
-// snapshot.
+// inputsPerSnapshot is the maximum number of queued inputs (requests and signals) that the loop handles before it publishes the
+// next snapshot.
 const inputsPerSnapshot = 64
 
-// Run supervises the services until the container has been shut down, and returns the container's exit code. It must be called
-// once.
+// Run supervises the services until the container has been shut down, and returns the container's exit code. Call it only once.
 func (l *Loop) Run() (code int) {
 	defer close(l.ended)
 	defer func() {
@@ -319,7 +317,7 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 }
 
 // handleRequest executes a request. It appends an accepted request to answers; Run replies to it after the next snapshot is
-// published. handleRequest replies to a refused request at once.
+// published. handleRequest replies to a refused request immediately.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()

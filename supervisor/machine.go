@@ -125,17 +125,16 @@ import (
 const (
 	// leftoverGrace is the time between TERM and KILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between two SIGKILLs to a process tree, repeated because its processes may fork meanwhile. After
-	// killSoonCount repetitions the time doubles each time, up to killAgain.
+	// killSoon is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in between.
+	// After killSoonCount repetitions the time doubles with each one, up to killAgain.
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second
-	// drainTime limits how long a service with Policy.Drains may read the rest of its input during a shutdown, after all
-	// services that write have ended.
+	// drainTime is the time that a service with Policy.Drains (a logger) has to read the rest of its input during a shutdown. It
+	// begins when all services that write have ended.
 	drainTime = time.Second
-	// mostQuickRestarts limits how often in a row the exit code of a service may request a restart without a delay
-	// (Policy.ImmediateOn). It applies to runs that are shorter than the first restart delay. Further restarts wait for that
-	// delay.
+	// mostQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
+	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
 	mostQuickRestarts = 3
 )
 
@@ -143,9 +142,9 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // reason of a service that is parked after a takeover
-	// ReasonTaken ends the reason of an exit that is not a crash, because the service's profile was renamed or removed.
+	// ReasonTaken is the last part of an exit's reason if the cause was the renaming or removal of the service's profile.
 	ReasonTaken = "because its profile was renamed or removed"
-	ReasonLoop  = "crash loop" // begins the remark that explains a crash loop
+	ReasonLoop  = "crash loop" // prefix of the remark that explains a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )
@@ -181,7 +180,7 @@ type Machine struct {
 	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
-	// Parallel is how many services with Policy.Turns may start at the same time; 0 is no limit.
+	// Parallel is the maximum number of services with Policy.Turns that may be starting at the same time; 0 means no limit.
 	Parallel int `reexec:"-"`
 	// ParallelExtra is added to Parallel once one of these services has become ready. A start does not keep the processor busy
 	// all the time, so a few more starts are then useful.
@@ -189,7 +188,7 @@ type Machine struct {
 
 	services          map[string]*service `reexec:"-"`
 	order             []*service          `reexec:"-"` // all services, in the order of registration
-	dependentServices int                 `reexec:"-"` // how many services depend on other services
+	dependentServices int                 `reexec:"-"` // number of services that depend on other services
 	turns
 	runs     uint64
 	phase    phase
@@ -197,7 +196,7 @@ type Machine struct {
 	shortage shortage `reexec:"short"`
 	mainCode *int
 	killAt   time.Time // in phase stopping: when living services are killed; in phase sweeping: when all other processes are killed
-	hardEnd  time.Time // the shutdown ends here, even if processes are alive
+	hardEnd  time.Time // the shutdown ends at this time, even if processes are alive
 	killed   bool      // phase sweeping: SIGKILL has been sent
 	effects  effects   `reexec:"-"`
 }

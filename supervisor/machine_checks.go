@@ -8,11 +8,11 @@ import (
 
 // Readiness by checks, and the end of a service whose checks fail.
 
-// ReasonUnhealthy begins the reason of every transition that a failed check causes.
+// ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the readiness reports about a run, from the run itself and from its checks, and why hinit ended it if a check
-// failed.
+// checks holds the readiness reports about a run: from the run itself and from its checks. If hinit ended the run because a check
+// failed, it also holds the answer of that check.
 type checks struct {
 	own          readinessReport // report of the run itself
 	probed       readinessReport // report of its ready and start-up checks
@@ -57,7 +57,7 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 
 // sd_notify(3) messages from the processes of a service.
 
-// mostExtended limits how long a service may delay its own end with EXTEND_TIMEOUT_USEC, as a multiple of its grace period.
+// mostExtended limits the delay of a service's end by EXTEND_TIMEOUT_USEC. It is a multiple of the service's grace period.
 const mostExtended = 10
 
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.

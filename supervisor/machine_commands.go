@@ -147,7 +147,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.id, signal, scope, false})
 }
 
-// noteCause records why hinit ends a run. If a cause is already recorded, it stays.
+// noteCause records why hinit ends a run. A cause that is already recorded is kept.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":
@@ -217,8 +217,8 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns the time d after now, or the zero time (no deadline) if never is true. During a shutdown the deadline is
-// no later than the end of the shutdown's budget.
+// deadlineIn returns now plus d, or the zero time (no deadline) if never is true. During a shutdown the deadline is no later than
+// the end of the shutdown's budget.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {

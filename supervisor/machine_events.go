@@ -16,7 +16,7 @@ type (
 		Policy Policy
 		Want   Want
 		Needs  []string // names of conditions; the service does not start before a NeedMet event has come for each
-		// Checked means that the service has readiness checks. It is then ready only after a Checked event, and if
+		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event, and if
 		// Policy.Announces is set, after a Ready event too.
 		Checked bool
 	}
@@ -24,7 +24,7 @@ type (
 	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict kills services at once, without a grace period, and forgets them. It is used when this init has lost the right to
+	// Evict kills services immediately, without a grace period, and forgets them. It is used when this init has lost the right to
 	// run them.
 	Evict struct {
 		Names  []string
@@ -39,19 +39,19 @@ type (
 	// it.
 	Restart struct{ Name string }
 	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
-	// goes on, and stays down after the current run, as with Unwant.
+	// continues, and stays down after the current run, as with Unwant.
 	Once struct{ Name string }
-	// Unwant sets the desired state to down and drops a pending start, but lets a running process go on.
+	// Unwant sets the desired state to down and drops a pending start, but lets a running process continue.
 	Unwant struct{ Name string }
-	// Scheduled reports when the schedule of a task will start it next. If Now is set, the task also starts at once, unless it
-	// runs already or is about to start.
+	// Scheduled reports the time at which the schedule of a task will start it next. If Now is set, the task also starts
+	// immediately, unless it is running or about to start.
 	Scheduled struct {
 		Name string
 		Next time.Time // zero if the task has no schedule any more
 		Now  bool
 	}
-	// Pause sends SIGSTOP to the main process, or with Group to its process group. The service counts as paused until it ends,
-	// or until a Continue or an order to stop it.
+	// Pause sends SIGSTOP to the main process, or with Group to its process group. The service is shown as paused until it ends, or
+	// until a Continue or an order to stop it.
 	Pause struct {
 		Name  string
 		Group bool
@@ -175,7 +175,7 @@ type (
 	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only in a
 	// notice.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything at once.
+	// Shutdown ends the container within the machine's budget of time. A second Shutdown kills everything immediately.
 	Shutdown struct {
 		Code   int // exit code of the container, used if the CMD has not ended with a code of its own
 		Reason string
@@ -251,7 +251,7 @@ type (
 		Scope  Scope
 		Wake   bool // send SIGCONT too, because a stopped process reacts only to SIGKILL
 	}
-	// SignalRest sends a signal to all descendants of this process, at a time when no service is alive.
+	// SignalRest sends a signal to all descendants of this process. The machine asks for it when no service is alive any more.
 	SignalRest struct{ Signal int }
 	// Changed reports that the published view of a service is out of date.
 	Changed struct{ Name string }

@@ -108,8 +108,8 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants that a dead process has left behind. of says in words which process ended: the main process
-// or the finish command. If leftover is false there are no descendants, and the next transition follows at once.
+// endLeftovers ends the descendants that a dead process has left behind. of names the dead process, for the reason text: the main
+// process or the finish command. If leftover is false, no descendants are left, and the next transition follows immediately.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -129,7 +129,8 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 }
 
 // leftoversGone is called after all descendants of the run, or of the finish command, have ended. If the stop command is still
-// alive, it waits for that. Then it starts the finish command, or settles the service if the finish command has already run.
+// alive, it waits for the end of this command. Then it starts the finish command, or settles the service if the finish command
+// has already run.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.command.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -146,7 +147,7 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 }
 
 // finishVerdict handles the exit code of a finish command. The restart delay begins now. The code may say that the service must
-// not start again. A start that was requested after the exit overrides that.
+// not start again. A start that was requested after the exit of the main process overrides the code.
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
@@ -275,7 +276,7 @@ func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	m.changed(s)
 }
 
-// describe says in words how a run ended.
+// describe returns a text that says how a run ended.
 func describe(e *Exit) string {
 	switch {
 	case e.Cause == CauseSpawn:

@@ -12,7 +12,8 @@ import (
 // RestartAfter says which kinds of exit are followed by an automatic restart. It does not apply to exits that hinit requested.
 type RestartAfter string
 
-// The values of RestartAfter. After an exit without a restart the service is down if the exit code meant success, else failed.
+// The values of RestartAfter. After an exit without a restart, the service is down if the exit code means success. Otherwise it
+// is failed.
 const (
 	RestartAlways    RestartAfter = ""
 	RestartOnFailure RestartAfter = "on-failure" // an exit code that does not mean success, or a signal
@@ -51,7 +52,7 @@ type Order struct {
 	EachStart        bool      // the service is a task that runs again before each start of a service that needs it with UntilDone
 }
 
-// dependsOnOthers returns 1 if the policy makes a service depend on others, else 0.
+// dependsOnOthers returns 1 if the policy makes a service depend on others. Otherwise it returns 0.
 func (o *Order) dependsOnOthers() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
@@ -80,7 +81,8 @@ var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 // idleStates lists the states in which no process of a service runs, and only an order can start it.
 var idleStates = []State{Down, Parked, Failed}
 
-// startNeededTasks starts the EachStart tasks that s needs with UntilDone. They run once for each start of s.
+// startNeededTasks starts the tasks that must run before this start of s. They are the tasks with EachStart that s needs with the
+// condition UntilDone. Each of them runs once for each start of s.
 func (m *Machine) startNeededTasks(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
@@ -126,7 +128,7 @@ func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// whyUnmet says in words why a need is unmet, and returns "" for a met need.
+// whyUnmet returns a text that says why a need is unmet, or "" if it is met.
 func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
@@ -209,7 +211,7 @@ func (m *Machine) startReleased(now time.Time) {
 	}
 }
 
-// restartFollowers restarts the services that have t in Policy.RestartOn.
+// restartFollowers restarts the running services whose Policy.RestartOn lists t.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
 	if m.dependentServices == 0 || m.phase != running {
 		return
@@ -252,8 +254,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts counts an automatic restart. If the limit Policy.MaxRestarts is exceeded, it returns the state failed instead
-// of next.
+// limitRestarts returns next. If next is an automatic restart, it counts the restart; beyond the limit Policy.MaxRestarts it
+// returns the state failed instead.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next

@@ -61,7 +61,7 @@ type fastExits struct {
 // run is the current or last run of a service. It includes the finish command.
 type run struct {
 	id             uint64 `reexec:"run"`
-	pid            int    // main process; in state finishing the finish command; 0 for none
+	pid            int    // PID of the main process, or of the finish command in state finishing; 0 for none
 	ready          bool
 	readinessText  string `reexec:"said"` // text of the last Ready event
 	status         string // text of the last Notified event with a status
@@ -71,7 +71,7 @@ type run struct {
 	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
-	finish          uint64 // run number of the finish command, 0 before that starts
+	finish          uint64 // run number of the finish command, 0 before it starts
 	permanent       bool   // the exit code of the finish command said not to start the service again
 	next            nextState
 	restartAfterRun bool `reexec:"again"` // start the service again at once after this run
@@ -79,7 +79,7 @@ type run struct {
 	checks
 }
 
-// killProgress records whether repeated SIGKILLs make the number of processes of a run smaller.
+// killProgress records whether repeated SIGKILLs reduce the number of processes of a run.
 type killProgress struct {
 	// number of SIGKILLs so far
 	kills   int
@@ -101,7 +101,7 @@ type nextState struct {
 	reason string
 }
 
-// startTime returns when the service starts, or zero if it does not start by itself.
+// startTime returns the end of the restart delay, or the zero time if the state is not backoff.
 func (n nextState) startTime() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
@@ -118,8 +118,8 @@ func (s *service) forgetFailures() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live returns the run number whose processes are alive. Normally that is the current run. If only the stop command is left, it
-// is the run of that command. After the finish command has started, it is the run of the finish command.
+// live returns the number of the run whose processes are alive. Normally that is the current run. If only the stop command is
+// left, it is the run of the stop command. After the finish command has started, it is the run of the finish command.
 func (s *service) live() uint64 {
 	switch {
 	case s.finish != 0:

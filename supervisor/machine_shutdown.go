@@ -17,7 +17,7 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown asks all services to end at once, except loggers and services that other services need. A needed service is
+// beginShutdown immediately asks all services to end, except loggers and services that other services need. A needed service is
 // asked when its dependants have ended, or when its share of the time is over. The last part of the budget is reserved for the
 // time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {

@@ -10,14 +10,14 @@ import (
 // of them.
 
 const (
-	// turnTime limits how long a service that does not become ready keeps its turn.
+	// turnTime is the maximum time for which a service keeps its turn without becoming ready.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime when many turns in a row have timed out, so the services seem not to report readiness. With
-	// turns of 10 s the last of 500 services would start after 40 minutes.
+	// shortTurn replaces turnTime when many turns in a row have timed out. The services then seem not to report readiness. With
+	// turns of 10 s, the last of 500 services would start after 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn begins the reason of a service that waits for its turn.
+	// ReasonTurn is the prefix of the reason of a service that waits for its turn.
 	ReasonTurn = "waits for its turn"
-	// mostShownPlaces is the longest queue for which each waiting service shows its position.
+	// mostShownPlaces is the maximum length of a queue in which each waiting service shows its position.
 	mostShownPlaces = 256
 )
 
@@ -36,7 +36,7 @@ func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
 
-// turnLimit returns how long a service may keep its turn.
+// turnLimit returns the maximum time for which a service may keep its turn.
 func (m *Machine) turnLimit() time.Duration {
 	if m.timedOutTurns >= 2*m.Parallel {
 		return shortTurn
@@ -75,7 +75,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	return true
 }
 
-// freeTurns returns how many more services may start now.
+// freeTurns returns the number of free turns. First it ends the turns that are over, because the service is ready, has ended or
+// took too long.
 func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
@@ -121,7 +122,7 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// showPlaces writes into the reason of each waiting service how many services are before it. It does nothing for a long queue,
+// showPlaces writes the number of services before it into the reason of each waiting service. It does nothing for a long queue,
 // because updating all of them would cost too much.
 func (m *Machine) showPlaces() {
 	if len(m.queue) > mostShownPlaces {

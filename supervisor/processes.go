@@ -69,8 +69,8 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	return nil
 }
 
-// startProcess starts a process of a service and returns a Spawned or SpawnFailed event. An error names the command, and the
-// directory if that may be the reason.
+// startProcess starts a process of a service and returns a Spawned or SpawnFailed event. The error in SpawnFailed names the
+// command, and the directory if that may be the reason.
 func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
 	files, own, err := l.openFiles(u)
 	if err != nil {

@@ -8,7 +8,7 @@ const (
 	floodWindow  = 100 * time.Millisecond
 	// floodPause is the time between two reaps in a flood.
 	floodPause = 4 * time.Millisecond
-	// floodEnd is how many consecutive reaps without an orphan end a flood.
+	// floodEnd is the number of consecutive reaps without an orphan that end a flood.
 	floodEnd = 5
 )
 
@@ -24,7 +24,7 @@ type flood struct {
 }
 
 // countOrphans is called after each reap with the number of orphans that it found, and decides whether a flood begins or ends.
-// matters is false during a shutdown: then a flood ends at once. changed reports whether f.on has changed.
+// matters is false during a shutdown: then a flood ends immediately. changed reports whether f.on has changed.
 func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

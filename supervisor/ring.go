@@ -9,14 +9,14 @@ import (
 
 const (
 	ringSize = 1024 // number of records in the ring, for all services together
-	keptSize = 8    // how many overwritten records are kept for each service
-	mostKept = 512  // for how many services overwritten records are kept
+	keptSize = 8    // number of overwritten records that are kept for each service
+	mostKept = 512  // number of services for which overwritten records are kept
 
 	rootOrders     = "\x00" // key in Ring.kept for the orders that root has given; no service has this name
-	keptRootOrders = 64     // how many overwritten records of root's orders are kept
+	keptRootOrders = 64     // number of overwritten records of root's orders that are kept
 )
 
-// Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow
+// Ring is the event history. The loop appends records, and each reader follows with its own cursor. No method blocks: a slow
 // reader loses the oldest records, but learns how many. One busy service could overwrite the records of all other services. So
 // the ring also keeps, for longer, the last few records of each service and the last orders of root, see [Ring.Kept].
 type Ring struct {
@@ -77,8 +77,8 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns, oldest first, the overwritten records that are still kept and whose Seq is below end. These are the last
-// records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
+// Kept returns the overwritten records that are still kept and have a Seq below end, oldest first. These are the last records of
+// each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
 		records = append(records, *rec)

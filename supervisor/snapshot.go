@@ -31,7 +31,7 @@ type Service struct {
 	Kind            Kind
 	YieldsToProfile bool     // a profile of the same name takes precedence, see [Unit]
 	Log             string   // path of the current log file; "" if the service has none
-	Command         []string // command of the running process, else of the next start
+	Command         []string // command of the running process; if none is running, of the next start
 	Drifted         bool     // the definition has changed since the running process was started
 	State           State
 	Want            Want
@@ -41,8 +41,8 @@ type Service struct {
 	PID             int       // PID of the main process, 0 if it is not running; never the PID of a finish command
 	Run             uint64    // number of the current or last run, 0 before the first
 	Ready           bool
-	// ReadySince is when the service became ready, zero while it is not ready. While no process of the service runs, it is the
-	// end of the last run.
+	// ReadySince is the time at which the service became ready, or zero while it is not ready. While no process of the service runs,
+	// it is the end of the last run.
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
 	Warning       string    // warning from the running main process, see [Ready]; the service controls this text
@@ -139,7 +139,7 @@ func (l *Loop) publish() {
 	l.news.wake()
 }
 
-// markChanged notes that the snapshot's entry of a unit is out of date.
+// markChanged records that the snapshot's entry of a unit is out of date.
 func (l *Loop) markChanged(u *unit) {
 	if !u.dirty {
 		u.dirty = true

@@ -56,7 +56,7 @@ const (
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
-// Kind says where a service comes from. The supervisor also decides by it how to handle the exit of the process.
+// Kind is the origin of a service. It also decides how the supervisor handles the exit of the process.
 type Kind string
 
 // The kinds of service.
@@ -70,8 +70,8 @@ const (
 	KindCheck   Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
-// oomAdj gives, for each kind, how much the oom_score_adj of its processes exceeds the value of hinit. 50 points weigh as much
-// as a twentieth of the memory. The kernel should first kill processes that are cheap to lose: a gateway only restarts, but
+// oomAdj is, for each kind, the difference between the oom_score_adj of its processes and the value of hinit. 50 points weigh as
+// much as a twentieth of the memory. The kernel should first kill processes that are cheap to lose: a gateway only restarts, but
 // without PID 1 or the CMD the container ends.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
@@ -103,7 +103,7 @@ type Policy struct {
 	Grace            time.Duration // time from the stop signal to SIGKILL
 	StopCommand      []string      // command to run first when the service must end; the stop signal follows after its end; empty for none
 	Announces        bool          // the service is ready only after a Ready event; otherwise it is ready as soon as it is up
-	SingleRun        bool          `reexec:"Task"`  // every run is a single run: after it the desired state is down (hooks, commands of clients, exec checks)
+	SingleRun        bool          `reexec:"Task"`  // every run is a single run, then the desired state is down (hooks, client commands, exec checks)
 	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive the main process stay alive
 	Sheddable        bool          `reexec:"Sheds"` // when memory is short, the service may be ended, or must wait before it starts
 	Once             bool          // the service is the CMD: it runs once, and its exit ends the container with its code
@@ -136,9 +136,9 @@ type Exit struct {
 	PID    int       // PID of the main process, 0 if there was none
 	Code   int       // exit code; -1 after an end by a signal, or if there was no process
 	Signal int       // signal that ended the process, 0 if none
-	Cause  Cause     //
+	Cause  Cause     // why the run ended
 	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
-	At     time.Time //
+	At     time.Time // when the run ended
 	Uptime time.Duration
 	CPU    time.Duration // processor time of the process and of the children for which it waited
 	MaxRSS int64         // peak memory in bytes of the largest of these processes
@@ -158,7 +158,7 @@ func (x *Exit) Wire() client.Exit {
 }
 
 // Words describes the end of a run, and quotes the line of its output that most likely explains it. That is the last line that
-// looks like a warning or worse, else the last line. The service controls this text.
+// looks like a warning or worse, or otherwise the last line. The service controls this text.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {

@@ -8,7 +8,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// Unit is the definition of a service, which is passed to Register.
+// Unit is the definition of a service, as it is passed to Register.
 type Unit struct {
 	Name            string
 	Profile         string
@@ -22,16 +22,16 @@ type Unit struct {
 
 	// Stdio, if not nil, lists the descriptors of the process, starting with descriptor 0. Such a service has no log.
 	Stdio []*os.File `reexec:"-"`
-	// StdOverrides replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1 and
-	// 2. The owner of these files closes them after the loop has forgotten the service. During a shutdown the loop closes
-	// Std[1] when the service is down, so that the reader of that pipe sees the end of the input.
+	// StdOverrides replaces the default descriptors where it is not nil: /dev/null for descriptor 0, and the pipes of LogSink for 1
+	// and 2. The owner of these files closes them after the loop has forgotten the service. During a shutdown the loop closes
+	// StdOverrides[1] when the service is down, so that the reader of that pipe sees the end of the input.
 	StdOverrides [3]*os.File `reexec:"-"`
 
 	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It is
 	// used together with Policy.Announces.
 	NotifyFD int
 
-	// Checked means that the service has readiness checks, and is ready only after a Checked event.
+	// Checked is true if the service has readiness checks. It is then ready only after a Checked event.
 	Checked bool
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the
@@ -39,8 +39,8 @@ type Unit struct {
 	// signal), signal or 0, name, PID. If the program does not exist, this is ignored.
 	Finish string
 
-	// Pin is the open directory to which Spec.Dir refers by descriptor number, or nil. As long as the unit keeps it open, that
-	// number can't come to mean another file.
+	// Pin is the open directory to which Spec.Dir refers by descriptor number, or nil. While the unit keeps it open, that number
+	// can't refer to another file.
 	Pin *os.File
 }
 
