@@ -13,7 +13,7 @@ const Default = "default"
 // slotPrefix is the prefix of every gateway's slot name. A slot is the service directory of a gateway.
 const slotPrefix = "gateway-"
 
-// maxServiceName is the longest profile name for which a gateway can have a service slot.
+// maxServiceName is the maximum length of a profile name for which a gateway can have a service slot.
 const maxServiceName = 251
 
 var (

@@ -20,9 +20,9 @@ const (
 )
 
 const (
-	// markerTTL is how long a planned-stop or takeover marker is valid.
+	// markerTTL is the time for which a planned-stop or takeover marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker is the largest marker or PID file, in bytes, that is read. A usual one has a few hundred.
+	// maxMarker is the maximum size, in bytes, of a marker or PID file that hinit reads. A usual one has a few hundred.
 	maxMarker = 64 << 10
 )
 

@@ -369,7 +369,8 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 	return true
 }
 
-// priorExit returns how the last gateway of the profile ended. It reads the lifecycle file, which newer gateways keep up to date.
+// priorExit returns how the last gateway of the profile ended: ExitClean, ExitUnclean or ExitUnknown. It reads the lifecycle
+// file, which newer gateways keep up to date.
 func priorExit(d *fsutil.Dir, home string) string {
 	var ledger struct {
 		Phase string `json:"phase"`

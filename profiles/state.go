@@ -28,7 +28,7 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is the largest state file, in bytes, that is read. A usual one has a few hundred.
+	// maxState is the maximum size, in bytes, of a state file that hinit reads. A usual one has a few hundred.
 	maxState = 1 << 20
 
 	// stateTries is the number of attempts at a read, or a read-modify-write, while another program keeps writing the file.

@@ -135,7 +135,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		o:        o,
-		asked:    make(chan request, 64), // when 64 requests wait, further callers block
+		asked:    make(chan request, 64), // when 64 requests wait, more callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),

@@ -86,7 +86,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 	return records
 }
 
-// Older returns the same records as Kept, but only those whose Seq is above after, and without copying them.
+// Older works like Kept, but returns only the records with a Seq above after, and doesn't copy them.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.kept.Load(); services != nil {
 		for _, own := range *services {

@@ -40,7 +40,7 @@ type Import struct {
 type unpacking struct {
 	*Import
 
-	tempDir string     // path of the temporary directory, beside the homes
+	tempDir string     // path of the temporary directory, next to the homes
 	held    *directory // the same directory, locked
 	archive *os.File   // the received part in the temporary directory, or the stream itself if that is a file
 	own     bool       // archive is in the temporary directory, so a later import can continue it

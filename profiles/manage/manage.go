@@ -150,7 +150,7 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
-// maxName is the longest profile name that the agent's command line accepts.
+// maxName is the maximum length of a profile name that the agent's command line accepts.
 const maxName = 64
 
 // ValidName checks a name by the rule of the agent's command line. The error wraps [profiles.ErrName] and says which rule is
