@@ -1,8 +1,8 @@
 // Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may
 // use.
 //
-// Package confine, in hinit-isolate, reads exactly the plan that [Argv] was called with. It owns no goroutine and touches no
-// disk.
+// Package confine, in hinit-isolate, reads back the plan that was passed to [Argv]. Package isolation owns no goroutine and does
+// no disk I/O.
 package isolation
 
 import (
@@ -12,37 +12,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is the file name of the program that isolates itself and becomes the command. It is installed beside hinit.
+// Program is the file name of the program that isolates itself and then executes the command. It is installed beside hinit.
 const Program = "hinit-isolate"
 
-// Argv returns the arguments of Program, at path, that make it become command. Each word of the plan is KEY=VALUE or a flag:
+// Argv returns the arguments for [Program], which is at path. With them, it isolates itself according to plan and then executes
+// command. Each word of plan is KEY=VALUE or a flag; "it" is the command:
 //
 //	name, home     name of the profile, and the directory that it may change
-//	hide           file or directory that it may not use, even if a permitted directory has it
+//	hide           file or directory that it may not use, even if it is in a permitted directory
 //	share, read    path that it may change, or read, wherever it is
 //	port           TCP port that it may listen on
-//	rules          file with saved rules that all plans share, to start faster
-//	save           write the rules to this file, and run no command
-//	refused        why the command must not start
+//	rules          file with saved rules, which all profiles of a container share, for a faster start
+//	save           write the rules to this file instead of executing the command
+//	refused        the reason why the command must not start
 //	control        it may use the control socket of PID 1
-//	marked         PID 1 recognises it by its filters alone, because it has the agent's user
+//	marked         PID 1 recognises it by its filters alone, because it runs as the agent's user
 //	degrade        if the kernel lacks a part of the isolation, it starts without this part
 func Argv(path string, plan, command []string) []string {
 	return slices.Concat([]string{path}, plan, []string{"--"}, command)
 }
 
-// Filters is how many more system call filters an isolated process has than PID 1, which recognises such processes by that
-// number. A process that may not use the control socket has one more. A process can add filters, but never remove one.
+// Filters is the number of system call filters that an isolated process has in addition to the filters of PID 1. PID 1 recognises
+// isolated processes by this number. A process that may not use the control socket has one more. A process can add filters, but
+// never remove one.
 const Filters = 1
 
-// Command returns the command in arguments that [Argv] made. It returns other arguments unchanged.
+// Command returns the command in argv if argv is from [Argv]. It returns other arguments unchanged.
 func Command(argv []string) []string { return argv[Head(argv):] }
 
-// Instead returns arguments that isolate command in the same way as argv isolates another one. If argv isn't from [Argv], it
-// returns command.
+// Instead returns arguments that isolate command according to the same plan as argv. If argv isn't from [Argv], it returns
+// command.
 func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
 
-// Head returns the number of arguments before the command in arguments that [Argv] made, and 0 for other arguments.
+// Head returns the number of arguments before the command if argv is from [Argv], and otherwise 0.
 func Head(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {

@@ -1,15 +1,16 @@
-// Package lease makes sure that only one init serves a data volume, by the kernel's own locks.
+// Package lease ensures that only one init serves a data volume. It uses file locks of the kernel.
 //
 // [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) on the data directory's inode. The kernel
-// releases that lock when the process ends, in whatever way, and never while it is paused. A process that can only use the mount
-// point can't replace its inode. There is no record, no heartbeat and no timer.
+// releases that lock when the process exits for any reason, but not while it is paused. A process that has access only to the
+// mount point can't replace the directory's inode. So this lock needs no lock record, heartbeat or timer.
 //
-// A network file system keeps the lock of a directory on one machine only. If its server keeps the locks of files, a Volume also
-// holds a write lock on the file .hinit/lock (F_OFD_SETLK of fcntl(2)). Every ten seconds it confirms that the server still
-// answers and that the name still leads to the locked file. After 30 seconds without an answer the lock counts as lost; servers
-// keep the lock of a silent client for longer.
+// On a network file system, the lock of a directory is effective on one machine only. If the file system's server keeps locks of
+// files, a Volume also holds a write lock on the file .hinit/lock (F_OFD_SETLK of fcntl(2)). Every ten seconds it confirms that
+// the server still answers and that the name still leads to the locked file. After 30 seconds without an answer, the Volume
+// treats the lock as lost; servers keep the lock of a silent client for longer.
 //
-// [LeasedVolume] implements Lock with a lease that a program of the operator holds elsewhere, and reports to hinit.
+// [LeasedVolume] implements Lock with a lease in another system. A program of the operator holds the lease and reports its end to
+// hinit.
 //
 // Any process that can open the data directory can lock it. Such a process in another container can delay the next start of an
 // init, but it can't take the lock from an init that holds it. [Holder] describes the process that holds the lock.

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// noteName is the file in which the holder of the lock describes itself. The agent can write to it, so it is only displayed and
-	// decides nothing.
+	// noteName is the file in which the holder of the lock describes itself (the note). The agent can write to it, so hinit displays
+	// it but bases no decision on it.
 	noteName = DirName + "/holder"
 	mostNote = 1024
 	mostWord = 64
@@ -33,7 +33,7 @@ type Holder struct {
 	// belongs to root or to hinit's user. Command is the name of the process.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
-	// Lease says that Host is the holder of the lease, as the lease program reports it.
+	// Lease is true if Host is the holder of the lease, as reported by the lease program.
 	Lease bool `json:"-"`
 }
 
@@ -57,8 +57,9 @@ func placeOf(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known about the process that holds the lock. at is the directory as in /proc/locks. It doesn't wait for
-// the volume: it returns the note as last read, and starts to read it again.
+// holder returns the known facts about the process that holds the lock. at identifies the directory as in /proc/locks, see
+// placeOf. holder doesn't wait for the volume: it uses the note that was read last, and starts a goroutine that reads the note
+// again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -71,15 +72,15 @@ func (v *Volume) holder(at string) Holder {
 	return h
 }
 
-// stranger returns a process of this container that has locked the directory at, and that belongs neither to root nor to the user
-// own.
+// stranger finds a process of this container that has locked the directory with the identity at (see placeOf). It ignores
+// processes of root and of the user own. pid is 0 if it finds no process.
 func stranger(at string, own int) (pid int, command string) {
 	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result is only less complete
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
 		status := procstat.StatusOf(strconv.Itoa(holder))
-		// another hinit would run as this user, or as root if it is PID 1
+		// ignore other hinits, which run as this user, or as root if they are PID 1
 		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
 			pid, command = holder, printable(strings.Join(status.Fields("Name"), " "))
 		}
@@ -87,7 +88,7 @@ func stranger(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readNote reads the note of the last holder and stores it in v.note.
+// readNote reads the note of the last holder and stores it in v.note. After an error it stores an empty Holder.
 func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(noteName, mostNote)
@@ -99,14 +100,14 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote writes the note that describes this process as the holder. If local is set, the volume is a local disk, and leaveNote
-// also removes files of older versions. It does that as the agent's user. As root it could be tricked, because the agent could
-// give one of these names to any directory.
+// leaveNote writes the note that describes this process as the holder. local is true if the volume is a local disk; then
+// leaveNote also removes files of older versions. It removes them as the agent's user. As root it could be tricked into removing
+// another directory that the agent has moved there.
 func (v *Volume) leaveNote(local bool) {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
-	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note decides nothing
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // what this does not remove, the next start does
+	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note is only displayed
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // the next start removes the rest
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
@@ -119,7 +120,7 @@ func (v *Volume) leaveNote(local bool) {
 	})
 }
 
-// printable makes text that the agent may have written safe to display.
+// printable returns s without the characters that are unsafe to display, cut to mostWord bytes. The agent may have written s.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -34,7 +34,7 @@ type Lock interface {
 	// ends, the lock is still held but no longer watched.
 	//
 	// An error is the cause of ctx, or says why the volume can't be locked. In the second case nothing prevents another init from
-	// serving it.
+	// serving the volume.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
 	// Check returns nil if services may be started now, because the lock is held. After this process was paused, Check fails until
 	// the lock has been confirmed again. It doesn't block.
@@ -54,7 +54,7 @@ const (
 	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
 	askEvery   = time.Second      // between two tries to get the lock while another machine holds it
 
-	// DirName is the directory of the lock file and the note, below the data directory.
+	// DirName is the directory, inside the data directory, that holds the lock file and the note of the lock's holder.
 	DirName = ".hinit"
 
 	lockName = DirName + "/lock"
@@ -65,7 +65,8 @@ type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
-	// leased says that a lease keeps other machines away. Then a directory that this user may not open is not waited for.
+	// leased is true if a lease keeps other machines away. Then lock fails, instead of waiting, if this user may not open the
+	// directory.
 	leased bool
 
 	// Tests replace the functions and durations below.
@@ -83,7 +84,7 @@ type Volume struct {
 	reading atomic.Bool // whether the note is being read
 }
 
-// Handover has the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
+// Handover holds the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
 type Handover struct {
 	Lock *os.File `reexec:"FD"` // the open data directory, whose descriptor holds the lock; older versions hand it over as "FD"
 	File *os.File // the lock file on a network file system, nil on a local one
@@ -93,8 +94,8 @@ type Handover struct {
 
 func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even after an error
 
-// NewVolume returns the lock of the data directory home. It touches nothing. Files in the directory are used with the identity of
-// actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
+// NewVolume returns the lock of the data directory home. It does no I/O. The Volume uses files in the directory with the identity
+// of actor. warn is called with warnings for the operator, possibly repeatedly; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, proveLimit: proveTime, sharing: sharing, prove: (*Volume).proveLock}
 	v.note.Store(&Holder{})
@@ -122,14 +123,15 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	return end, nil
 }
 
-// lock takes the locks that the file system of the volume needs, and releases old ones. It blocks. A refused permission doesn't
-// mean that there are no locks, because an agent can cause it by the mode of a directory. lock tries again until it is allowed.
+// lock releases the old locks in h, and takes the locks that the file system of the volume needs. It blocks. A permission error
+// doesn't mean that the file system has no locks, because an agent can cause the error with the mode of a directory. So lock
+// tries again until it gets the permission.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
 	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
-	refused, settle := false, time.Duration(0) // settle: how long another machine that has had the lock may go on; 0 if none has had it
+	refused, settle := false, time.Duration(0) // settle: how long a previous holder on another machine may go on; 0 without one
 	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, askEvery) {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
@@ -145,15 +147,16 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			if shared {
 				_ = h.File.Close()
 				var moved bool
-				if h.File, moved, err = lockFile(d, refused); moved { // an init with a lock on the old file goes on until its proof fails
+				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file goes on until its confirmation fails
 					settle = v.every + v.proveLimit + graceTime + v.every/10
 				}
 			}
 			return err
 		})
-		// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
+		// wait, because a previous holder that has lost its lock (its FUSE client has died, say) notices that only at its next
+		// confirmation
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
-			err = v.prove(v, h.File) // another init may have moved the file meanwhile
+			err = v.prove(v, h.File) // another init may have moved the file during the wait
 		}
 		refused = errors.Is(err, fs.ErrPermission) && !v.leased
 		switch {
@@ -174,7 +177,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.leaveNote(!shared && alone == "") // only a volume on which hinit can write is served
+	v.leaveNote(!shared && alone == "")
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()
@@ -182,8 +185,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 }
 
 // withDir takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
-// permissions limit f. If that user may not open the directory, it opens it as this process. It also works with a server that
-// refuses root.
+// permissions limit f. If that user lacks a permission, withDir tries again as this process. Because root is not tried first,
+// withDir also works with a server that refuses root.
 func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -202,14 +205,14 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	})
 }
 
-// now returns CLOCK_BOOTTIME (clock_gettime(2)), which goes on while the machine sleeps.
+// now returns CLOCK_BOOTTIME (clock_gettime(2)), which continues while the machine sleeps.
 func now() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // can't fail: every Linux that runs Go has this clock
 	return time.Duration(ts.Nano())
 }
 
-// drop releases the files of a lock that was lost.
+// drop releases the locked files if the lock was lost.
 func (v *Volume) drop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -242,15 +245,15 @@ func (v *Volume) HandOver() *Handover {
 	return &Handover{}
 }
 
-// TakeOver implements [Lock]. The next Acquire returns at once if the program before a re-execution held the lock.
+// TakeOver implements [Lock]. The next Acquire returns immediately if the program before a re-execution held the lock.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
 		v.held = *old
 	}
 }
 
-// serverKeeps lists the network file systems whose server keeps the locks of files, each with the mount options that turn that
-// off.
+// serverKeeps lists the network file systems whose server keeps the locks of files, each with the mount options that disable
+// this.
 var serverKeeps = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
@@ -295,8 +298,8 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 }
 
 // lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds the
-// lock. If the directory of the file can't be used, lockFile moves it away and makes a new one. With refused it also does that for a
-// file that this user may not open. moved reports that it did, also after an error.
+// lock. If the directory of the file can't be used, lockFile renames it and makes a new one. If refused is true, it also does so
+// if this user may not open the file. moved reports whether the directory was renamed; it is also valid after an error.
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
@@ -364,7 +367,8 @@ func (v *Volume) proveLock(file *os.File) error {
 	})
 }
 
-// proveRegularly confirms the lock of a file every v.every, until that fails or ctx ends. It sends the failure to lost.
+// proveRegularly confirms the lock of file at the interval v.every, until a confirmation fails or ctx ends. It sends the failure
+// to lost.
 func (v *Volume) proveRegularly(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
 		if !pause.For(ctx, v.every) {

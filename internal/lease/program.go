@@ -25,11 +25,11 @@ const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// LeasedVolume is the [Lock] of a volume that is protected by a lease, which is kept elsewhere. A program of the operator holds
-// the lease. It reports until when it holds it, by the clock of this machine. All services that need the lock must have ended by
-// then, even if the program has died.
+// LeasedVolume is the [Lock] of a volume that is protected by a lease in another system. A program of the operator holds the
+// lease and reports when it ends, by the clock of this machine. All services that need the lock must have ended by then, even if
+// the program has died.
 //
-// Held also locks the data directory, which keeps two inits of one machine apart.
+// Acquire also locks the data directory, so that two inits on one machine can't both serve the volume.
 type LeasedVolume struct {
 	*Volume
 
@@ -42,7 +42,7 @@ type LeasedVolume struct {
 	resumes     bool          // the next Acquire must continue the lease of the program before a re-execution
 }
 
-// NewLeasedVolume returns the lock of a data directory that a lease protects. The parameters are those for NewVolume.
+// NewLeasedVolume returns the lock of a data directory that a lease protects. The parameters are the same as for NewVolume.
 func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *LeasedVolume {
 	v := NewVolume(home, actor, warn)
 	v.leased = true
@@ -67,7 +67,7 @@ func (p *LeasedVolume) Message(words string) {
 	pause.Wake(p.news)
 }
 
-// remaining returns how long the lease still lasts, and whether the program waits because another machine holds it.
+// remaining returns the time until the lease ends, and whether the program waits because another machine holds the lease.
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
@@ -162,7 +162,7 @@ func (p *LeasedVolume) HandOver() *Handover {
 	return h
 }
 
-// TakeOver implements [Lock]. If the lease has ended meanwhile, it counts as lost at once.
+// TakeOver implements [Lock]. If the lease ended during the re-execution, the lock is lost immediately.
 func (p *LeasedVolume) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {

@@ -1,4 +1,4 @@
-// Package loglevel finds out the level of a log line. It is used by `hinit logs --level`, `hinit top`, the log forwarder and the
+// Package loglevel determines the level of a log line. It is used by `hinit logs --level`, `hinit top`, the log forwarder and the
 // web page. The functions do no I/O, and the package owns no goroutine.
 package loglevel
 
@@ -13,7 +13,7 @@ import (
 // Level is the severity of a log line; 0 means unknown.
 type Level int
 
-// The levels, from the least serious one.
+// The levels, in the order of their severity.
 const (
 	Trace Level = iota + 1
 	Debug
@@ -23,8 +23,8 @@ const (
 	Critical
 )
 
-// names lists all names by which log lines state a level. The first six are the names that [Names] returns, in the order of the
-// levels.
+// names lists all level names that are recognised in log lines. The first six are the names that [Names] returns, in the order of
+// the levels.
 var names = []struct {
 	name  string
 	level Level
@@ -50,7 +50,7 @@ var names = []struct {
 	{"panic", Critical},
 }
 
-// Names returns the name of each level, from the least serious one.
+// Names returns the name of each level, in the order of severity from Trace to Critical.
 func Names() (words []string) {
 	for _, l := range names[:Critical] {
 		words = append(words, l.name)
@@ -81,8 +81,8 @@ func Named(word []byte) Level {
 
 // The regular expressions are compiled at their first use, so that a program that examines no line does not pay for them.
 var (
-	// keyed matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are those
-	// of pino and bunyan: 10 to 60 from trace to fatal.
+	// keyed matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the
+	// levels of pino and bunyan, from 10 (trace) to 60 (fatal).
 	keyed = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
 	// klog matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
@@ -99,10 +99,10 @@ func expression(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHead is how many bytes at the beginning of a line are searched for a level that is a word without a key.
+// levelHead is the number of bytes at the beginning of a line in which a level word without a key, such as ERROR, is recognised.
 const levelHead = 96
 
-// Of returns the level that the line text states, or 0 if it states none.
+// Of returns the level that is stated in text, a log line, or 0 if the line states none.
 func Of(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)

@@ -15,14 +15,14 @@ import (
 	"hinit/internal/procusage"
 )
 
-// MostServices is the default for the largest number of services with metrics.
+// MostServices is the default maximum number of services with metrics.
 const MostServices = 1000
 
-// mostSteps is the largest number of boot steps with metrics.
+// mostSteps is the maximum number of boot steps with metrics.
 const mostSteps = 100
 
-// causeSettles is how long the cause of an exit may still change, because the reason may become known late. An exit is counted
-// after that.
+// causeSettles is the time during which the cause of an exit may still change, because the reason may become known late. An exit
+// is counted only after this time.
 const causeSettles = 2 * time.Second
 
 // Causes lists the values of the label cause, except for "other".
@@ -104,8 +104,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// distinct returns the services, but only the first of several whose names become the same label. Prometheus refuses two series
-// with the same labels.
+// distinct returns list without each service whose name becomes the same label as the name of an earlier service. Prometheus
+// refuses two series with the same labels.
 func distinct(list []client.Service) []client.Service {
 	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
 	for i := range list {
@@ -117,7 +117,7 @@ func distinct(list []client.Service) []client.Service {
 	return out
 }
 
-// sink sends metrics to the channel that Collect gets.
+// sink sends metrics to the channel that Prometheus passes to Collect.
 type sink struct{ ch chan<- prometheus.Metric }
 
 func (s sink) send(f *Family, value float64, labels ...string) {
@@ -153,7 +153,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		// leave out the time of reaped children, which counts for their services
+		// leave out the time of reaped children, which is part of their services' metrics
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownTasks, float64(own.threads))
@@ -220,7 +220,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	}
 }
 
-// Forwarded has the counters of hinit forward, which sends logs and events to a collector.
+// Forwarded holds the counters of the command "hinit forward", which sends logs and events to a collector.
 type Forwarded struct {
 	Sent, Refused, Gaps, Failures uint64
 	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
@@ -254,7 +254,7 @@ func (s sink) sendUsage(u used, name, profile string) {
 	}
 }
 
-// stopDurations returns how long the last stop of each service took, from the events that hinit keeps.
+// stopDurations returns the duration of each service's last stop. It computes the durations from the events that hinit keeps.
 func (c *Collector) stopDurations(ctx context.Context) (map[string]time.Duration, error) {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -292,10 +292,10 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// mostLabel is the largest size of a label's value in bytes.
+// mostLabel is the maximum size of a label's value in bytes.
 const mostLabel = 200
 
-// label turns a text from another program into a valid label value: it cuts the text and replaces invalid UTF-8.
+// label turns text from another program into a valid label value: it cuts the text to mostLabel bytes and replaces invalid UTF-8.
 func label(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
 }

@@ -12,23 +12,23 @@ import (
 	"hinit/internal/procusage"
 )
 
-// processList has the processes of the container at one time.
+// processList is a snapshot of the container's processes.
 type processList struct {
 	root string
 	all  procusage.Table
 	of   map[string][]int // process ids by service
 }
 
-// used is what several processes use together.
+// used is the total resource usage of several processes.
 type used struct {
 	processes, threads int
 	cpu                float64 // seconds, including the time of reaped children, so that the sum does not shrink when a child ends
 	memory             uint64
-	fds                int // number of open descriptors; -1 if they can't be counted for all processes, because a partial sum would mislead
+	fds                int // number of open descriptors; -1 if a process can't be counted, because a partial sum would mislead
 }
 
-// readProcesses reads all processes from the /proc at root. roots says to which services they belong. It returns nil if it can't
-// read them.
+// readProcesses reads all processes from root, the path of a proc file system, and finds their services in roots. It returns nil
+// if it can't read the processes.
 func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	all, err := procusage.Read(root, nil)
 	if err != nil {
@@ -43,7 +43,7 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	return o
 }
 
-// sum returns what the processes pids use together.
+// sum returns the total resource usage of the processes with the given pids.
 func (o *processList) sum(pids ...int) (u used) {
 	for _, pid := range pids {
 		one, is := o.all[pid]

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// mostScrapes is the largest number of requests that are answered at the same time.
+// mostScrapes is the maximum number of requests that are answered at the same time.
 const mostScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.
@@ -31,8 +31,8 @@ func Write(w io.Writer, c *Collector) error {
 	return nil
 }
 
-// Handler returns a handler that serves the metrics, as OpenMetrics to clients that accept it. Values that can't be read are left
-// out.
+// Handler returns a handler that serves the metrics: as OpenMetrics to clients that accept it, otherwise in the older text
+// format. Values that can't be read are left out.
 func Handler(c *Collector) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(c); err != nil {

@@ -1,5 +1,5 @@
-// Package notify receives the messages of services by sd_notify(3): datagrams on a Unix socket that the variable NOTIFY_SOCKET
-// names.
+// Package notify receives sd_notify(3) messages from services. They are datagrams to a Unix socket, whose path the service finds
+// in the variable NOTIFY_SOCKET.
 //
 // Each service has its own socket, to which only its user and root can write. The kernel adds the credentials of the sending
 // process to each datagram. The caller decides whether this process belongs to the service.

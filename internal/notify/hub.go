@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// datagramsPerPause is how many datagrams of a service are read within a pause. A service that sends more has to wait in its
-	// sendmsg(2).
+	// datagramsPerPause is the maximum number of datagrams that a Hub reads from one service in each interval of the length pause. A
+	// service that sends more blocks in sendmsg(2).
 	datagramsPerPause = 64
 	pause             = 250 * time.Millisecond
 )
@@ -19,7 +19,7 @@ const (
 // Hub holds the sockets of all services. Its methods may be called from any goroutine.
 type Hub struct {
 	// tell is called with each message, the service whose socket received it, and the process that sent it. The calls for one
-	// service come one after the other.
+	// service do not overlap.
 	tell func(service string, pid int, m Message)
 
 	mu      sync.Mutex // never held during a call that may block
@@ -31,8 +31,8 @@ func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{tell: tell, sockets: make(map[string]*socket)}
 }
 
-// Listen creates a socket for a service below dir, to which the given user may write, and returns its path. It keeps an existing
-// socket for the same user. It may wait for the disk of dir.
+// Listen creates a socket for a service below dir, and returns the socket's path. Only the given user and root may write to it.
+// An existing socket for the same user is kept. Listen may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
 	if s := h.socketOf(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
@@ -52,7 +52,7 @@ func (h *Hub) socketOf(service string) *socket {
 	return h.sockets[service]
 }
 
-// setSocket replaces the socket of a service and closes the old one. s is nil for no socket.
+// setSocket replaces the socket of a service by s, and closes the old socket. If s is nil, the service has no socket afterwards.
 func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
@@ -119,7 +119,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver makes a new hub continue with the sockets of an old one; nil means no sockets.
+// TakeOver makes a new hub continue with the sockets from the HandOver of an old hub; nil means no sockets.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -143,8 +143,8 @@ const (
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns the environment variables for a service with a socket at path. If every is positive, they include the watchdog
-// interval.
+// Environ returns the environment variables for a service with a socket at path. every is the watchdog interval; without one (0),
+// its variable is left out.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

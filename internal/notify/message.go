@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage is the size of the largest accepted datagram, in bytes. systemd has the same limit.
+// MaxMessage is the maximum size of an accepted datagram, in bytes. systemd has the same limit.
 const MaxMessage = 4096
 
 const (
@@ -20,7 +20,7 @@ const (
 	maxTime = 24 * time.Hour
 )
 
-// Message is the content of one datagram. The zero value means a datagram without known content.
+// Message is the content of one datagram. The zero value is a datagram without any known field.
 type Message struct {
 	Ready, Stopping, Reloading bool
 
@@ -66,7 +66,8 @@ func Parse(data []byte) (m Message) {
 	return m
 }
 
-// microseconds parses a duration, and limits it to [maxTime]. The largest number means no limit in systemd.
+// microseconds parses a number of microseconds, and limits the duration to [maxTime]. The largest 64-bit number means no limit in
+// systemd; the result is 0.
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	switch {

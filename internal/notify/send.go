@@ -29,11 +29,11 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience limits how long Outer takes, because the path may be on a disk that hangs.
+// outerPatience is the time limit of Outer. It is needed because the path may be on a disk that hangs.
 const outerPatience = 5 * time.Second
 
-// Outer sends a message to the program that started this container, if it has set NOTIFY_SOCKET, as systemd and podman
-// --sdnotify=container do. It blocks for at most five seconds.
+// Outer sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and podman
+// --sdnotify=container do so. It blocks for at most five seconds.
 func Outer(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

@@ -16,7 +16,7 @@ import (
 const (
 	// dirName is the directory of the sockets, next to the control socket.
 	dirName = "notify"
-	// maxPath is the longest path of a Unix socket (unix(7)).
+	// maxPath is the maximum length of a Unix socket's path, in bytes (unix(7)).
 	maxPath = 107
 )
 
@@ -96,10 +96,12 @@ func openDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// credSpace is exactly the space for the sender's credentials. So the kernel never opens file descriptors that a sender passes.
+// credSpace is the size of a buffer that has room only for the sender's credentials. So the kernel never opens file descriptors
+// that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// readBurst calls each with up to datagramsPerPause messages, and returns how many datagrams it has read.
+// readBurst reads up to datagramsPerPause datagrams, and calls the function each with every message in them. It returns the
+// number of datagrams.
 func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +117,8 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// readOne handles the first datagram in the socket, if there is one. It removes the datagram only after each has returned, so
-// that a re-execution loses none.
+// readOne handles the first datagram in the socket, and reports whether there was one. It removes the datagram only after the
+// function each has returned, so that a re-execution doesn't lose the message.
 func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -146,7 +148,7 @@ func receive(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.S
 	}
 }
 
-// senderPID returns the PID of the process that sent a datagram, 0 if that process is not in this PID namespace.
+// senderPID returns the PID of the process that sent a datagram, or 0 if that process is not in this PID namespace.
 func senderPID(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

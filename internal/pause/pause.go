@@ -1,5 +1,5 @@
-// Package pause has two functions for goroutines: one waits for a time, the other wakes a goroutine that waits. It owns no
-// goroutine.
+// Package pause implements a sleep that ends early with its context ([For]), and the wake-up of a waiting goroutine ([Wake]). It
+// owns no goroutine.
 package pause
 
 import (
@@ -16,8 +16,8 @@ func For(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Wake puts a token into a channel of capacity 1, from which a goroutine takes it when it waits next. It does not block: a token
-// that is already there is enough.
+// Wake wakes the goroutine that receives from asleep, a channel of capacity 1. If the goroutine is busy, its next receive returns
+// immediately. Several calls before that are one wake-up. Wake does not block.
 func Wake(asleep chan<- struct{}) {
 	select {
 	case asleep <- struct{}{}:

@@ -10,12 +10,12 @@ import (
 )
 
 // rules is the header of the rules that all isolated profiles of a container share. The parts of variable length follow it in
-// ruleBuffer. A file with saved rules has the same layout. It is valid for one version of hinit-isolate and one state of the
-// container, see isCurrent.
+// ruleBuffer. A file with saved rules has the same layout. The file is valid for one version of hinit-isolate and one state of
+// the container, see isCurrent.
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
-	writeDir, writeFile, readDir, readFile uint64    // rights that a path gives, with what is below it
+	writeDir, writeFile, readDir, readFile uint64    // the rights granted on a path and on everything below it
 	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, system call filter
 }
 
@@ -36,8 +36,8 @@ var (
 // Only the assembly uses begin.
 var _ = begin
 
-// The assembly function hinit_bare calls begin before the Go runtime starts. If the file has valid rules, begin replaces the
-// process by the command. Otherwise it returns, the runtime starts, and [Main] runs.
+// The assembly function hinit_bare calls begin before the Go runtime starts. If the file of the argument rules= has valid rules,
+// begin confines the process and executes the command. Otherwise it returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	file, i := "", 1
@@ -69,7 +69,7 @@ func readRules(file string) bool {
 	return n >= uint64(headSize) && n == uint64(headSize)+head.mounts+head.hidden+head.paths+head.filter
 }
 
-// part returns a part of the rules of size bytes. before has the sizes of the earlier parts.
+// part returns the part of the rules that has size bytes and follows earlier parts, whose sizes are in before.
 func part(size uint64, before ...uint64) string {
 	at := uint64(headSize)
 	for _, n := range before {
@@ -101,9 +101,9 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 	return [2]uint64{st.Ino, uint64(st.Mtime.Sec)*1e9 + uint64(st.Mtime.Nsec)}
 }
 
-// confine isolates this process for good, as the rules and the plan in argv say (see isolation.Argv). Then it executes the
-// command in argv, whose program is at path. It does not return. In a running program the caller must have locked its goroutine
-// to its thread.
+// confine isolates this process permanently, according to the rules and the plan in argv (see isolation.Argv). Then it executes
+// the command in argv, whose program is at path. It does not return. If the Go runtime is running, the caller must have locked
+// its goroutine to its thread.
 func confine(path string, argv, env bare.Words) {
 	home, end := "", 1
 	var control, marked, degrade bool
@@ -144,10 +144,11 @@ func confine(path string, argv, env bare.Words) {
 	execute(path, argv, end+1, environ(env))
 }
 
-// webToken begins the variable with the token of the status page. A program with the token can control all gateways.
+// webToken is the beginning of the variable that holds the token of the status page. A program with the token can control all
+// gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// environ returns the environment of the command: env without the web token, and with the TMPDIR in tempVar.
+// environ returns the environment of the command: env without the web token, and with TMPDIR replaced by tempVar.
 func environ(env bare.Words) uintptr {
 	n := 0
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
@@ -165,7 +166,7 @@ func environ(env bare.Words) uintptr {
 	return uintptr(unsafe.Pointer(&envp))
 }
 
-// execute replaces this process by the command at a path. Its arguments are argv from index at on.
+// execute replaces this process by the program at path. The program's arguments are the words of argv from index at.
 func execute(path string, argv bare.Words, at int, env uintptr) {
 	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
@@ -182,8 +183,8 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	exitWith(126)
 }
 
-// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number if another user has
-// taken the usual name.
+// makeTempDir makes a directory for temporary files that only this user can use. It adds a random number to the usual name if
+// another user already uses that name.
 func makeTempDir() {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
@@ -297,7 +298,7 @@ func share(set int, argv bare.Words, path string, write bool) {
 	allow(set, path, write)
 }
 
-// beneath reports whether a path is dir or leads into it.
+// beneath reports whether path is dir or is inside dir.
 func beneath(path, dir string) bool {
 	for dir != "" && dir[len(dir)-1] == '/' {
 		dir = dir[:len(dir)-1]
@@ -305,7 +306,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cut removes beginning from a word. is reports whether the word began with it.
+// cut removes the prefix beginning from word. is reports whether word has this prefix.
 func cut(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
@@ -313,15 +314,17 @@ func cut(word, beginning string) (rest string, is bool) {
 	return word[len(beginning):], true
 }
 
-// address returns the address of a text, which must end in a NUL.
+// address returns the address of text, which must end in a NUL.
 func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
 
-// stat describes a path below an open directory, or fd itself. It returns a negative errno after an error.
+// stat writes the attributes of a file to st (statx(2)): of path below the open directory fd, or of fd itself with AT_EMPTY_PATH.
+// After an error it returns a negative errno.
 func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read reads a file into to, as far as it fits. It returns the size, or a negative errno after an error.
+// read copies the file at path into to, until the file ends or to is full. It returns the number of bytes read, or a negative
+// errno if it can't open the file.
 func read(path string, to []byte) int {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	if fd < 0 {
@@ -330,7 +333,7 @@ func read(path string, to []byte) int {
 	return drain(fd, to)
 }
 
-// drain reads a file into to, as far as it fits, and closes it. It returns the size.
+// drain copies the open file fd into to, until the file ends or to is full, and closes it. It returns the number of bytes read.
 func drain(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
@@ -351,7 +354,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail writes the reason to stderr and ends the process.
+// fail writes the reason to stderr and exits.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

@@ -1,9 +1,9 @@
-// Package confine confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a
-// filter limits its system calls. Package isolation defines the arguments by which PID 1 asks for it.
+// Package confine confines the calling process permanently. Landlock limits the files, ports and signals that the process can
+// use, and a seccomp filter limits its system calls. Package isolation defines the arguments with which PID 1 requests this.
 //
 // The confinement itself needs no Go runtime: if root has saved the rules of the container, the command starts in 0.4 ms. If a
-// part of the isolation is not available, the process ends with an error, unless the plan allows the command to run without it.
-// It owns no goroutine.
+// part of the isolation is not available, the process exits with an error, unless the plan allows the command to run without this
+// part. The package owns no goroutine.
 package confine
 
 import (
@@ -27,7 +27,7 @@ import (
 // refused78 is the exit code after which PID 1 parks a gateway until its configuration changes.
 const refused78 = 78
 
-// Main confines this process as the plan in argv says (see isolation.Argv), and executes the command in argv. With the word
+// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command in argv. With the word
 // "save" it writes the rules of the container into a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
@@ -84,11 +84,11 @@ func values(words []string, key string) (list []string) {
 	return list
 }
 
-// value returns the first one of values, or "".
+// value returns the first value of a key in the words of a plan, or "" if the key is missing.
 func value(words []string, key string) string { return append(values(words, key), "")[0] }
 
-// saveRules saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader
-// finds the old rules or the new ones.
+// saveRules saves the rules to file, and returns the exit code. It fails if another user than root can change the directory of
+// file. The file is replaced atomically, so a reader finds the old rules or the new ones.
 func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
@@ -108,8 +108,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated
-// processes by that number. All kernels with Landlock report it.
+// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of system call filters. PID 1
+// recognises isolated processes by that number. All kernels with Landlock report it.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
@@ -118,13 +118,14 @@ func checkFilterCount(status string) error {
 	return nil
 }
 
-// parts are the parts of Landlock that the isolation needs, and the version of its interface that introduced each (landlock(7)).
+// parts lists the parts of Landlock that the isolation needs, each with the version of Landlock's interface that introduced it
+// (landlock(7)).
 var parts = []struct {
 	abi  int
 	what string
 }{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
 
-// checkLandlock returns an error if this version of Landlock lacks a part.
+// checkLandlock returns an error if version abi of Landlock lacks one of the parts that the isolation needs.
 func checkLandlock(abi int) error {
 	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
 	if abi == 0 {

@@ -15,10 +15,10 @@ import (
 	"hinit/internal/isolation"
 )
 
-// rights has the number of file rights of each version of Landlock (landlock(7)), by version, up to version 9.
+// rights has, for each version of Landlock from 0 to 9, the number of its file rights (landlock(7)).
 var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// buildRules fills ruleBuffer with the rules of this container. more has paths that must be hidden, too. As far as the kernel
+// buildRules fills ruleBuffer with the rules of this container. more lists additional paths to hide. As far as the kernel
 // supports it, Landlock confines access to files, TCP ports to listen on, signals and abstract sockets. It does not confine
 // connections to other machines.
 func buildRules(more []string) error {
@@ -64,7 +64,8 @@ func buildRules(more []string) error {
 	return nil
 }
 
-// alwaysAllowed has the paths that every isolated process may use: r for reading, w also for writing.
+// alwaysAllowed lists the paths that every isolated process may use. The first letter is r for reading, or w for reading and
+// writing.
 var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
@@ -76,8 +77,9 @@ var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root
 // places are files and directories that are hidden from isolated processes, because they do not belong to the image.
 type places []string
 
-// hiddenPlaces returns more, the shared places and the mounts of the container, each also by the path that its links lead to. It
-// leaves out mounts of a single file, such as /etc/hosts: the container engine makes them.
+// hiddenPlaces returns the paths in more, the directories in sharedDirs, and the container's mount points. If a path contains
+// symbolic links, the resolved path is returned too. Mounts of a single file, such as /etc/hosts, are left out, because the
+// container engine makes them.
 func hiddenPlaces(mounts string, more []string) places {
 	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {
@@ -96,7 +98,8 @@ func hiddenPlaces(mounts string, more []string) places {
 	return all
 }
 
-// unescape returns a path of mountinfo. The file writes spaces as octal numbers (proc_pid_mountinfo(5)).
+// unescape decodes a path from /proc/self/mountinfo, in which white space and backslashes are octal numbers
+// (proc_pid_mountinfo(5)).
 func unescape(path string) string {
 	for _, c := range []byte(" \t\n\\") {
 		path = strings.ReplaceAll(path, `\`+fmt.Sprintf("%03s", strconv.FormatUint(uint64(c), 8)), string(c))
@@ -104,8 +107,9 @@ func unescape(path string) string {
 	return path
 }
 
-// imagePaths returns what isolated processes may read below dir: each directory without a hidden place in it, as a whole, and the
-// files beside such places. It skips symbolic links: the target of a link is found under its own name, or is hidden.
+// imagePaths returns the paths below dir that isolated processes may read, each with the prefix r. A directory without hidden
+// places in it is returned as one path. In other directories, imagePaths returns the entries that are not hidden. It skips
+// symbolic links: the target of a link is found under its own name, or is hidden.
 func (p places) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

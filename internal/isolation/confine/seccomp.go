@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are system calls that an agent's tools do not need, and that lead out of the isolation or deep into the kernel.
+// refused lists system calls that an agent's tools do not need. They could break the isolation, or expose large parts of the
+// kernel to attacks.
 var refused = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
@@ -27,14 +28,14 @@ var refused = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedOn has further refused calls, by architecture: modify_ldt(2) of amd64.
+// refusedOn lists additional refused system calls by architecture: modify_ldt(2) on amd64.
 var refusedOn = map[string][]uint32{"amd64": {154}}
 
-// refusedControls are the requests of ioctl(2) that fail.
+// refusedControls lists the requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
 	unix.TIOCSTI, unix.TIOCLINUX, // they insert input into a terminal that another process may read
 	unix.TIOCSETD, // it gives a terminal another line discipline, which is a driver in the kernel
-	// With these calls the owner of a file could leave the quota of its project or Btrfs subvolume.
+	// With these requests the owner of a file could evade the quota of the file's project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
 
@@ -47,7 +48,7 @@ const (
 	btrfsSubvolumeV2 = 0x50009418 // BTRFS_IOC_SUBVOL_CREATE_V2
 )
 
-// families are the kinds of sockets that programs need. The filter refuses all others.
+// families lists the address families of sockets that programs need. The filter refuses all other families.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half first;
@@ -66,7 +67,7 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | u
 // x32 is the bit in the call numbers of the x32 ABI. No other call number is that large.
 const x32 = 0x40000000
 
-// ioprioUser is the first argument with which ioprio_set(2) changes all processes of a user.
+// ioprioUser is IOPRIO_WHO_USER. With this first argument, ioprio_set(2) changes all processes of a user.
 const ioprioUser = 3
 
 var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
@@ -77,8 +78,8 @@ func fails(errno unix.Errno) bpf.Instruction {
 
 func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
 
-// filter returns the program that the kernel runs before each system call of an isolated process. Calls of another architecture
-// fail, because their numbers mean other calls.
+// filter returns the BPF program that the kernel runs before each system call of an isolated process. Calls with the numbers of
+// another architecture fail, because there the same numbers mean different calls.
 func filter() []bpf.Instruction {
 	program := []bpf.Instruction{
 		load(dataArch),
@@ -87,7 +88,7 @@ func filter() []bpf.Instruction {
 		load(dataNumber),
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
 		fails(unix.ENOSYS),
-		// The flags of clone3 are in memory, which a filter can't read. Programs fall back to clone.
+		// A filter can't read the flags of clone3, because they are in memory. So clone3 fails, and programs fall back to clone.
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
 		fails(unix.ENOSYS),
 	}
@@ -95,8 +96,8 @@ func filter() []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, failCallUnless(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
-	// Profiles with the same user could change the priorities and limits of each other's processes. So the filter allows only the
-	// number 0, the calling process.
+	// Profiles that run as the same user could change the priorities and limits of each other's processes. So the filter accepts
+	// only process 0, which means the calling process.
 	for _, of := range []struct{ number, argument uint32 }{
 		{unix.SYS_PRLIMIT64, dataArg0},
 		{unix.SYS_SCHED_SETSCHEDULER, dataArg0},
@@ -112,7 +113,8 @@ func filter() []bpf.Instruction {
 	for _, request := range refusedControls {
 		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
-	// Landlock does not see on which ports multipath TCP, SMC and SCTP listen. Programs fall back to TCP.
+	// Landlock can't limit the ports on which multipath TCP, SMC and SCTP listen, so the filter refuses these sockets. Programs fall
+	// back to TCP.
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
 		program = append(program, failCallUnless(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
@@ -121,8 +123,9 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// failCallUnless returns instructions that make a call fail with errno, unless the instruction unless accepts the call's argument
-// at the offset argument. After them, the number of the call is loaded again.
+// failCallUnless returns instructions that make the system call with the given number fail with errno. The call passes if the
+// condition in unless is true for its argument at offset argument in seccomp_data. The last instruction loads the number of the
+// call again.
 func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
@@ -130,8 +133,8 @@ func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno
 	}
 }
 
-// inFamily returns instructions that make a call for sockets fail, unless its first argument is in families. After them, the
-// number of the call is loaded again.
+// inFamily returns instructions that make the system call with the given number fail, unless its first argument is in families.
+// The last instruction loads the number of the call again.
 func inFamily(number uint32) []bpf.Instruction {
 	rest := uint8(len(families))
 	program := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: rest + 3}, load(dataArg0)}
@@ -142,7 +145,7 @@ func inFamily(number uint32) []bpf.Instruction {
 	return append(program, fails(unix.EAFNOSUPPORT), load(dataNumber))
 }
 
-// assembled returns the filter in the form that the kernel loads.
+// assembled returns the filter in the binary form that seccomp(2) accepts.
 func assembled() (code []byte, err error) {
 	if arches[runtime.GOARCH] == 0 {
 		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)

@@ -1,6 +1,6 @@
-// Package peer tells services other than PID 1 whether a client is an isolated profile.
+// Package peer tells programs other than PID 1 whether the client of their Unix socket is an isolated profile.
 //
-// It never mistakes a living isolated process for one that isn't isolated. It owns no goroutine, and reads only /proc.
+// It never mistakes a living isolated process for one that isn't isolated. The package owns no goroutine, and reads only /proc.
 package peer
 
 import (
@@ -10,8 +10,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// IsIsolated reports whether the client of a Unix socket is an isolated profile. Such a client has more filters of system calls
-// than this process. A process that has ended counts as isolated.
+// IsIsolated reports whether process pid, the client of the Unix socket conn, is an isolated profile. Such a client has more
+// system call filters than this process. If the client has exited, the result is true.
 func IsIsolated(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)
