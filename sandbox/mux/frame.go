@@ -120,16 +120,14 @@ func release(data []byte) {
 	}
 }
 
-// Writer writes frames, each with a single Write. It is safe for concurrent use.
+// Writer writes frames. It is safe for concurrent use.
 type Writer struct {
-	mu  sync.Mutex
-	w   io.Writer
-	buf []byte
-	err error
+	mu sync.Mutex
+	w  *bufio.Writer
 }
 
-// NewWriter returns a writer.
-func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+// NewWriter returns a writer. Its buffer is meant for headers and short data; longer data bypasses it.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 4<<10)} }
 
 // Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the complete
 // frame, and all later writes fail as well.
@@ -139,18 +137,10 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil {
-		return w.err
-	}
-	w.buf = append(w.buf[:0], byte(kind))
-	w.buf = binary.BigEndian.AppendUint32(w.buf, channel)
-	w.buf = binary.BigEndian.AppendUint32(w.buf, uint32(len(data)))
-	w.buf = append(w.buf, data...)
-	_, w.err = w.w.Write(w.buf)
-	if cap(w.buf) > 8<<10 && len(w.buf) < 4<<10 {
-		w.buf = nil // an idle connection should use little memory
-	}
-	return w.err
+	header := binary.BigEndian.AppendUint32([]byte{byte(kind)}, channel)
+	_, _ = w.w.Write(binary.BigEndian.AppendUint32(header, uint32(len(data)))) // Flush returns the first error of all writes
+	_, _ = w.w.Write(data)
+	return w.w.Flush()
 }
 
 // WriteJSON writes a frame whose data is a message in JSON.

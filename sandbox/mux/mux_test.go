@@ -141,19 +141,23 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 			_ = w.Write(KindBegun, s.id, EncodeNumber(1))
 			_ = w.Write(KindBegun, s.id, EncodeNumber(1))
 		},
-		"room beyond the window":  func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput)}) },
-		"room for what isn't":     func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindOutput)}) },
-		"room of no stream":       func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindEnd)}) },
-		"room of two streams":     func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput), 1}) },
-		"an input":                func(w *Writer, s *Channel) { _ = w.Write(KindInput, s.id, nil) },
-		"a ping":                  func(w *Writer, _ *Channel) { _ = w.Write(KindPing, 0, nil) },
-		"a client's frame":        func(w *Writer, s *Channel) { _ = w.WriteJSON(KindOpen, s.id, Open{}) },
-		"an end that is no JSON":  func(w *Writer, s *Channel) { _ = w.Write(KindEnd, s.id, []byte("{")) },
-		"a number that is none":   func(w *Writer, s *Channel) { _ = w.Write(KindBegun, s.id, []byte{1}) },
-		"an end that is too long": func(w *Writer, _ *Channel) { _, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1}) },
-		"a frame without a kind":  func(w *Writer, s *Channel) { _, _ = w.w.Write(make([]byte, headerSize)) },
+		"room beyond the window": func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput)}) },
+		"room for what isn't":    func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindOutput)}) },
+		"room of no stream":      func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindEnd)}) },
+		"room of two streams":    func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput), 1}) },
+		"an input":               func(w *Writer, s *Channel) { _ = w.Write(KindInput, s.id, nil) },
+		"a ping":                 func(w *Writer, _ *Channel) { _ = w.Write(KindPing, 0, nil) },
+		"a client's frame":       func(w *Writer, s *Channel) { _ = w.WriteJSON(KindOpen, s.id, Open{}) },
+		"an end that is no JSON": func(w *Writer, s *Channel) { _ = w.Write(KindEnd, s.id, []byte("{")) },
+		"a number that is none":  func(w *Writer, s *Channel) { _ = w.Write(KindBegun, s.id, []byte{1}) },
+		"an end that is too long": func(w *Writer, _ *Channel) {
+			_, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1})
+			_ = w.w.Flush()
+		},
+		"a frame without a kind": func(w *Writer, s *Channel) { _, _ = w.w.Write(make([]byte, headerSize)); _ = w.w.Flush() },
 		"a frame without end": func(w *Writer, s *Channel) {
 			_, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255})
+			_ = w.w.Flush()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
