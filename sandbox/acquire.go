@@ -104,7 +104,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 		m.opts.warn("containers can't be listed, so a new one is made: " + err.Error())
 		return Container{}, false, nil
 	}
-	list = slices.DeleteFunc(list, func(c Container) bool { return m.ofAnotherVolume(c) || skip(c) })
+	list = slices.DeleteFunc(list, func(c Container) bool { return cmp.Or(c.Labels[LabelVolume], m.store.id) != m.store.id || skip(c) })
 	for _, state := range []State{Running, Paused, Exited, Created, Restarting} {
 		for _, c := range list {
 			switch {
@@ -128,8 +128,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 // Wake starts or unpauses a container. If the container is stopped, killed or paused in the meantime, Wake tries again. It does
 // not give up early, because a new container would lose the state of this one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
+	defer setTimeLimit(&ctx, startTime)()
 	for try := 1; ; try++ {
 		err := fmt.Errorf("it is %s: %w", c.State, ErrGone)
 		switch c.State {
@@ -182,9 +181,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
-		m.mu.Lock()
-		m.noMounts = true // the engine can't see this process's paths: it is on another machine, or this process is in a container
-		m.mu.Unlock()
+		m.noMounts.Store(true) // the engine can't see this process's paths: it is on another machine, or this process is in a container
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
@@ -237,10 +234,7 @@ func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == 
 // addHelper adds the mounts of the helper to a Spec. own reports whether it added them: then the container has a record in the
 // store.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
-	m.mu.Lock()
-	skip := m.noMounts
-	m.mu.Unlock()
-	if m.helperError != nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
+	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
 	}
 	data, hash, err := m.readHelper()

@@ -1,8 +1,8 @@
 package sandbox
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,15 +29,10 @@ func defaultSockets() []string {
 
 // findEngine resolves an address as the docker command does. An empty host means the default.
 func findEngine(host string) (address, error) {
-	if host == "" {
-		host = os.Getenv("DOCKER_HOST")
-	}
-	if host != "" {
+	if host = cmp.Or(host, os.Getenv("DOCKER_HOST")); host != "" {
 		at := address{host: host}
 		if os.Getenv("DOCKER_TLS_VERIFY") != "" && strings.HasPrefix(host, "tcp:") {
-			if at.tls = os.Getenv("DOCKER_CERT_PATH"); at.tls == "" {
-				at.tls = dockerConfigPath("")
-			}
+			at.tls = cmp.Or(os.Getenv("DOCKER_CERT_PATH"), dockerConfigPath(""))
 		}
 		return checkAddress(at, "DOCKER_HOST")
 	}
@@ -70,12 +65,8 @@ func checkAddress(at address, from string) (address, error) {
 }
 
 func dockerConfigPath(name string) string {
-	dir := os.Getenv("DOCKER_CONFIG")
-	if dir == "" {
-		home, _ := os.UserHomeDir()
-		dir = filepath.Join(home, ".docker")
-	}
-	return filepath.Join(dir, name)
+	home, _ := os.UserHomeDir()
+	return filepath.Join(cmp.Or(os.Getenv("DOCKER_CONFIG"), filepath.Join(home, ".docker")), name)
 }
 
 // contextName returns the name of the current docker context, or "" if none is selected.
@@ -96,8 +87,7 @@ func contextName() string {
 // contextAddress returns the address of a docker context. The directory of a context is named after the SHA-256 of the context's
 // name.
 func contextAddress(name string) (address, error) {
-	sum := sha256.Sum256([]byte(name))
-	id := hex.EncodeToString(sum[:])
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
 	data, err := os.ReadFile(dockerConfigPath("contexts/meta/" + id + "/meta.json"))
 	if err != nil {
 		return address{}, err

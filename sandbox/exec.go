@@ -231,10 +231,7 @@ func shellExitCode(end mux.End) int {
 // awaitEnd passes input and cancellation to a command until the command has ended. It returns an error if its end can't become
 // known any more.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
-	timeout := t.request.Timeout
-	if timeout == 0 {
-		timeout = t.sandbox.manager.opts.Timeout
-	}
+	timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout)
 	grace := cmp.Or(t.request.Grace, defaultGrace)
 	var late <-chan time.Time
 	if timeout > 0 {

@@ -23,13 +23,7 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	if err := f.Parse(args); err != nil {
 		return nil, fmt.Errorf("cannot use the flags of docker run: %w", err)
 	}
-	for _, e := range env {
-		if value, set := os.LookupEnv(e); set && !strings.Contains(e, "=") {
-			s.Env = append(s.Env, e+"="+value)
-		} else if strings.Contains(e, "=") {
-			s.Env = append(s.Env, e)
-		}
-	}
+	s.Env = append(s.Env, Assignments(Environment(env, OwnEnvironment(env)))...)
 	return f.Args(), nil
 }
 
@@ -43,30 +37,24 @@ func NewFlags() *pflag.FlagSet {
 // Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec, except -e, which appends its
 // values to env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
-	f.StringVar(&s.Name, "name", s.Name, "")
+	for name, text := range map[string]*string{
+		"name": &s.Name, "network": &s.Network, "net": &s.Network, "pid": &s.PIDMode, "ipc": &s.IPCMode, "uts": &s.UTSMode, "userns": &s.UserNS,
+		"cgroupns": &s.CgroupNS, "runtime": &s.Runtime, "restart": &s.Restart,
+	} {
+		f.StringVar(text, name, *text, "")
+	}
 	f.StringVarP(&s.User, "user", "u", s.User, "")
 	f.StringVarP(&s.Dir, "workdir", "w", s.Dir, "")
 	f.StringVarP(&s.Hostname, "hostname", "h", s.Hostname, "")
-	f.StringVar(&s.Network, "network", s.Network, "")
-	f.StringVar(&s.Network, "net", s.Network, "")
-	f.StringVar(&s.PIDMode, "pid", s.PIDMode, "")
-	f.StringVar(&s.IPCMode, "ipc", s.IPCMode, "")
-	f.StringVar(&s.UTSMode, "uts", s.UTSMode, "")
-	f.StringVar(&s.UserNS, "userns", s.UserNS, "")
-	f.StringVar(&s.CgroupNS, "cgroupns", s.CgroupNS, "")
-	f.StringVar(&s.Runtime, "runtime", s.Runtime, "")
-	f.StringVar(&s.Restart, "restart", s.Restart, "")
 	f.BoolVar(&s.Init, "init", s.Init, "")
 	f.BoolVar(&s.Privileged, "privileged", s.Privileged, "")
 	f.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "")
 	f.Int64Var(&s.PidsLimit, "pids-limit", s.PidsLimit, "")
-	f.Func("cap-drop", "", appendTo(&s.CapDrop))
-	f.Func("cap-add", "", appendTo(&s.CapAdd))
-	f.Func("security-opt", "", appendTo(&s.SecurityOpt))
-	f.Func("device", "", appendTo(&s.Devices))
-	f.Func("group-add", "", appendTo(&s.Groups))
-	f.Func("dns", "", appendTo(&s.DNS))
-	f.Func("add-host", "", appendTo(&s.Hosts))
+	for name, list := range map[string]*[]string{
+		"cap-drop": &s.CapDrop, "cap-add": &s.CapAdd, "security-opt": &s.SecurityOpt, "device": &s.Devices, "group-add": &s.Groups, "dns": &s.DNS, "add-host": &s.Hosts,
+	} {
+		f.Func(name, "", appendTo(list))
+	}
 	f.FuncP("publish", "p", "", appendTo(&s.Ports))
 	f.FuncP("env", "e", "", appendTo(env))
 	f.FuncP("memory", "m", "", parseSize(&s.Memory))

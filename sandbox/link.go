@@ -248,8 +248,7 @@ func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error)
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, listenTime)
-	defer cancel()
+	defer setTimeLimit(&ctx, listenTime)()
 	relay, err := m.engine.Exec(ctx, c.ID, ExecSpec{Argv: []string{mux.ToolsDir + "/" + helperName, "attach", c.ID}})
 	if err != nil {
 		return nil, err

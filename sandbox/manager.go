@@ -30,11 +30,12 @@ type Manager struct {
 
 	newBytes atomic.Int64 // bytes written by Remember since the last check of the limits
 
-	mu       sync.Mutex
-	open     map[Key]*Sandbox
-	adopted  map[string]*Sandbox // by container id, and by the names that callers have used
-	noMounts bool                // the engine can't see the paths of the volume
-	closed   bool
+	noMounts atomic.Bool // the engine can't see the paths of the volume
+
+	mu      sync.Mutex
+	open    map[Key]*Sandbox
+	adopted map[string]*Sandbox // by container id, and by the names that callers have used
+	closed  bool
 }
 
 // NewManager returns a manager. It creates the volume's state directory and does not connect to the engine yet. The manager takes
@@ -45,9 +46,8 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if !filepath.IsAbs(opts.State) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
-	m := &Manager{
-		engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox), noMounts: opts.AttachOnly,
-	}
+	m := &Manager{engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox)}
+	m.noMounts.Store(opts.AttachOnly)
 	var err error
 	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
 		return nil, m.helperError
@@ -175,12 +175,6 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 		limitsDisk = err == nil && info.Driver == "overlay2"
 	}
 	return buildSpec(m.opts, m.Key(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
-}
-
-// ofAnotherVolume reports whether a container belongs to the sandboxes of another volume.
-func (m *Manager) ofAnotherVolume(c Container) bool {
-	label := c.Labels[LabelVolume]
-	return label != "" && label != m.store.id
 }
 
 // Close ends the commands that this process runs, and closes the engine. The containers are left as they are.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/internal/dotenv"
+	"hinit/internal/wholefile"
 	"hinit/sandbox/mux"
 )
 
@@ -349,18 +350,8 @@ const maxDotenv = 1 << 20
 // Dotenv reads a profile's .env file. A missing file counts as empty.
 func Dotenv(path string) (map[string]string, error) {
 	out := make(map[string]string)
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return out, nil
-	}
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxDotenv) {
-		err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, maxDotenv)
-	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(path)
-	}
-	if err != nil {
+	data, err := wholefile.Read(path, maxDotenv)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot read the variables of the profile: %w", err)
 	}
 	for _, v := range dotenv.Parse(string(data)) {

@@ -38,7 +38,7 @@ func TestRealWays(t *testing.T) {
 			c.change(&o)
 			removeAfter(t, o)
 			m := realManager(t, o)
-			m.noMounts = c.noMounts
+			m.noMounts.Store(c.noMounts)
 			s := sandboxFor(t, m, "")
 			d, err := s.Describe(t.Context())
 			if err != nil || d.Exec != c.exec || !strings.Contains(d.Reason, c.reason) {
@@ -72,7 +72,7 @@ func TestRealAttachedClientDies(t *testing.T) {
 	o := realOptions(t)
 	removeAfter(t, o)
 	m := realManager(t, o)
-	m.noMounts = true
+	m.noMounts.Store(true)
 	s := sandboxFor(t, m, "")
 	client := helperProcess(t, o, "hold", "sleep 98767")
 	eventually(t, func() error {

@@ -2,9 +2,12 @@ package sandbox
 
 import (
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samber/lo"
 
 	"hinit/sandbox/mux"
 )
@@ -50,11 +53,38 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
+// OwnEnvironment returns the values in the environment of this process for those values of docker's option -e that are only a name.
+func OwnEnvironment(list []string) map[string]string {
+	return lo.FilterSliceToMap(Named(list), func(name string) (string, string, bool) {
+		value, set := os.LookupEnv(name)
+		return name, value, set
+	})
+}
+
+// Assignments returns variables in the form NAME=value, sorted.
+func Assignments(env map[string]string) []string {
+	list := lo.MapToSlice(env, func(name, value string) string { return name + "=" + value })
+	slices.Sort(list)
+	return list
+}
+
 // Streams are the standard streams of a command line.
 type Streams struct {
 	In       io.Reader // nil for no input
 	Out, Err io.Writer
 	Resizes  <-chan Size
+}
+
+// NewestSize returns a function that puts a size into a channel with room for one, in the place of an older one that was not read
+// yet. Only one goroutine may call it.
+func NewestSize(sizes chan Size) func(columns, rows uint16) {
+	return func(columns, rows uint16) {
+		select {
+		case <-sizes:
+		default:
+		}
+		sizes <- Size{Columns: columns, Rows: rows}
+	}
 }
 
 // Result says how a command ended. Its exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and

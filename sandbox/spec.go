@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
@@ -57,9 +56,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 		return Spec{}, err
 	}
 	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, o.warn)...)
-	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
-		s.Env = append(s.Env, name+"="+o.Env[name])
-	}
+	s.Env = Assignments(o.Env)
 	rest, err := s.ApplyFlags(o.ExtraArgs)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("%q is none", rest[0])
@@ -156,7 +153,7 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 // because names are unique, the engine can't make two containers for the same key.
 func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
-	return "hermes-" + hex.EncodeToString(sum[:4])
+	return fmt.Sprintf("hermes-%x", sum[:4])
 }
 
 // randomName returns a random name for a container.

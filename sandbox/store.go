@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,13 +77,13 @@ func (v *store) identity() (string, error) {
 func randomHex(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b)
-	return hex.EncodeToString(b)
+	return fmt.Sprintf("%x", b)
 }
 
 // lock waits for the lock of a key. If the file system does not support locks, it only warns.
 func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels, so limit the number of directories
+	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // callers choose the labels, so limit the number of directories
 	dir, err := v.openSub(name)
 	if err != nil {
 		return nil, err
@@ -227,7 +226,7 @@ const helperName = "hinit-sandbox-helper"
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
-	return data, hex.EncodeToString(sum[:6]), err
+	return data, fmt.Sprintf("%x", sum[:6]), err
 }
 
 // FindHelper returns the path of the helper program. If named is "", it looks beside this program and then in PATH.

@@ -119,8 +119,12 @@ func verbs() []verb {
 			Verb:    cmdline.Verb{Name: "reap", Summary: "remove unused sandboxes: ended long ago, or of an agent that has ended"},
 			options: "profile.only dry-run json max-age", run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
-		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).putTree},
-		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).getTree},
+		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
+			return box.PutTree(i.ctx, i.words[0], i.call.In)
+		})},
+		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
+			return box.GetTree(i.ctx, i.words[0], i.call.Out)
+		})},
 	}
 }
 

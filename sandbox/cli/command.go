@@ -281,18 +281,13 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
-func (i *invocation) putTree() (int, error) {
-	box, err := i.openSandbox()
-	if err != nil {
+// transfer returns the verb that calls do for the selected sandbox.
+func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
+	return func(i *invocation) (int, error) {
+		box, err := i.openSandbox()
+		if err == nil {
+			err = do(i, box)
+		}
 		return cmdline.Done, err
 	}
-	return cmdline.Done, box.PutTree(i.ctx, i.words[0], i.call.In)
-}
-
-func (i *invocation) getTree() (int, error) {
-	box, err := i.openSandbox()
-	if err != nil {
-		return cmdline.Done, err
-	}
-	return cmdline.Done, box.GetTree(i.ctx, i.words[0], i.call.Out)
 }

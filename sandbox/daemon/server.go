@@ -177,17 +177,11 @@ func (s *Server) catchPanic() {
 	}
 }
 
-// requestStreams returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.
+// requestStreams returns the streams of a request. gone is called when its caller has gone.
 func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }
-	ch.Resize = func(columns, rows uint16) {
-		select {
-		case <-resizes:
-		default:
-		}
-		resizes <- sandbox.Size{Columns: columns, Rows: rows}
-	}
+	ch.Resize = sandbox.NewestSize(resizes)
 	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes}
 	if req.Stdin {
 		s.In = ch.Input

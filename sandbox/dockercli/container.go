@@ -17,10 +17,7 @@ import (
 // new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
-	env := sandbox.Environment(c.Env, from.Env)
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		spec.Env = append(spec.Env, name+"="+env[name])
-	}
+	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)
 	var seen listing
 	key := agentLabels(spec.Labels)
 	looked := start && key != nil && p.recall(from, "probe", toJSON(key), &seen)

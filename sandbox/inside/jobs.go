@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,10 +97,7 @@ func (j *jobs) start(ch *channel) mux.End {
 }
 
 func commandText(open mux.Open) string {
-	text := open.Command
-	if text == "" {
-		text = strings.Join(open.Argv, " ")
-	}
+	text := cmp.Or(open.Command, strings.Join(open.Argv, " "))
 	return text[:min(len(text), 1000)]
 }
 

@@ -255,7 +255,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 		return g.ensurePassed(ctx, id) // another caller has already started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		g.gate.forgetVolume()
+		g.gate.volume.Store(nil) // a user may have removed the volume, and the engine has created an empty one: fill it again
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +19,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/samber/lo"
 
 	"hinit/internal/guard"
 	"hinit/internal/pause"
@@ -234,9 +236,10 @@ type Gate struct {
 	fillLock sync.Mutex
 	listLock sync.Mutex
 
+	volume atomic.Pointer[string] // the name of the volume, once the program is on it
+	root   atomic.Pointer[Root]
+
 	mu         sync.Mutex
-	volume     string // the name of the volume, once the program is on it
-	root       Root
 	containers map[string]*gateRecord // by container id
 }
 
@@ -267,10 +270,9 @@ func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Ro
 	if err != nil {
 		return "", err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.root = p.RootOf(info)
-	return g.root, nil
+	root := p.RootOf(info)
+	g.root.Store(&root)
+	return root, nil
 }
 
 // list lists containers for one caller at a time. An answer contains all labels of each container and is large.
@@ -284,11 +286,7 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 }
 
 // Root returns the last result of AskRoot.
-func (g *Gate) Root() Root {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.root
-}
+func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
 
 // lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, even if the
 // engine hangs.
@@ -370,23 +368,11 @@ func gateProgram(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// forgetVolume makes the next container fill the volume again. A user may have removed the volume. In this case the engine has
-// created an empty one.
-func (g *Gate) forgetVolume() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.volume = ""
-}
-
 // GatePrefix begins the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
 // Volume returns the name of the volume for new containers, or "" if it was not filled yet.
-func (g *Gate) Volume() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.volume
-}
+func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
 
 // fillVolume copies the gate program to a volume and returns the volume's name. It copies through a container that is never
 // started. It does so once for each version of the program.
@@ -406,7 +392,7 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 		return "", err
 	}
 	hash := sha256.Sum256(program)
-	volume := GatePrefix + hex.EncodeToString(hash[:6])
+	volume := fmt.Sprintf("%s%x", GatePrefix, hash[:6])
 	id, err := engine.Create(ctx, sandbox.Spec{
 		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none",
 		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
@@ -423,9 +409,7 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
 		return "", err
 	}
-	g.mu.Lock()
-	g.volume = volume
-	g.mu.Unlock()
+	g.volume.Store(&volume)
 	debug.FreeOSMemory() // the copies of the program are large and no longer needed
 	return volume, nil
 }

@@ -67,7 +67,14 @@ func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox
 }
 
 // readyGate returns a Gate whose volume already has the program.
-func readyGate() *Gate { return &Gate{volume: "gates", root: RootCaller} }
+func readyGate() *Gate { return gateOf(RootCaller) }
+
+func gateOf(root Root) *Gate {
+	g := &Gate{}
+	g.volume.Store(new("gates"))
+	g.root.Store(&root)
+	return g
+}
 
 func (e *engine) Info(context.Context) (sandbox.Info, error) { return e.info, nil }
 
@@ -496,7 +503,7 @@ func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 		if err := os.Mkdir(there, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, Places{}, &Gate{root: root})
+		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, Places{}, gateOf(root))
 		for path, want := range map[string]os.FileMode{filepath.Join(top, "made", "workspace"): want, there: 0o700} {
 			_, info, err := g.resolveSource(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
 			if err != nil || info.Mode().Perm() != want {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,7 +127,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 			place = g.places.self + source // such a path lasts only as long as this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
-		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
+		name := fmt.Sprintf("%s%s-%x", sandbox.VolumePrefix, g.owner.Profile, hash[:8])
 		labels := map[string]string{
 			LabelOwner: fmt.Sprint(g.owner.UID), sandbox.LabelSource: source, sandbox.LabelProfile: g.owner.Profile, sandbox.LabelVolume: spec.Labels[sandbox.LabelVolume],
 		}

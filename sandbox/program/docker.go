@@ -27,7 +27,7 @@ func (p Program) asDocker(args []string) int {
 		return dockercli.PrintError(os.Stderr, err, none == nil)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fails unless stdout is a pipe; a larger pipe needs fewer writes
-	req := daemon.Request{Docker: true, Args: args, Env: environmentOf(sandbox.Named(call.Env)), Stdin: call.Stdin}
+	req := daemon.Request{Docker: true, Args: args, Env: sandbox.OwnEnvironment(call.Env), Stdin: call.Stdin}
 	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
 

@@ -3,7 +3,6 @@ package program
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -217,5 +216,5 @@ func (h *service) volume() string {
 		place = h.opts.Home
 	}
 	id := sha256.Sum256([]byte(place))
-	return hex.EncodeToString(id[:8])
+	return fmt.Sprintf("%x", id[:8])
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -52,7 +54,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 		select {
 		case <-h.changed:
 			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then a removed container's leftovers are old enough
-			due = earlierTime(due, laterTime(time.Now(), last.Add(apart)))
+			due = earlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
 				continue
@@ -67,11 +69,6 @@ func (h *service) keepSandboxes(ctx context.Context) {
 	}
 }
 
-// laterTime returns the later of two times. A zero time counts as the earliest.
-func laterTime(a, b time.Time) time.Time {
-	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
-}
-
 // earlierTime returns the earlier of two times. A zero time means never.
 func earlierTime(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
@@ -83,12 +80,7 @@ func earlierTime(a, b time.Time) time.Time {
 // watch follows the engine's events until the context ends. If the engine does not answer or has no events, watch retries, and
 // each retry also starts a scan.
 func (k *keeper) watch(ctx context.Context) {
-	changed := func() {
-		select {
-		case k.changed <- struct{}{}:
-		default: // the keeper has not seen the last signal yet, so it will see both changes
-		}
-	}
+	changed := func() { pause.Wake(k.changed) }
 	wait, said := engineRetryTime, false
 	for {
 		err := k.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryTime, false; changed() }, changed)
@@ -191,9 +183,9 @@ func (k *keeper) removeOld(ctx context.Context) {
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last := laterTime(h.began, c.Created)
+	last := lo.Latest(h.began, c.Created)
 	for _, t := range h.tenants {
-		last = laterTime(last, t.manager.LastUse(c.ID))
+		last = lo.Latest(last, t.manager.LastUse(c.ID))
 	}
 	return last
 }

@@ -57,7 +57,7 @@ func (p Program) Run(argv []string) int {
 	if !ok { // a help text or a usage error needs no engine
 		return code
 	}
-	req := daemon.Request{Args: args, Env: environmentOf(wants.Names), Stdin: wants.Stdin}
+	req := daemon.Request{Args: args, Env: sandbox.OwnEnvironment(wants.Names), Stdin: wants.Stdin}
 	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
 	if wants.Stdin {
 		local.In = os.Stdin
@@ -103,17 +103,6 @@ func interruptible() (context.Context, func(code int) int) {
 	}
 }
 
-// environmentOf returns the values of the named environment variables that are set.
-func environmentOf(names []string) map[string]string {
-	out := map[string]string{}
-	for _, name := range names {
-		if value, set := os.LookupEnv(name); set {
-			out[name] = value
-		}
-	}
-	return out
-}
-
 // dispatch sends a request to the service if there is one, and handles it in this process otherwise.
 func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
@@ -153,16 +142,10 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 		return p.run(req, local)
 	}
 	defer restore()
-	size := func(columns, rows uint16) sandbox.Size { return sandbox.Size{Columns: columns, Rows: rows} }
-	req.TTY, req.Size = true, size(pty.Size(os.Stdin))
+	req.TTY = true
+	req.Size.Columns, req.Size.Rows = pty.Size(os.Stdin)
 	resizes := make(chan sandbox.Size, 1)
 	local.Resizes = resizes
-	defer pty.OnResize(os.Stdin, func(columns, rows uint16) {
-		select {
-		case <-resizes: // drop an older size that was not read yet
-		default:
-		}
-		resizes <- size(columns, rows)
-	})()
+	defer pty.OnResize(os.Stdin, sandbox.NewestSize(resizes))()
 	return p.run(req, local)
 }
