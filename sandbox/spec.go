@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -204,15 +205,11 @@ func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
+var notInLabel = regexp.MustCompile(`[^\w.-]`)
+
 // Sanitise converts a name to a label value. Different names may have the same value, so never use the value in place of the
 // name.
 func Sanitise(name string) string {
-	clean := strings.Map(func(r rune) rune {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '.', r == '-':
-			return r
-		}
-		return '_'
-	}, name)
+	clean := notInLabel.ReplaceAllString(name, "_")
 	return cmp.Or(clean[:min(len(clean), 63)], "unknown")
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,7 +161,7 @@ func (l *loop) reap() {
 // tick does what is due now. It returns how long to wait until the next call.
 func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
-	var gone map[uint64]bool
+	gone := sync.OnceValue(l.emptyRuns)
 	for _, r := range l.runs {
 		if r.killAt.IsZero() {
 			if r.deadline.IsZero() || !r.mainAlive {
@@ -172,11 +173,8 @@ func (l *loop) tick(now time.Time) time.Duration {
 			}
 			l.endTreeNow(r, r.grace, &r.timedOut)
 		}
-		if gone == nil {
-			gone = l.emptyRuns()
-		}
 		switch {
-		case gone[r.id]:
+		case gone()[r.id]:
 			l.finish(r)
 			continue
 		case now.Before(r.killAt):

@@ -20,11 +20,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/samber/lo"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -103,10 +103,7 @@ func (g *Guarded) fileIdentity(outside string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return "", fmt.Errorf("cannot tell which file %s is", inside)
-	}
+	st := fsutil.Stat(info)
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 

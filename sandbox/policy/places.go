@@ -1,10 +1,10 @@
 package policy
 
 import (
-	"bufio"
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,24 +37,15 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	return p, nil
 }
 
+// hostnameMount matches the beginning of a line of mountinfo, see proc_pid_mountinfo(5).
+var hostnameMount = regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `)
+
 // ownContainer returns the id of the container of this process. It is part of the source path of files that the engine mounts
 // into each container, such as /etc/hostname. It returns "" outside of a container.
 func ownContainer(mountinfo string) string {
-	f, err := os.Open(mountinfo)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 || fields[4] != "/etc/hostname" {
-			continue
-		}
-		for part := range strings.SplitSeq(fields[3], "/") {
-			if len(part) == 64 && strings.Trim(part, "0123456789abcdef") == "" {
-				return part
-			}
-		}
+	text, _ := os.ReadFile(mountinfo) // without /proc, this process is in no container of an engine
+	if id := hostnameMount.FindSubmatch(text); id != nil {
+		return string(id[1])
 	}
 	return ""
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
+	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -65,8 +65,8 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 		if err != nil {
 			continue // root will create it
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
-			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, st.Uid)
+		if uid := fsutil.UID(info); uid != 0 {
+			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, uid)
 		}
 	}
 	return nil
