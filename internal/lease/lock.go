@@ -28,7 +28,7 @@ type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
 	// If another process holds the lock, Acquire calls busy once, before it waits. busy must not block. Its argument, holder,
-	// returns what is known about the other process at that time; holder doesn't block.
+	// returns the facts that are known about the other process when holder is called. holder doesn't block.
 	//
 	// lost receives the reason when the lock is lost, at most once. lost is nil if the lock lasts as long as this process. When ctx
 	// ends, the lock is still held but no longer watched.

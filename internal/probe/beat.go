@@ -20,14 +20,14 @@ const (
 	noProbeInterval = 1000 * time.Hour
 )
 
-// Beat holds what a run has said with sd_notify(3).
+// Beat holds the state that a run has reported with sd_notify(3).
 type Beat struct {
 	Run      uint64
 	Ready    bool
 	Failed   bool          // WATCHDOG=trigger
 	At       time.Time     // when the run last showed that it is alive
 	Every    time.Duration // watchdog interval of the run; 0 for none
-	Until    time.Time     // the service has asked for time until then to finish its start; zero if it has not asked
+	Until    time.Time     // until when the service has asked for time to finish its start; zero if it has not asked
 	Extended bool          `reexec:"Spared"` // the watchdog has granted one extra interval, because hinit did not run
 }
 
@@ -40,7 +40,9 @@ type beats struct {
 	paused bool
 }
 
-// keepBeats returns the beats for a service whose checks are replaced: its old beats, if there are any. The caller holds p.mu.
+// keepBeats returns the beats for a service whose checks are replaced by the checks in t. It keeps the beats of old if they
+// exist. Otherwise it makes new beats, with the state that a re-execution has handed over. It returns nil if no check in t needs
+// messages. The caller holds p.mu.
 func (p *Prober) keepBeats(service string, t *Target, old *target) *beats {
 	handed := p.handedOverBeats[service]
 	delete(p.handedOverBeats, service)
@@ -84,7 +86,7 @@ func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage records a message of a run. anew reports that the times of the checks must be computed again. Messages of an
+// recordMessage records a message of a run. anew reports whether the times of the checks must be computed again. Messages of an
 // earlier run are ignored.
 func (b *beats) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()

@@ -54,7 +54,7 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dialPurpose says for what a connection is needed, and so how long dial waits.
+// dialPurpose is the caller's use of a connection. It decides how long dial waits.
 type dialPurpose int
 
 const (
@@ -91,7 +91,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what dialPurpose)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine, the connection is usually established at once
+		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine, the connection is usually established immediately
 			if done, wrong := isConnected(fd); done {
 				err = wrong
 			}

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// Evidence holds what one round has observed about a gateway that may be deaf: it runs, but no longer reacts. A single
-// observation is never enough. A disk may be slow, a port may be in use by another program, or a night may be quiet.
+// Evidence holds the observations of one round about a gateway that may be deaf: running, but no longer reacting. A single
+// observation is never enough: a disk may be slow, another program may use the port, or a night may be quiet.
 type Evidence struct {
-	// Heartbeat and Log say how long no heartbeat and no log line has come.
+	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
 	Heartbeat, Log Silence
-	// Asked says that this round has probed its /health, which answered earlier in this run. Answers says that it answered now.
+	// Asked is true if this round has probed the gateway's /health, which answered earlier in this run. Answers is true if it
+	// answered now.
 	Asked, Answers bool
 	Idle           bool // the gateway has used no processor time since the last round
 	Stopped        bool // a signal has stopped the process (SIGSTOP)
 }
 
-// Silence describes how long a regular sign of life (a heartbeat or a log line) has not come.
+// Silence describes the absence of a regular sign of life (a heartbeat or a log line).
 type Silence struct {
 	For      time.Duration
 	UsualGap time.Duration // longest time between two signs so far; 0 if unknown
@@ -26,15 +27,15 @@ type Silence struct {
 }
 
 const (
-	// gapsToKnow is how many gaps between signs must be seen before the usual gap is known.
+	// gapsToKnow is the number of gaps between signs after which the usual gap is known.
 	gapsToKnow = 8
-	// gapHalfLife is the time after which the usual gap has been halved, if all gaps are shorter. It is longer than a weekend.
+	// gapHalfLife is the time in which the usual gap is halved if all new gaps are shorter. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is how many times the usual gap a silence must last to be unusual.
+	// unusual is the multiple of the usual gap that a silence must exceed to be unusual.
 	unusual = 3
 )
 
-// unusual reports whether a silence is longer than after, and much longer than usual.
+// unusual reports whether a silence is much longer than usual. A silence of less than after is never unusual.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
@@ -42,10 +43,10 @@ func (s Silence) unusual(after time.Duration) bool {
 // counts reports whether the rounds must go on because of this silence: it began in this round, or it may still become unusual.
 func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
 
-// Deaf decides from the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway whose /health
-// has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway is
-// deaf only if it uses no processor time and both heartbeats and lines are missing, although both came earlier while it was
-// idle.
+// Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
+// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway
+// is deaf only if it uses no processor time and both heartbeats and lines are missing, although both came earlier while it was
+// idle. Heartbeats or lines are missing if their silence is unusual, and therefore longer than after.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -89,7 +90,7 @@ type silenceMeter struct {
 	measured      bool
 }
 
-// addTime adds passed, the time since the last call. came says whether a sign came in that time. resting says that the process
+// addTime adds passed, the time since the last call. came is true if a sign came in that time. resting is true if the process
 // used almost no processor time.
 func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
@@ -153,8 +154,8 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	return same
 }
 
-// addRound adds the signs of one round, and returns the evidence so far. If more time than most has passed since the
-// last round, it counts as most.
+// addRound adds the signs of one round, and returns the evidence so far. most is the maximum of the time that it adds to a
+// silence, even if the last round was longer ago.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)
@@ -173,5 +174,5 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evide
 	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
 }
 
-// restTick is how long an idle process takes at least to use one tick (10 ms) of processor time.
+// restTick is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const restTick = 5 * time.Second

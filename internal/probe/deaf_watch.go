@@ -19,13 +19,14 @@ import (
 )
 
 const (
-	// mostAsked limits how many silent gateways are probed at the same time.
+	// mostAsked is the maximum number of silent gateways that are probed at the same time.
 	mostAsked = 16
-	// answerPatience is how long to wait for an answer of a gateway, or of the disk.
+	// answerPatience is the time limit for an answer of a gateway, or of the disk.
 	answerPatience = 2 * time.Second
-	// longRest is the longest time for which the rounds are suspended. The kernel's signal about a stopped gateway may be lost.
+	// longRest is the longest time for which the rounds are suspended. It has a limit because the kernel's signal about a stopped
+	// gateway may be lost.
 	longRest = time.Hour
-	// roundsToBeDeaf is how many consecutive rounds must find a gateway deaf before that is reported.
+	// roundsToBeDeaf is the number of consecutive rounds that must find a gateway deaf before it is reported as deaf.
 	roundsToBeDeaf = 2
 )
 
@@ -42,11 +43,11 @@ type DeafOptions struct {
 	State func(profile string) (profiles.State, error)
 }
 
-// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all of
-// them in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor
-// times. Only for new runs and for silent gateways it uses the disk and /health. The rounds are suspended while no gateway can
-// become deaf by silence alone. The next line or heartbeat, or a stopped process, starts them again. The methods may be called
-// from any goroutine and don't block.
+// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all of them
+// in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor times. It
+// uses the disk and /health only for new runs and for silent gateways. The rounds are suspended while no gateway can become deaf
+// by silence alone. The next line or heartbeat, or a stopped process, starts them again. The methods may be called from any
+// goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
 	wake    chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
@@ -66,7 +67,7 @@ type DeafWatch struct {
 	rested bool                // the rounds were suspended before this round
 }
 
-// deafRun is what DeafWatch remembers about one run of a gateway from round to round.
+// deafRun holds the data about one run of a gateway that DeafWatch keeps from round to round.
 type deafRun struct {
 	run           uint64
 	history       signHistory
@@ -81,7 +82,7 @@ type deafRun struct {
 	seenThisRound bool
 }
 
-// Deafness says that a run is deaf, since when, and why.
+// Deafness describes a deaf run: since when it is deaf, and why.
 type Deafness struct {
 	Run      uint64
 	Since    time.Time
@@ -131,8 +132,8 @@ func (e *DeafWatch) Beat(profile string) {
 	e.Resume()
 }
 
-// Deafness returns whether and why a service is deaf. The result may be about an earlier run, so the caller must compare
-// Deafness.Run.
+// Deafness reports whether a service is deaf, and describes its deafness. The result may be about an earlier run, so the caller
+// must compare Deafness.Run.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -252,7 +253,7 @@ func (e *DeafWatch) dropOldBeats() {
 	}
 }
 
-// examineSilent examines gateways more closely: it probes their /health, and reads their state files. doubt says that the
+// examineSilent examines gateways more closely: it probes their /health, and reads their state files. doubt is true if the
 // processor time of their processes is needed.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
@@ -318,7 +319,8 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	}
 }
 
-// withDisk makes a call that may wait for the disk. It reports whether the call has succeeded in time.
+// withDisk makes a call that may wait for the disk, and reports whether the call has succeeded in time. It fails immediately
+// while too many earlier calls still wait.
 func (e *DeafWatch) withDisk(call func() error) bool {
 	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
@@ -332,14 +334,14 @@ func (e *DeafWatch) withDisk(call func() error) bool {
 	}) == nil
 }
 
-// Variables in a profile's .env that say whether and on which port its gateway serves /health.
+// Variables in a profile's .env: whether its gateway serves /health, and on which port.
 const (
 	healthSwitch = "API_SERVER_ENABLED"
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf returns a check of a gateway's /health, given the variables of its profile, or nil if it has none. Any HTTP status
-// counts as an answer.
+// healthOf returns a check of a gateway's /health, given the variables of its profile, or nil if it has none. Any HTTP status is
+// a sufficient answer.
 func healthOf(env map[string]string) *httpCheck {
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
@@ -362,8 +364,9 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decide decides about one gateway. If it is deaf, decide adds it to found, writes a remark, and restarts it if the policy says
-// so. If this round could not determine the state of the gateway, the last decision still holds.
+// decide decides about one gateway. If the gateway is deaf, decide adds it to found, writes a remark into the event history, and
+// restarts the gateway if the policy says so. If this round could not determine the state of the gateway, the last decision still
+// holds.
 func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
@@ -395,8 +398,8 @@ func (e *DeafWatch) decide(found map[string]Deafness, s *silentGateway) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf begins the text about a deaf gateway in the event history and in the status. notDeaf begins the text when the gateway
-// works again.
+// IsDeaf is the beginning of the text about a deaf gateway in the event history and in the status. notDeaf is the beginning of
+// the text when the gateway works again.
 const (
 	IsDeaf  = "deaf: "
 	notDeaf = "not deaf any more: "

@@ -1,9 +1,9 @@
 // Package probe runs the checks of hinit.yaml, applies their thresholds, and reports the results to the supervisor.
 //
-// [Health] decides when a check runs, how many consecutive results count, which checks wait for a start-up check, and when
-// hinit gives up on a run. It is a pure function of results and times. A [Prober] runs the checks.
+// [Health] decides when a check runs, and how many equal results in a row change its verdict. It also decides which checks wait
+// for a start-up check, and when hinit gives up on a run. It is a pure function of results and times. A [Prober] runs the checks.
 //
-// Promises: no check waits in the supervisor's loop. A check ends at its timeout, whatever the other side does, and reads at most
+// Promises: no check blocks the supervisor's loop. A check ends at its timeout, whatever the other side does, and reads at most
 // 64 KiB. The results of one run don't count for the next run. A check connects only to this container and to IP addresses, and
 // resolves no names.
 //

@@ -107,8 +107,8 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// NoteStart records that check i starts now, and computes when it is due again. random is a number in [0,1) that decides about
-// the jitter.
+// NoteStart records that check i starts now, and computes when it is due again. random is a number in [0,1) from which the jitter
+// is computed.
 func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
@@ -120,8 +120,9 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether the verdict has changed. act is what to do with the run: one of
-// the On constants of package config, or "". If the check must not run now (Held), the result is dropped.
+// Record handles a result of check i. changed reports whether the verdict has changed. act is the action that the caller must
+// apply to the run: one of the On constants of package config, or "" for none. If the check must not run now (Held), the result
+// is dropped.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
@@ -157,7 +158,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// AffectsReadiness reports whether any of the checks decides about the readiness of a service.
+// AffectsReadiness reports whether the readiness of a service depends on any of its checks.
 func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/config"
 )
 
-// answerSize limits how many bytes of a response are read, including its headers.
+// answerSize is the maximum number of bytes of a response that are read, including its headers.
 const answerSize = 64 << 10
 
 // httpCheck sends one GET request over a new connection. It uses net/http to format the request and to parse the response, but
@@ -74,7 +74,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	return h, err
 }
 
-// lineBreaks replaces line breaks. Otherwise a header value from a file of the agent could add further headers.
+// lineBreaks replaces line breaks. Otherwise a header value from a file of the agent could add more headers.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -104,8 +104,8 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	}
 }
 
-// unreadReason returns why a response could not be read completely. room is how many more bytes could have been read. late says
-// that the deadline has passed; net/http does not report that if it happens in the middle of a line.
+// unreadReason returns why a response could not be read completely. room is the number of bytes that were left below the limit
+// answerSize. late is true if the deadline has passed; net/http does not report that if it happens in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -152,7 +152,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	}
 }
 
-// missingText says which expected text is not in the body; it returns "" if nothing is missing.
+// missingText returns a message about an expected text that is not in the body, or "" if all expected texts are there.
 func (h *httpCheck) missingText(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxRunningChecks limits how many checks run at the same time. Other checks that are due wait.
+	// maxRunningChecks is the maximum number of checks that run at the same time. Other checks that are due wait.
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer: checks that become due within the same slot start together.
 	timerSlot = 25 * time.Millisecond
@@ -50,8 +50,8 @@ type Target struct {
 	Profile string
 	Expand  func(string) string // replaces all placeholders in a text, except variables
 	Env     map[string]string   // environment variables from the configuration
-	// AgentDecides says that the service runs as the user who can write the profile's .env. Only then may its checks use
-	// variables from this file.
+	// AgentDecides is true if the service runs as the user who can write the profile's .env. Only then may its checks use variables
+	// from this file.
 	AgentDecides bool
 	Actor        *fsutil.Actor // identity of the service's user for file operations, which take turns of the data volume
 	Spec         proc.Spec     // how the supervisor starts the service
@@ -62,7 +62,7 @@ type Prober struct {
 	options Options
 	compile func(config.Check, *target) (checker, error)
 	wake    chan struct{} // wakes the scheduler
-	wakes   atomic.Uint64 // how often the timer has woken the scheduler
+	wakes   atomic.Uint64 // number of times that the timer has woken the scheduler
 
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
@@ -102,7 +102,7 @@ type target struct {
 	check      int // index of the check that is being prepared
 }
 
-// readinessReport is what the supervisor was last told about the readiness of a run.
+// readinessReport is the last report to the supervisor about the readiness of a run.
 type readinessReport struct {
 	run   uint64
 	ready bool
@@ -241,8 +241,8 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. If some is false,
-// only an event wakes the scheduler. The caller holds p.mu.
+// nextWake returns the time at which the scheduler must run next: the end of the slot in which the next check is due. If some is
+// false, only an event wakes the scheduler. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // the end of a running check wakes the scheduler
 		return at, false
@@ -351,7 +351,7 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 	}
 }
 
-// Remark begins every record about a check in the event history.
+// Remark is the beginning of every record about a check in the event history.
 const Remark = "check "
 
 // exitUnhealthy is the exit code of a container that ends because of a failed check.

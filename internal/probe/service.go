@@ -57,7 +57,7 @@ type stateCheck struct {
 	beat atomic.Int64 // time of the last heartbeat in the file, in nanoseconds since 1970; 0 for none
 }
 
-// silence returns how long ago the gateway wrote its state file. Other programs write this file too, so the time of the
+// silence returns the time since the gateway wrote its state file. Other programs write this file too, so the time of the
 // gateway's heartbeat in it counts. If the file has no such time, its modification time counts.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {

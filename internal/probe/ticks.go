@@ -17,7 +17,7 @@ func processorTime(pid int) usage {
 	return usage{st.State, st.CPU + st.Waited}
 }
 
-// treeTicks returns, for each process, how many ticks the process and all its descendants have used.
+// treeTicks returns, for each process, the number of ticks that the process and all its descendants have used.
 func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {

@@ -12,7 +12,7 @@ import (
 // cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups limits how many cgroups below the cgroup of a service are read.
+// mostCgroups is the maximum number of cgroups that are read for one service: its own cgroup and the cgroups below it.
 const mostCgroups = 64
 
 // memoryCgroups finds the cgroups in which the kernel measures the memory of services.
@@ -21,8 +21,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // reads a file below /proc
 }
 
-// cgroupOf returns the directory of a process's cgroup if it is below the container's own cgroup, else "". Such a cgroup was
-// made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
+// cgroupOf returns the directory of a process's cgroup if it is below the container's own cgroup, and otherwise "". Such a cgroup
+// was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -42,8 +42,8 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 	return ""
 }
 
-// killsInOwn returns how many processes the kernel has killed for lack of memory in the cgroup of the main process main. ok is
-// true only if hinit made this cgroup and the cgroup limits memory.
+// killsInOwn returns the number of processes that the kernel has killed for lack of memory in the cgroup of the process main. ok
+// is true only if hinit made this cgroup and the cgroup limits memory.
 func (c memoryCgroups) killsInOwn(main int) (killed uint64, ok bool) {
 	dir := c.cgroupOf(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
@@ -103,9 +103,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns how much memory a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops these
-// first. If swap is true, swapped-out memory counts too. If swap is false, nothing counts that the kernel can drop, not even
-// active file pages. ok is false if the cgroup does not measure memory.
+// cgroupMemory returns the memory that a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops these
+// first. If swap is true, swapped-out memory counts too. If swap is false, active file pages and reclaimable slabs don't count
+// either, because the kernel can drop these later. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

@@ -18,9 +18,9 @@ const (
 	// container's own group, because a group with controllers for its children can't contain processes (cgroups(7), "no internal
 	// processes").
 	leafCgroup = "hinit"
-	// cgroupPrefix begins the names of the control groups of services. They are siblings of leafCgroup.
+	// cgroupPrefix is the prefix of the names of the services' control groups. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// mostMoves limits how often DivideCgroup repeats the move of all processes out of the container's own group. New processes
+	// mostMoves is the maximum number of times that DivideCgroup moves all processes out of the container's own group. New processes
 	// may appear there during each move.
 	mostMoves = 10
 )
@@ -86,8 +86,8 @@ func (c *Cgroups) moveToLeaf() error {
 	return nil
 }
 
-// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's
-// own group prevents that; the caller then moves this process and tries again.
+// enableControllers enables the available controllers for child groups. It returns false if a new process in the container's own
+// group prevents this; the caller then moves that process and tries again.
 func (c *Cgroups) enableControllers() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -148,8 +148,8 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// runByCgroup returns the run whose control group contains the process pid, 0 for none. An agent's process can't leave its
-// control group.
+// runByCgroup returns the run whose control group contains the process pid, or 0 if there is none. An agent's process can't leave
+// its control group.
 func (t *Table) runByCgroup(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {
@@ -169,8 +169,8 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 	return id
 }
 
-// killGroup kills all processes in a run's control group at once, even if they fork faster than a scan of /proc. If another run
-// uses the same group, killGroup does nothing.
+// killGroup kills all processes in a run's control group in one step, even if they fork faster than /proc can be scanned. If
+// another run uses the same group, killGroup does nothing.
 func (t *Table) killGroup(r *run) {
 	if r.cgroup == "" {
 		return

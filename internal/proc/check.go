@@ -19,8 +19,8 @@ import (
 // below find these errors before the fork.
 
 const (
-	// checkTime limits how long a start waits while its paths are checked. If a check takes longer, findProgram does not check
-	// any paths for the time checkPause.
+	// checkTime is the maximum time that a start waits while its paths are checked. If a check takes longer, findProgram does not
+	// check any paths for the time checkPause.
 	checkTime  = time.Second
 	checkPause = 10 * time.Second
 )
@@ -105,8 +105,9 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// accessError returns why this thread can't execute a file, or enter a directory. kind is the expected file type (S_IFREG or
-// S_IFDIR). If the supplementary groups of cred, which this thread lacks, may allow the access, accessError returns nil.
+// accessError returns an error if this thread can't execute the file at path, or enter the directory at path. kind is the
+// expected file type (S_IFREG or S_IFDIR). If the supplementary groups of cred, which this thread lacks, may allow the access,
+// accessError returns nil.
 func accessError(path string, kind uint32, cred *Cred) error {
 	if cred != nil && leadsToDescriptor(path) {
 		return nil

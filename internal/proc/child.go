@@ -81,9 +81,9 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output works like Run, for a program that reads no input. out and errs are the beginning of its standard output and standard
-// error, up to most bytes of each. Further output is dropped, and never blocks the program. Output replaces the first three of
-// spec.Files.
+// Output works like Run, for a program that reads no input. It replaces the first three of spec.Files. out and errs are the
+// beginnings of the program's standard output and standard error, each with up to most bytes. The rest is dropped. The program
+// never blocks while it writes.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
@@ -117,7 +117,7 @@ func SetEnv(env []string, set map[string]string) []string {
 	return out
 }
 
-// Getenv returns the value of a variable in an environment, "" for none. Of several definitions it uses the last one.
+// Getenv returns the value of a variable in an environment, or "" if it is not set. Of several definitions it uses the last one.
 func Getenv(env []string, name string) string {
 	for _, kv := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {

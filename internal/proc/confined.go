@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confinement says how far the kernel confines a process (proc_pid_status(5)). A child is always at least as confined as its
-// parent.
+// Confinement describes the restrictions that the kernel enforces on a process (proc_pid_status(5)). A child is always at least
+// as confined as its parent.
 type Confinement struct {
 	UID        uint32
 	NoNewPrivs bool

@@ -11,6 +11,6 @@
 // never signals a process on a guess.
 //
 // spawn.go starts a process, and setup.go sets its limits. table.go signals and reaps. tree.go finds the processes of a run, with
-// scan.go and mark.go, and ends them. child.go is for programs without a table. others.go describes processes that another
-// program started.
+// scan.go and mark.go, and ends them. child.go is for programs without a table. run_of.go finds the run of one process, also for
+// a process that another program started.
 package proc

@@ -15,16 +15,16 @@ import (
 	"hinit/internal/procstat"
 )
 
-// uninterruptible is how long a thread must be in an uninterruptible wait before [FreezeOthers] counts it as stopped. The
-// parent in a vfork(2) waits like this for its child, which is itself stopped. A shorter wait proves nothing: a fork may also
-// wait, for instance while a process moves to another control group.
+// uninterruptible is the time after which [FreezeOthers] treats a thread in an uninterruptible wait as stopped. The parent in a
+// vfork(2) waits like this for its child, which is itself stopped. A shorter wait is no proof: a fork may also wait, for instance
+// while a process moves to another control group.
 const uninterruptible = time.Second
 
 // FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
-// which also stops a child that is being forked at that moment. before lists the processes that were already stopped; pass it
-// to [Resume]. beyond is a process that this user is not allowed to stop, 0 for none. FreezeOthers blocks until all threads are
-// stopped, but no longer than patience. After an error all processes run again. Only PID 1 may call FreezeOthers, because
-// elsewhere -1 would include processes that don't belong to hinit.
+// which also stops a child that is being forked at that moment. before lists the processes that were already stopped; pass it to
+// [Resume]. beyond is a process that this user is not allowed to stop, or 0 if there is none. FreezeOthers blocks until all
+// threads are stopped. If that takes longer than patience, it returns an error. After an error all processes run again. Only PID
+// 1 may call FreezeOthers, because elsewhere -1 would include processes that don't belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -84,8 +84,8 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// findMoving returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Both are 0
-// for none. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
+// findMoving returns a process with a thread that is not stopped yet. beyond is a process that this user can't stop. Each is 0 if
+// there is no such process. waiting records when each thread began an uninterruptible wait; pass the same map to each call.
 func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // /proc can't be read: report a process, so that FreezeOthers waits on

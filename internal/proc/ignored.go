@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore gives the default action back to signals that this process inherited as ignored, because otherwise exec would pass
-// the ignored signals on to all children (execve(2)). This process itself catches and drops the signals that Go can handle.
-// Call Unignore once, early, in addition to signal.Notify.
+// Unignore restores the default action of signals that this process inherited as ignored. Otherwise all children would inherit
+// them as ignored, too (execve(2)). This process itself catches and drops the signals that Go can handle. Call Unignore once,
+// early, in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -43,8 +43,8 @@ func exchangeAction(s syscall.Signal, action sigaction) (old sigaction) {
 }
 
 // MuteChildren returns a function that turns the delivery of SIGCHLD off (true) and on (false). While delivery is off, dead
-// children stay until this process reaps them (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). signal.Stop would not suffice,
-// because the Go runtime would still handle the signal. Only one goroutine may call the function.
+// children stay zombies until this process reaps them (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). signal.Stop would not
+// suffice, because the Go runtime would still handle the signal. Only one goroutine may call the function.
 func MuteChildren() func(quiet bool) {
 	var heard sigaction
 	quietNow := false

@@ -57,7 +57,7 @@ func (m *marker) lower() uint64 {
 	return mark
 }
 
-// runByMark returns the run to which a process belongs according to its mark, 0 for none.
+// runByMark returns the run to which a process belongs according to its mark, or 0 if there is none.
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
 		return t.runOfUser(pid, t.runOfMark(limit))
@@ -65,7 +65,7 @@ func (t *Table) runByMark(pid int) uint64 {
 	return 0
 }
 
-// runOfMark returns the run whose range contains limit, 0 for none.
+// runOfMark returns the run whose range contains limit, or 0 if there is none.
 func (t *Table) runOfMark(limit uint64) uint64 {
 	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
@@ -74,8 +74,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// runOfUser returns id if the mark or the tag of a process can be trusted, given the process's user ([Mark.ProvesMembership]),
-// else 0.
+// runOfUser checks id, the run that the mark or the tag of a process states. It returns id if the user of the process makes this
+// trustworthy ([Mark.ProvesMembership]), and otherwise 0.
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	// A run that an older hinit handed over may have no user.
 	if r := t.runs[id]; r != nil && r.user != nil {
@@ -107,8 +107,8 @@ func (t *Table) readLimit(pid int) (uint64, bool) {
 	return m.Limit, m.Limit != 0
 }
 
-// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs to
-// some run, but has lowered its limit, which no longer says to which.
+// hidesMark reports whether the limit of a process is lower than every mark that was given so far. Such a process belongs to some
+// run, but has lowered its limit, which therefore no longer identifies the run.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.readLimit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step

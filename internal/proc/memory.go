@@ -22,7 +22,7 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
 }
 
-// Memory holds what all processes of a run use together.
+// Memory holds the total usage of all processes of a run.
 type Memory struct {
 	Bytes  uint64
 	CPU    uint64 // processor time, in the clock ticks of package procstat
@@ -30,9 +30,9 @@ type Memory struct {
 	Killed uint64 // number of processes in this control group that the kernel has killed for lack of memory
 }
 
-// Measure returns the memory of one run for each main process in mains: what all processes of the run use together. Only
-// anonymous memory counts, in RAM or swapped out. File pages don't count, because the kernel can drop them at any time. The
-// result is 0 for a process that is gone, or that /proc hides.
+// Measure returns, for each main process in mains, the total usage of all processes of its run. Only anonymous memory counts, in
+// RAM or swapped out. File pages don't count, because the kernel can drop them at any time. The result is 0 for a process that is
+// gone, or that /proc hides.
 //
 // If the main process has its own cgroup, Measure uses the memory of the cgroup, and adds the memory of the run's processes
 // outside the cgroup.

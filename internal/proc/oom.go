@@ -21,9 +21,10 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raiseFor sets the oom_score_adj of a process that was just started, and of its children, to by points above the value of this
-// process. The kernel then kills them first when memory is short. raiseFor must come after the start. Raising the value of this
-// process before the fork could get this process killed. Raising a value needs no privilege.
+// raiseFor raises the oom_score_adj of the process pid, which was just started, and of its children. The new value is this
+// process's own value plus by. When memory is short, the kernel then kills them before this process. Call raiseFor after the
+// start: if this process raised its own value before the fork, the kernel could kill it instead. Raising a value needs no
+// privilege.
 func (own oomScore) raiseFor(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -64,9 +65,9 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that returns how many processes of this container the kernel has killed for lack of memory.
-// OOMKills returns nil if the kernel has no such count (cgroups(7)). The function never waits for a disk. It keeps its file
-// open, because the supervisor reads the count at every exit.
+// OOMKills returns a function that returns the number of processes of this container that the kernel has killed for lack of
+// memory. OOMKills returns nil if the kernel has no such count (cgroups(7)). The function never waits for a disk. It keeps its
+// file open, because the supervisor reads the count at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2

@@ -13,8 +13,8 @@ import (
 // mostAncestors limits the number of ancestors that RunOf checks.
 const mostAncestors = 256
 
-// RunOf returns the run of a living process, 0 for none. It checks only this process and its ancestors, so it costs little, and
-// nothing for a main process.
+// RunOf returns the run of a living process, or 0 if there is none. It reads only this process and its ancestors, so it is cheap.
+// For a main process it makes no system call.
 func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
 	for range mostAncestors {
@@ -57,7 +57,7 @@ func InSession(pid, main int) bool {
 	return err == nil && session == main
 }
 
-// InRun reports whether pid is a living process that was started at ticks (see [StartTicks]), in the session of the main
+// InRun reports whether process pid is alive, was started at the time ticks (see [StartTicks]), and is in the session of the main
 // process main. PIDs repeat after a restart of the container, so a PID read from a file proves nothing by itself.
 func InRun(pid int, ticks uint64, main int) bool {
 	started, alive := StartTicks(pid)
@@ -102,9 +102,9 @@ type ServiceRoots struct {
 	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
 }
 
-// Owners returns, for each process in all, the main process of its service, 0 for none. It uses the same rules by which hinit
-// stops a service: the ancestors of the process, its session or process group, which an orphan keeps, and its mark. The mark
-// counts only for children of this hinit, because another hinit uses the same marks.
+// Owners returns, for each process in all, the main process of its service, or 0 if it has none. It uses the same rules by which
+// hinit stops a service: the ancestors of the process, its session or process group, which an orphan keeps, and its mark. The
+// mark counts only for children of this hinit, because another hinit uses the same marks.
 func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
 	var marks map[Mark]int // read only if an orphan exists

@@ -20,7 +20,7 @@ const readSize = 4096
 
 // scanner scans the process table in /proc. It keeps the result of the last scan, which can answer several questions.
 type scanner struct {
-	dir     int       // descriptor of /proc, -1 if /proc is not mounted
+	dir     int       // descriptor of /proc, or -1 if /proc is not mounted
 	stats   []stat    // all visible processes; empty without /proc
 	scans   int       // number of scans
 	at      time.Time // when the last scan was started
@@ -89,7 +89,7 @@ func (s *scanner) readFile(name string) []byte {
 // whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.skipped) >= fresh }
 
-// hasChild reports whether a process has a child. If the kernel does not say (proc_pid_task(5)), the result is true.
+// hasChild reports whether a process has a child. If the kernel does not report children (proc_pid_task(5)), the result is true.
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threadNames(dir)
@@ -140,8 +140,8 @@ func (s *scanner) threadNames(dir string) []string {
 	return names
 }
 
-// mostRead limits how many bytes are read from a file below /proc. A process can make the kernel show any part of its memory as
-// its environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// mostRead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
+// its memory as its environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostRead = 2 << 20
 
 // readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes. The next
@@ -168,8 +168,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// runOfOrphan returns the run that an orphan came from, 0 for none. It looks at the control group first, then at the mark (a
-// resource limit), then at the tag (an environment variable).
+// runOfOrphan returns the run that an orphan came from, or 0 if there is none. It looks at the control group first, then at the
+// mark (a resource limit), then at the tag (an environment variable).
 func (t *Table) runOfOrphan(pid int) uint64 {
 	if id := t.runByCgroup(pid); id != 0 {
 		return id
@@ -180,9 +180,9 @@ func (t *Table) runOfOrphan(pid int) uint64 {
 	return t.runByTag(pid)
 }
 
-// runByTag returns the run that the initial environment of a process names in TagVar, 0 for none. The kernel shows the
-// environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root opens the
-// file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
+// runByTag returns the run whose number is in TagVar in the initial environment of a process, or 0 if there is none. The kernel
+// shows the environment only to a process of the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root
+// opens the file with the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
 func (t *Table) runByTag(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
@@ -211,9 +211,9 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 // heldPeriod is the shortest time between two searches for main processes that a tracer holds.
 const heldPeriod = time.Second / 2
 
-// nextHeld returns a main process that has ended without wait(2) reporting it, 0 for none. This happens while a tracer holds
-// the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer has waited for
-// the process (ptrace(2)).
+// nextHeld returns a main process that has ended without wait(2) reporting it, or 0 if there is none. This happens while a tracer
+// holds the process or one of its threads. The kernel then first reports the end to the tracer alone, until the tracer has waited
+// for the process (ptrace(2)).
 func (t *Table) nextHeld() (pid int) {
 	if time.Since(t.heldSearched) >= heldPeriod {
 		t.heldSearched = time.Now()

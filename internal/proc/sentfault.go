@@ -65,7 +65,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault says how often a signal was sent to this process and ignored.
+// SentFault is a signal that was sent to this process and ignored, with the number of times and the last sender.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64

@@ -38,8 +38,8 @@ type Spec struct {
 	Attached bool                       // stay in the session and process group of hinit
 	Bound    bool                       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	Limits   []Limit                    // resource limits, set before the command is executed
-	Setup    Setup                      // further settings, such as priorities and environment files
-	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes further changes, such as new namespaces; may be nil
+	Setup    Setup                      // other settings, such as priorities and environment files
+	Adjust   func(*syscall.SysProcAttr) `reexec:"-"` // makes other changes, such as new namespaces; may be nil
 	OOM      int                        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
 }
 
@@ -59,9 +59,9 @@ func (s Spec) Same(o Spec) bool {
 // TagVar is the environment variable that holds the tag of a process: the service and the number of its run.
 const TagVar = "HINIT_RUN"
 
-// SpawnError says why a process did not start.
+// SpawnError is the reason why a process did not start.
 type SpawnError struct {
-	What string // the directory if Dir is true, the limit if Limit is true, else the command
+	What string // the directory if Dir is true, the limit if Limit is true, otherwise the command
 	Err  error
 
 	Dir, Limit bool
@@ -78,7 +78,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
 }
 
-// nextStep returns advice to the user if the kernel lacked a resource, else "".
+// nextStep returns advice to the user if the kernel lacked a resource, and otherwise "".
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -96,7 +96,7 @@ func (e *SpawnError) nextStep() string {
 // Unwrap returns the underlying error.
 func (e *SpawnError) Unwrap() error { return e.Err }
 
-// ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, else 126.
+// ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, otherwise 126.
 func (e *SpawnError) ShellCode() int {
 	if errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.ENOTDIR) {
 		return 127

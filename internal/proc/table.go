@@ -28,7 +28,7 @@ type Table struct {
 	checkAt      time.Time // until this time findProgram does not check paths
 }
 
-// run is what the table knows about the processes of one run.
+// run holds the table's data about the processes of one run.
 type run struct {
 	id      uint64
 	mark    uint64  // 0 for none
@@ -36,7 +36,7 @@ type run struct {
 	group   int     // process group of the main process; valid as long as a known process of the run belongs to it
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
-	cgroup  string  // directory of the run's control group, "" for none
+	cgroup  string  // directory of the run's control group, or "" for none
 }
 
 // Exit describes a reaped child.
@@ -49,7 +49,7 @@ type Exit struct {
 	Core         bool
 	OOM          *bool // after SIGKILL: whether the kernel has killed a process of the control group for lack of memory; nil if unknown
 	Leftover     bool  // other processes of the run are alive
-	MaybeMembers []int // living processes that hide to which run they belong, so they may belong to this run
+	MaybeMembers []int // living processes that hide their run, so they may belong to this run
 	CPU          time.Duration
 	MaxRSS       int64 // bytes
 }
@@ -103,10 +103,10 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended, and calls each for it, in the order in which the kernel reports them. If trees is
-// true, Reap also finds the processes that each main process has left behind, while its PID is still taken. childless means
-// that this process has no child left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If a tracer
-// holds a dead main process, Reap reports its end at once, and reaps it later as an orphan.
+// Reap reaps every child that has ended, and calls each for it, in the order in which the kernel reports them. If trees is true,
+// Reap also finds the processes that each main process has left behind; it does so before it reaps the main process. childless
+// reports whether this process has no child left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If
+// a tracer holds a dead main process, Reap reports its end immediately, and reaps it later as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
@@ -145,8 +145,8 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	}
 }
 
-// Forget drops a run whose main process was reaped. Processes of the run that are still alive then count as orphans without a
-// run.
+// Forget drops a run whose main process was reaped. Processes of the run that are still alive are then treated as orphans without
+// a run.
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.main == 0 {
 		delete(t.runs, id)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is how old a scan may be to be used again, for questions to which newly forked processes don't matter.
+// fresh is the maximum age of a scan that is used again, for questions in which newly forked processes don't matter.
 const fresh = 20 * time.Millisecond
 
 // identity distinguishes a process from a later process with the same PID.
@@ -27,7 +27,7 @@ type membership struct {
 	alive          map[uint64][]stat   // living processes by run number, without the main process
 	origins        map[identity]uint64 // run numbers of orphans, 0 for none, or unknownRun; determined once for each process
 	deadOrphans    map[identity]uint64 // run numbers of dead orphans that are not reaped yet, 0 for none, or unknownRun
-	fresh          map[uint64]int      // how many dead orphans of each run are new in this scan
+	fresh          map[uint64]int      // number of dead orphans of each run that are new in this scan
 	marksRead      int                 // number of marks of dead orphans that this scan has read
 	unmarked       []stat              // living orphans that hide to which run they belong
 	youngestMember map[uint64]stat     // youngest process of each run, dead or alive, without the main process
@@ -123,10 +123,10 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// maxExitedMarks limits how many marks of dead orphans one scan reads. Older orphans then count as unknownRun.
+// maxExitedMarks is the maximum number of dead orphans whose marks one scan reads. The run of older orphans is then unknownRun.
 const maxExitedMarks = 256
 
-// assignDead determines the run of a dead orphan. A process that forks and ends at once may never be alive in a scan. But a
+// assignDead determines the run of a dead orphan. A process that forks and ends immediately may never be alive in a scan. But a
 // scan shows it as dead, because only this process reaps it, and never during a scan. So if a scan shows no process of a run,
 // neither alive nor newly dead, all of them have ended.
 func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
@@ -160,7 +160,7 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// hasLingering reports whether a run exists whose main process was reaped, and which Forget has not yet dropped.
+// hasLingering reports whether the table still holds a run whose main process was reaped: Forget has not dropped the run yet.
 func (t *Table) hasLingering() bool { return len(t.runs) > len(t.owned) }
 
 // runOfAncestor returns the run of the nearest ancestor that has one; the search begins with the process itself. It stores this
@@ -185,7 +185,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 }
 
 // hasLeftover reports whether other processes of a run are alive after its main process has ended; the main process must not be
-// reaped yet. several says that more than one main process has ended; then one scan serves them all.
+// reaped yet. several is true if more than one main process has ended; then one scan serves them all.
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	if !t.procfs.sawDead(r.main) { // a scan that shows the end also shows all processes that the main process had started
 		if !several && !t.procfs.hasUnknownChild(t.owned) {
@@ -204,9 +204,8 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	return len(t.members.alive[r.id])+t.members.fresh[r.id] > 0
 }
 
-// unmarkedSince returns the orphans that no run can be found for, because they have removed its mark, and that started after the
-// process main. It uses the result of the last scan. That result is recent enough: while an orphan is alive, the end of each main
-// process causes a scan.
+// unmarkedSince returns the living orphans that hide their run and that were not started before the process main. It uses the
+// result of the last scan. That result is recent enough: while an orphan is alive, the end of each main process causes a scan.
 func (t *Table) unmarkedSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -220,8 +219,8 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is how many more scans hasLeftover makes while each of them shows newly dead processes of a run but no living
-// one. If the last of them still does, new processes must be appearing.
+// confirmingScans is the maximum number of additional scans that hasLeftover makes. It scans again while a scan shows newly dead
+// processes of a run but no living one. If the last scan still does, new processes must be appearing.
 const confirmingScans = 2
 
 // sawDead reports whether the last scan is fresh and shows the process as dead.
@@ -241,7 +240,8 @@ func (t *Table) Observe(id uint64) {
 }
 
 // SignalTree signals every living process of a run. With SIGKILL it repeats this until a scan finds no new process, so that a
-// process that forks meanwhile does not escape. It returns how many processes it has signalled; 0 means that all have ended.
+// process that is forked during the call does not escape. It returns the number of signalled processes; 0 means that all have
+// ended.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -286,16 +286,16 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 }
 
 const (
-	// killForkersTime limits the duration of killForkers. killForkersPause is how long it waits for the next process to appear.
+	// killForkersTime limits the duration of killForkers. killForkersPause is the time that it waits for the next process to appear.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is how many PIDs it tries after the last one. Other programs start processes too, so a run's PIDs have
-	// gaps.
+	// killForkersAhead is the number of PIDs that it tries after the last process that it found. Other programs start processes too,
+	// so a run's PIDs have gaps.
 	killForkersAhead = 16
 )
 
 // killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after the
-// parent's. It kills only processes with the mark of the run, and returns how many it killed.
+// parent's. It kills only processes with the mark of the run, and returns the number of killed processes.
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
@@ -316,8 +316,8 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id. It uses a pidfd, which can't come to mean another process. there
-// reports whether any process has this PID.
+// killMember kills process pid if it belongs to run id. It uses a pidfd, which always refers to the same process. there reports
+// whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
@@ -337,8 +337,8 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// signalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID meanwhile. It
-// reports whether the signal was delivered.
+// signalOther signals a process that is not a child. It uses a pidfd, because another process could get the PID before the signal
+// is sent. It reports whether the signal was delivered.
 func (t *Table) signalOther(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
@@ -394,8 +394,8 @@ func (t *Table) StartTicksOf(pid int) uint64 {
 	return p.Start
 }
 
-// KillSession kills the processes of a session that were started before a moment (see StartTicksOf). A session that began later
-// is another session, which has got the same number.
+// KillSession kills the processes of a session that were started earlier than the time before (see StartTicksOf). Processes that
+// were started later belong to another session with the same number.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return

@@ -1,6 +1,6 @@
 // Package procstat parses /proc/PID/stat (proc_pid_stat(5)), the kernel's description of a process. No other package reads this
-// file. It allocates little memory, because PID 1 reads hundreds of these files when a service ends. It keeps no state and owns
-// no goroutine.
+// file. The package allocates little memory, because PID 1 reads hundreds of these files when a service ends. It keeps no state
+// and owns no goroutine.
 package procstat
 
 import (
@@ -67,8 +67,8 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls found for every process below root, which is usually /proc. It may miss processes that start or end during the
-// call. If it returns an error, it may already have called found.
+// Each calls the function found for every process below root, which is usually /proc. It may miss processes that start or end
+// during the call. If it returns an error, it may already have called found.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {

@@ -34,8 +34,8 @@ func (s Status) Number(name string, base int) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// Locks calls found for each lock that the kernel lists (proc_locks(5)). kind is the kind of lock, such as FLOCK. pid is the
-// process that holds it, -1 if there is none. file is the locked file, as MAJOR:MINOR:INODE.
+// Locks calls the function found for each lock that the kernel lists (proc_locks(5)). kind is the type of the lock, such as
+// FLOCK. pid is the process that holds the lock, or -1 if there is none. file is the locked file, as MAJOR:MINOR:INODE.
 func Locks(found func(kind string, pid int, file string)) error {
 	f, err := os.Open("/proc/locks")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package procusage measures what the processes of each service use. It reads /proc, finds the service of each process, and
-// adds up the numbers. It keeps no state, and owns no goroutine.
+// Package procusage measures the processor time and memory of each service's processes. It reads /proc, finds the service of each
+// process, and adds up the numbers. It keeps no state, and owns no goroutine.
 package procusage
 
 import (
@@ -15,13 +15,13 @@ import (
 	"hinit/internal/procstat"
 )
 
-// dialTime limits how long Root tries to connect to hinit's socket.
+// dialTime is the time limit of Root for connecting to hinit's socket.
 const dialTime = time.Second
 
 // Table holds all processes at one moment, by PID.
 type Table map[int]procstat.Stat
 
-// Usage is what the processes of one service use together.
+// Usage is the total usage of all processes of one service.
 type Usage struct {
 	CPU       float64 // number of processors used, on average since the previous measurement
 	Memory    uint64
@@ -86,7 +86,7 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Used returns what each service uses, by name. before is the table of the previous measurement, and passed is the time since
+// Used returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time since
 // then. If before is nil, the processor time is 0.
 func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))

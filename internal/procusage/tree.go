@@ -50,9 +50,9 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// Command returns the command line of a process below root, without secrets. Hidden are passwords in URLs, tokens of known
-// forms, and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a
-// kernel thread, Command returns its name in brackets.
+// Command returns the command line of a process below root, without secrets. It hides passwords in URLs, tokens of known forms,
+// and the values of flags and variables whose names suggest a secret. For a process without a command line, such as a kernel
+// thread, Command returns its name in brackets.
 func Command(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
@@ -85,8 +85,8 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// mostHead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as
-// its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// mostHead is the maximum number of bytes that are read from a file below /proc. A process can make the kernel show any part of
+// its memory as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostHead = 2 << 20
 
 // ReadHead reads at most the first mostHead bytes of a file below /proc. Only a hostile process makes such a file longer.

@@ -10,11 +10,11 @@ import (
 // Masked is the text that replaces a secret in a line, see [Masker].
 const Masked = "***"
 
-// leastSecret is the smallest length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
+// leastSecret is the minimum length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
 const leastSecret = 8
 
-// These bits say for each byte value which texts can begin with it. Most bytes have none of the last three, so Hide skips them
-// quickly.
+// Each byte value has a set of these bits, which tell which kinds of text can begin with it. Most bytes have none of the last
+// three, so Hide skips them quickly.
 const (
 	isWord    = 1 << iota // part of a word: no token begins right after it
 	isToken               // a token of a known shape
@@ -75,8 +75,8 @@ type tokenShape struct {
 	next string // the first byte after the prefix must be one of these; "": any
 }
 
-// shapes returns the known shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is
-// so strict that ordinary words, paths and hashes do not match.
+// shapes returns the known shapes by their first byte. They are the tokens of model providers, chat services, code hosts and
+// similar services. Each shape is so strict that ordinary words, paths and hashes do not match.
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
@@ -129,7 +129,7 @@ func (p *tokenShape) match(s []byte) int {
 
 // Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given values.
 // It remembers a private key that continues on the next lines, so each source needs its own. The zero value is ready. Two
-// goroutines must not use it at once.
+// goroutines must not use it at the same time.
 type Masker struct {
 	key int // number of following lines that may still belong to a private key
 }
@@ -138,7 +138,7 @@ type Masker struct {
 const keyLines = 200
 
 // Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
-// chunk itself, else a copy. A nil set is an empty set.
+// chunk itself, otherwise a copy. A nil set is an empty set.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if set == nil {
 		set = noSecrets()
@@ -202,7 +202,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	return append(out, chunk[last:]...)
 }
 
-// Text returns a text in which secrets of known shapes are hidden.
+// Text returns text with [Masked] in place of each secret of a known shape.
 func Text(text string) string {
 	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
 }

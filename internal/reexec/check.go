@@ -11,7 +11,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// Check returns why a file must not replace PID 1's program, nil if it may. The file must be a program for this machine. Only
+// Check returns an error if the file at path must not replace PID 1's program. The file must be a program for this machine. Only
 // root, or hinit's user, may be able to write or replace it. Check blocks on the disk.
 func Check(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
@@ -40,8 +40,8 @@ func Check(path string) error {
 	return nil
 }
 
-// machineOf returns the bytes of a program's ELF header (elf(5)) that say for which machine it is: class, byte order and machine.
-// It returns nil if there is no such header.
+// machineOf returns the bytes of a program's ELF header (elf(5)) that identify its machine: class, byte order and machine. It
+// returns nil if there is no such header.
 func machineOf(f *os.File) []byte {
 	var header [20]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
@@ -50,7 +50,7 @@ func machineOf(f *os.File) []byte {
 	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
 }
 
-// FileID returns a text that identifies the file at a path, "" if no file exists. It changes when the file is replaced or
+// FileID returns a text that identifies the file at path, or "" if no file exists. It changes when the file is replaced or
 // modified. FileID blocks on the disk.
 func FileID(path string) string {
 	var st unix.Stat_t

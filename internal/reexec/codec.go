@@ -24,7 +24,7 @@ import (
 // `reexec:"Name"`   has this name instead of the field's
 // `reexec:",json"`  is encoded by encoding/json
 //
-// The fields of an embedded struct count as fields of the outer struct, unless a tag names it.
+// The fields of an embedded struct are encoded as fields of the outer struct, unless the embedded struct has a tag.
 //
 // An open file is encoded as the number of its descriptor, which is the same in the next generation. Decode returns the same
 // *os.File for every occurrence of a number.
@@ -52,7 +52,7 @@ func NewCodec() *Codec {
 // Keep returns the file descriptors in the encoded state, without duplicates.
 func (c *Codec) Keep() []int { return c.keep }
 
-// field is a field of a struct as it is encoded.
+// field is one field of a struct, with the name and the form in which it is encoded.
 type field struct {
 	name string
 	json bool
@@ -84,7 +84,7 @@ func accessible(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// encodedTime is the encoding of a time.
+// encodedTime is the form in which a time is encoded.
 type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
@@ -172,8 +172,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file, and notes it for Keep. It does not change the file, unlike Fd. It
-// returns -1 for a nil or closed file.
+// descriptorOf returns the descriptor number of an open file, and records the number for Keep. It does not change the file,
+// unlike Fd. It returns -1 for a nil or closed file.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file

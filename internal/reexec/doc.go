@@ -1,5 +1,5 @@
 // Package reexec replaces the program of this process by another program (re-execution). The process keeps its PID, children,
-// pipes, sockets, timers and pending signals. Each program is a [Generation].
+// pipes, sockets, timers and pending signals. A [Generation] is the period in which one program runs.
 //
 // The state consists of the Handover of each package, a plain struct. A package returns it from HandOver and accepts it in
 // TakeOver. A field that must not be handed over has the tag `reexec:"-"`. An open file is a field of type *os.File. The whole
@@ -8,9 +8,9 @@
 // older and a newer hinit understand each other. Times keep their value on the monotonic clock.
 //
 // An operator starts a re-execution ([Generation.Ask]), or a panic does ([Generation.Panicked]). The [Host] finishes its
-// operations, the supervisor's loop stands still, and the logs stop between two reads. hinit then writes the state, lets signals
-// wait in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes. They continue when the
-// new program has its threads ([Halted]). The new program calls [Take] before anything else, and [DecodeState] with the result.
+// operations, the supervisor's loop pauses, and the logs stop between two reads. hinit then writes the state, lets signals wait
+// in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes. They continue when the new
+// program has its threads ([Halted]). The new program calls [Take] before anything else, and [DecodeState] with the result.
 //
 // hinit refuses a new program that it can't trust or that is not for this machine ([Check]). The command line also tests whether
 // the program knows the format. If execve fails, hinit undoes all of these steps. The container shuts down with [ExitFault] after

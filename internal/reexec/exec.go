@@ -41,7 +41,7 @@ type Program struct {
 	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late
 	// as possible. The new program gets these signals from Take.
 	TakeUnhandled func() []syscall.Signal
-	// CanResumeHalted says that the new program can continue stopped processes, see [Halted].
+	// CanResumeHalted is true if the new program can resume stopped processes, see [Halted].
 	CanResumeHalted bool
 }
 
@@ -158,7 +158,7 @@ func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	return nil
 }
 
-// monotonic reads CLOCK_MONOTONIC, which goes on across the execve(2).
+// monotonic reads CLOCK_MONOTONIC in nanoseconds. This clock continues across execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail: every kernel has this clock
@@ -174,7 +174,8 @@ type Taken struct {
 	Stood       time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets this field
 }
 
-// Threads returns how many threads this program may create and how many processors it may use, 0 for no limit. taken may be nil.
+// Threads returns the number of threads that this program may create, and the number of processors that it may use. 0 means no
+// limit. taken may be nil.
 func (taken *Taken) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -186,8 +187,8 @@ func (taken *Taken) Threads() (threads, processors int) {
 var ErrNone = errors.New("nothing was handed over")
 
 // Take returns the state from the previous generation. If there is none, the error is ErrNone. With any other error, out may
-// still name stopped processes, which must be continued. Take works once: it removes Var from the environment, so that no child
-// gets it.
+// still list stopped processes, which the caller must resume. Take works once: it removes Var from the environment, so that no
+// child gets it.
 func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)

@@ -15,7 +15,7 @@ const (
 	ExitFault = 70
 	// faultWindow is the time after a fault in which a second fault ends the container.
 	faultWindow = time.Minute
-	// reportTime limits how long hinit waits until the report of a fault is written to the console and the disk.
+	// reportTime is the maximum time that hinit waits until the report of a fault is written to the console and the disk.
 	reportTime = time.Second
 )
 
@@ -42,7 +42,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 }
 
 // SupervisorPanicked handles a panic of the supervisor's loop, in the loop's goroutine. It re-executes hinit. It returns only if
-// that is impossible; the loop has then ended for good.
+// that is impossible; the loop must not run again.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
@@ -54,8 +54,8 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// awaitRoom calls try again, for at most pidWaitLimit, while it fails only because there are too few free PIDs for the new
-// program's threads.
+// awaitRoom calls try, and returns its error. While too few PIDs are free for the new program's threads, it calls try again, for
+// at most pidWaitLimit.
 func awaitRoom(try func() error) error {
 	for end := time.Now().Add(pidWaitLimit); ; <-time.After(pidWaitLimit / 20) {
 		if err := try(); !errors.Is(err, errTooFewPIDs) || time.Now().After(end) {

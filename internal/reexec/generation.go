@@ -36,7 +36,7 @@ type Host interface {
 	Yield(f func()) error
 	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until the
 	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in Yield, or after a panic of the
-	// supervisor. fault says that a panic is the cause.
+	// supervisor. fault is true if a panic is the cause.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
 	// TakeLate removes and returns the signals that were delivered and not handled; PutBack queues them again.
 	TakeLate() []syscall.Signal
@@ -61,8 +61,8 @@ type Past struct {
 	Faults []time.Time // times of faults within the last minute that caused a re-execution
 }
 
-// Generation is one program of this process: from its execution to the next re-execution. Its methods may be called from any
-// goroutine.
+// Generation is the period in which this process runs one program: from the program's execution to the next re-execution. Its
+// methods may be called from any goroutine.
 type Generation struct {
 	Number  int
 	Version string // version of this program
@@ -121,7 +121,7 @@ func (g *Generation) Settle() { g.settled.Store(true) }
 // Failed reports whether the container shuts down because of a fault.
 func (g *Generation) Failed() bool { return g.failed.Load() }
 
-// Refusal returns why the last requested re-execution failed, "" if none has failed.
+// Refusal returns the reason why the last requested re-execution failed, or "" if it has not failed.
 func (g *Generation) Refusal() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,8 +170,8 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows says that the
-// program can continue stopped processes. over says that the container has ended meanwhile.
+// replaceProgram executes another program. It returns only after a failure, with everything as it was before. knows is true if
+// the program can resume stopped processes. over reports whether the supervisor has ended before the re-execution.
 func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Quiesce(fault)
 	defer wake()

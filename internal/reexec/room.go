@@ -27,16 +27,17 @@ const (
 	// plentyOfPIDs is a number of free PIDs that is always enough: no fork bomb uses so many while a program starts. If fewer are
 	// free, hinit stops all other processes.
 	plentyOfPIDs = 1024
-	// outsidePIDs is how many PIDs may be taken from outside of the container, for instance by docker exec, while all other
+	// outsidePIDs is the number of PIDs that may be taken from outside the container, for instance by docker exec, while all other
 	// processes are stopped.
 	outsidePIDs = 3
-	// spareThreads is how many additional threads it must be possible to create if the PID limit of the control group can't be read.
+	// spareThreads is a number of threads for which there must be room in addition to the new program's own threads. This margin is
+	// needed because the PID limit of the control group may be unreadable.
 	spareThreads = 64
-	// maxListedStopped limits how many stopped processes the variable lists. A PID takes up to ten digits and a blank.
+	// maxListedStopped is the maximum number of stopped processes that the variable lists. A PID takes up to ten digits and a blank.
 	maxListedStopped = 10_000
-	// haltTime limits the time to stop the other processes. The supervisor's loop waits meanwhile.
+	// haltTime limits the time to stop the other processes. The supervisor's loop is blocked during this time.
 	haltTime = 10 * time.Second
-	// pidWaitLimit limits how long a re-execution after a fault waits for free PIDs.
+	// pidWaitLimit is the maximum time that a re-execution after a fault waits for free PIDs.
 	pidWaitLimit = 10 * time.Second
 )
 
@@ -44,12 +45,12 @@ const (
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
 // Halted tells the new program that the old program has stopped every other process, because few PIDs were free. The new program
-// continues them when it has its threads.
+// resumes them when it has its threads.
 type Halted struct {
-	Threads    int   // how many threads the new program needs besides its first; so many PIDs, and a few more, are free
+	Threads    int   // number of threads that the new program needs besides its first; this number of PIDs, plus a few, is free
 	Processors int   // GOMAXPROCS of the old program
 	since      int64 // when the processes were stopped, by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were stopped already before that, and stay stopped
+	before     []int // processes that were already stopped before, and stay stopped
 }
 
 func (h *Halted) String() string {
@@ -74,8 +75,8 @@ func parseHalted(text string) *Halted {
 	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume continues the processes, and returns how long they were stopped. Call it when this program has created its threads. h
-// may be nil.
+// Resume resumes the stopped processes, and returns how long they were stopped. Call it when this program has created its
+// threads. h may be nil.
 func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
@@ -86,7 +87,8 @@ func (h *Halted) Resume() time.Duration {
 
 // reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
 // other processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops all
-// other processes, and halted says so; otherwise halted is nil. knows says that the new program will continue them.
+// other processes and describes this in halted; otherwise halted is nil. knows is true if the new program can resume them; if it
+// can't, reservePIDs fails instead.
 func reservePIDs(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing
@@ -125,8 +127,8 @@ func roomFor(threads int) bool {
 	return entry.HasRoomFor(threads)
 }
 
-// knowsHalt reports whether a program can continue stopped processes. It can if its file contains the name of the variable.
-// knowsHalt blocks on the disk.
+// knowsHalt reports whether the program at path can resume stopped processes. It can if its file contains the name of the
+// variable HaltVar. knowsHalt blocks on the disk.
 func knowsHalt(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

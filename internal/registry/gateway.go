@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Gateway says how to register the gateway of a profile.
+// Gateway holds the parameters for registering the gateway of a profile.
 type Gateway struct {
 	Profile   profiles.Profile
 	Start     bool      // whether to start it
@@ -19,7 +19,7 @@ type Gateway struct {
 	Used      time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // answer returns only when the slot exists
 
-	// Slotted says that a client has made the slot. Exports are the variables that its run script exports.
+	// Slotted is true if a client has made the slot. Exports are the variables that the slot's run script exports.
 	Slotted bool
 	Exports map[string]string
 }
@@ -69,7 +69,7 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have replaced the slot meanwhile. Then register once more with the new variables.
+		// A client may have replaced the slot during the registration. Then register the gateway again with the new variables.
 		for now := r.Exports(name); err == nil && !maps.Equal(now, exports); now = r.Exports(name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
@@ -87,7 +87,7 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	return r.gateway(ctx, p, supervisor.WantDown, time.Time{})()
 }
 
-// redefineAll is Redefine for all gateways.
+// redefineAll calls Redefine for all gateways.
 func (r *Registry) redefineAll(ctx context.Context) error {
 	var problems []error
 	for _, s := range r.Snapshot().Services {
@@ -110,8 +110,8 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// SetBeside says whether a profile's gateway may run although another gateway serves its profile. It takes effect at the next
-// start.
+// SetBeside sets whether a profile's own gateway may run although another gateway serves the profile. It takes effect at the
+// gateway's next start.
 func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	if r.o.Units.Beside(profile) == on {
 		return
@@ -179,7 +179,7 @@ func (r *Registry) Present() (list []profiles.Profile) {
 	return list
 }
 
-// Forget drops what is known about a profile that was removed.
+// Forget drops the data about a profile that was removed.
 func (r *Registry) Forget(profile string) {
 	r.o.Units.AllowOwnGateway(profile, false)
 	r.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// confined returns how the kernel confines the process pid (theirs) and this process (own).
+// confined returns the restrictions that the kernel enforces on the process pid (theirs) and on this process (own).
 func confined(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.Confined(os.Getpid()); err == nil {

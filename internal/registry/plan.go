@@ -60,7 +60,7 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done says that
+// Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done is true if
 // the plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
@@ -74,7 +74,8 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes what happens to the service v. It returns an op of "" if nothing happens.
+// step describes what the plan changes for one service. v is the service's current state, or nil if it has none. op is "" if
+// nothing changes.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
@@ -123,7 +124,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// taskRuns says when a task runs that is not started at once.
+// taskRuns describes when a task runs that is not started immediately.
 func taskRuns(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

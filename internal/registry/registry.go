@@ -47,12 +47,12 @@ type Options struct {
 	Logger        *initlog.Logger
 	AgentUID      uint32
 	Actor         *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
-	MayRun        func() error         // returns why no run may be started now, nil if it may
+	MayRun        func() error         // returns the reason why no run may be started now, or nil
 	Plain         bool                 // a plain supervisor: the path of its configuration doesn't change
 	Serves        func() bool          // reports whether this init supervises the profiles and services
 	Change        func(*config.Config) // makes another configuration the current one
 	Remembers     bool                 // whether starts of scheduled tasks are stored on the volume
-	WarnNotStored func(error)          // called if that fails
+	WarnNotStored func(error)          // called if such a start can't be stored
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
@@ -90,7 +90,7 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 	return r.register(ctx, u, want)()
 }
 
-// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call answer. All
+// register queues a registration and returns immediately, see [supervisor.Loop.RegisterSoon]. The caller must call answer. All
 // services are registered through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start only after the boot
@@ -135,7 +135,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved returns why a service directory that another program makes can't have a name, "" if it can.
+// Reserved returns the reason why another program must not make a service directory with this name, or "" if it may.
 func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
@@ -168,7 +168,7 @@ const (
 	NeedProfiles = "profiles" // the profiles were read, and the stale files of earlier gateways removed
 )
 
-// needs says which needs are met. A need is set here before the supervisor is informed.
+// needs records which needs are met. A need is set here before the supervisor is informed.
 type needs struct {
 	boot, profiles atomic.Bool
 	inOrder        atomic.Bool

@@ -15,7 +15,7 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime is Reload for a client that waits: it returns when ctx ends, while the reload goes on.
+// ReloadInTime works like Reload, but also returns when ctx ends. The reload then continues without the caller.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	// The configuration may be on a disk that hangs. A reload that has begun is always finished, and only one at a time can hang.
 	var did client.ReloadReply
@@ -111,7 +111,7 @@ var fixedKeys = []string{
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig is [config.Load] in a turn of internal/blocking, because it reads a file from a disk that may hang.
+// LoadConfig calls [config.Load] in a turn of internal/blocking, because the file may be on a disk that hangs.
 func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }

@@ -10,8 +10,8 @@ import (
 
 // Follower maintains the slots of services, which are their s6 service directories.
 type Follower interface {
-	// Enqueue makes the slot of a service soon, and does not block. Publish makes it and returns when the slot is complete. Both
-	// keep an existing slot.
+	// Enqueue queues the creation of a service's slot, and does not block. Publish creates the slot, and returns when the slot is
+	// complete. Both keep an existing slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
 	// SetDown creates or removes the down file of a slot.
@@ -27,14 +27,14 @@ type Slot struct {
 	Name string
 	Down bool              // whether the slot has a down file, which keeps the service down when the container starts
 	Argv []string          // the command and its arguments
-	Env  map[string]string // variables that are added to the container's
+	Env  map[string]string // variables in addition to the container's variables
 	Dir  string            // "" if the command may run in any directory
 	Cred *proc.Cred        // nil for the user who runs the slot's run script
 
 	Finish bool  // the slot has a finish script, which keeps the service down after the exit codes in ParkOn
 	ParkOn []int // exit codes, see Finish
 
-	Log         string // directory of the log, "" for none
+	Log         string // directory of the log, or "" for no log
 	LogSizeMB   int
 	LogArchives int
 }
@@ -69,13 +69,14 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has a slot, or will have one soon. If there is no follower, no service has one.
+// HasSlot reports whether a service has a slot, or will have one soon. Without a follower, services have no slots.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
-// Exports returns the variables that the run script of a service's slot exports, nil for none. The map must not be changed.
+// Exports returns the variables that the run script of a service's slot exports, or nil if it exports none. The map must not be
+// changed.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the follower create a slot. If now is set, it waits until the slot is complete.
+// makeSlot makes the follower create a slot. If now is true, it waits until the slot is complete.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentFollower()
 	if f == nil {
@@ -107,8 +108,8 @@ func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	return nil
 }
 
-// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. Unless
-// always is set, it does nothing if the file is known to be right. A client that removes a slot removes the down file first, so
+// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. If the file
+// is known to be right, SetDown does nothing, unless always is true. A client that removes a slot removes the down file first, so
 // always is needed then.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()

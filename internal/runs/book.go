@@ -25,7 +25,7 @@ import (
 // Kept is the number of ended runs that a Book remembers.
 const Kept = 1000
 
-// maxLive is the largest number of runs at the same time, because each is a service of the supervisor.
+// maxLive is the maximum number of living runs. It is limited because each run is a service of the supervisor.
 const maxLive = 256
 
 // unknownRun returns the error about an unknown id.
@@ -101,13 +101,14 @@ func (b *Book) Attach(loop Loop) {
 	guard.Go("following the runs", b.recordEnds)
 }
 
-// namePrefix begins the names of runs in the supervisor. No service of hinit.yaml and no service directory can have such a name.
+// namePrefix is the prefix of the names of runs in the supervisor. No service of hinit.yaml and no service directory can have
+// such a name.
 const namePrefix = "run/"
 
 // Owns reports whether the name of a service belongs to a run.
 func Owns(service string) bool { return strings.HasPrefix(service, namePrefix) }
 
-// CheckTag returns why a tag is invalid, "" if it is valid.
+// CheckTag returns the reason why a tag is invalid, or "" if it is valid.
 func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
@@ -198,7 +199,7 @@ func unitOf(e *entry, o Order) supervisor.Unit {
 	}
 }
 
-// Pipes implements supervisor.LogSink for the services that the book Owns. It does not block.
+// Pipes implements supervisor.LogSink for services that are runs, see [Owns]. It does not block.
 func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,8 +229,8 @@ func (b *Book) startTimer(e *entry) {
 	}
 }
 
-// Stop begins to end a run and returns at once. The run's process gets SIGTERM, then its descendants do, and all of them get
-// SIGKILL after the grace. Stop does nothing to an ended run.
+// Stop makes the supervisor end a run, and does not wait until the run has ended. The run's process gets SIGTERM, then its
+// descendants do, and all of them get SIGKILL after the grace. Stop does nothing to an ended run.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -274,7 +275,7 @@ func (b *Book) find(id string) (client.Run, error) {
 	return client.Run{}, unknownRun(id)
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 stands before all runs.
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all runs.
 func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -306,7 +307,8 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// wakeWaiters gives a run that has begun or ended the next Seq, and wakes the callers of News. The caller holds b.mu.
+// wakeWaiters sets the Seq of a run that has begun or ended to the next number, and wakes the callers of News. The caller holds
+// b.mu.
 func (b *Book) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq

@@ -72,7 +72,7 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge says which environment files to refuse: see OwnFiles and NoLinks in [proc.Setup].
+// envJudge decides which environment files to refuse: see OwnFiles and NoLinks in [proc.Setup].
 type envJudge struct{ own, noLinks bool }
 
 // of returns the check for package trust that applies to this process's user.

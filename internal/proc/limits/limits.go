@@ -138,7 +138,7 @@ type deferredSettings struct {
 	noNewPrivs  bool
 }
 
-// become changes the user of this thread for good. words holds the uid, the gid and the supplementary groups, separated by
+// become changes the user of this thread permanently. words holds the uid, the gid and the supplementary groups, separated by
 // colons.
 func become(words string) error {
 	var ids []uint32

@@ -24,7 +24,7 @@ const (
 	exitNotFound = 127
 )
 
-// Call is one call of an applet (one of the tools in this package).
+// Call is one invocation of an applet (one of the tools in this package).
 type Call struct {
 	Name     string   // the name from argv[0], for messages
 	Args     []string // the words after the name; while a tool runs, only the words after its options
@@ -74,8 +74,8 @@ func strerror(err error) string {
 const defaultPath = "/usr/bin:/bin"
 
 // become replaces this process by a program that it finds in PATH. It works like execvp(3), but does not use a shell for files
-// without a magic number. If it fails, it returns the exit code. The error message names the tool who: in a chain of tools,
-// s6's last tool would report the error.
+// without a magic number. If it fails, it returns the exit code. The error message begins with who, the name of a tool: where s6
+// executes a chain of tools, the last one reports the error.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

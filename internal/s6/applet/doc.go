@@ -1,4 +1,4 @@
-// Package applet has hinit's versions of the tools of s6. The name in argv[0] selects the tool.
+// Package applet implements hinit's versions of the tools of s6. The name in argv[0] selects the tool.
 //
 // s6-svc, s6-svstat, s6-svwait, s6-svok and s6-svscanctl send requests to PID 1 through the control socket. s6-log,
 // s6-setuidgid, s6-envdir, s6-tai64nlocal and with-contenv don't connect to PID 1.

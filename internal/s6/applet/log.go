@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// partialTime is how long s6-log waits for the rest of an incomplete line after a signal to end.
+	// partialTime is the time that s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// mostPending limits how many bytes wait for a directory to which writing fails. At this limit s6-log stops reading, so the
-	// program that writes to it blocks.
+	// mostPending is the maximum number of bytes that s6-log keeps in memory for a directory while writing to it fails. At this
+	// limit s6-log stops reading, so the program that writes to it blocks.
 	mostPending = 4 << 20
 )
 
@@ -190,8 +190,8 @@ func (l *logger) mayRead() bool {
 	return true
 }
 
-// patience returns how long to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must
-// end. -1 means without limit.
+// patience returns the time to wait for input, in milliseconds: until a directory must be tried again, or until s6-log must end.
+// -1 means no limit.
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {

@@ -21,8 +21,8 @@ const (
 	liveMode  = 0o644
 )
 
-// logDir is a log directory of s6-log. It has the file current, archives (rotated files) named by the time of their rotation,
-// and a lock file. logDir follows no symbolic links in this directory.
+// logDir is a log directory of s6-log. The directory contains the file current, archives (rotated files) named by the time of
+// their rotation, and a lock file. logDir does not follow symbolic links in this directory.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
@@ -36,10 +36,10 @@ type logDir struct {
 	retryAt time.Time // do not try again before this time; zero for now
 }
 
-// openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. As root
-// it is careful with links, see [fsutil.OpenForRoot]. others lists the directories that this process has already opened,
-// because its own lock does not prevent a second opening. After an error, what says which action has failed, in the words of
-// s6.
+// openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. If this
+// process is root, it follows only safe links, see [fsutil.OpenForRoot]. others lists the directories that this process has
+// already opened; it may open them again although they are locked. After an error, what describes the failed action in the words
+// of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -117,7 +117,8 @@ func (l *logDir) same(other *logDir) bool {
 }
 
 // lockFile takes two locks: the lock that s6 takes, which belongs to the process, and a second lock, which belongs to the open
-// file. Only the second one prevents that the same process opens the directory twice.
+// file. Only the second one fails if the same process has already locked the file. lockFile returns EBUSY if a lock is held
+// already.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -249,7 +250,8 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// startNewFile notes that a new file begins at the end of the pending output, unless the current file would be empty.
+// startNewFile makes a new file begin at the end of the pending output, unless the current file would be empty. The next flush
+// rotates the files.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0

@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// lineLimit is the default of option -l, the length at which lines are split. leastLineLimit is the smallest value of -l.
+	// lineLimit is the default of option -l, the length at which lines are split. leastLineLimit is the minimum value of -l.
 	lineLimit      = 8192
 	leastLineLimit = 48
-	// leastSize is the smallest size at which a log file is rotated.
+	// leastSize is the minimum size at which a log file is rotated.
 	leastSize = 4096
 )
 
@@ -92,7 +92,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// stepsWithoutAction returns how many steps at the end of a script have no effect, because no action follows them.
+// stepsWithoutAction returns the number of steps at the end of a script that have no effect, because no action follows them.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {

@@ -66,7 +66,7 @@ func reasonOf(err error) error {
 	return err
 }
 
-// kindOf returns the kind of an error that PID 1 has returned, "" for other errors.
+// kindOf returns the kind of an error that PID 1 has returned, or "" for other errors.
 func kindOf(err error) client.Kind {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Kind

@@ -71,7 +71,7 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// waitable returns the state to wait for. If a service can't report readiness, it waits for up instead of ready, like s6.
+// waitable returns the state to wait for. If a service can't report readiness, waitable replaces U by u and R by r, as s6 does.
 func (c *Call) waitable(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until

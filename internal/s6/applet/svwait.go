@@ -29,9 +29,9 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services, or any of them, are in the state until, and returns the exit code of the tool. before holds
-// the run of each service from before the command, so that a restart or an end before the wait counts too. If before is nil,
-// only changes during the wait count.
+// waitFor waits until all services (or any of them, if all is false) are in the state until, and returns the exit code of the
+// tool. before holds the number of each service's run before the command was sent. With it, a restart or an end before the wait
+// counts too. If before is nil, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program
 	defer cancel()
@@ -86,7 +86,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 	return c.fatal(exitSystem, "unable to subscribe to events for "+dir+": "+strerror(err))
 }
 
-// waitOne waits until one service is in the state until. A service that has been removed counts as down.
+// waitOne waits until one service is in the state until. It treats a removed service as down.
 func (c *Call) waitOne(ctx context.Context, dir, until string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {

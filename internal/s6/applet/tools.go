@@ -32,7 +32,7 @@ var tools = map[string]tool{
 	"with-contenv":   {"", "", 1, "prog...", withContenv},
 }
 
-// Find returns the tool that argv0 names with its last component. run returns the exit code, or replaces the process.
+// Find returns the tool whose name is the last component of argv0. run returns the exit code, or replaces the process.
 func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
@@ -42,7 +42,7 @@ func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 // Names returns the names of all tools, under which the program must be installed.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is what a tool returns if the value of an option is invalid.
+// wrongUsage is the result of a tool if the value of an option is invalid.
 const wrongUsage = -1
 
 func (t tool) main(c *Call) int {
