@@ -51,7 +51,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
 		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
-			continue // another handler is installed, not the one of the Go runtime
+			continue // another handler than the Go runtime's is installed
 		}
 		faultHandler, *handler = *handler, sentHandler
 		exchangeAction(s, action)

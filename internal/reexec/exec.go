@@ -24,7 +24,7 @@ type envelope struct {
 	PID     int             `json:"pid"`
 	State   json.RawMessage `json:"state"`
 	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // since when HUP, INT, QUIT and TERM are lost, in ns of CLOCK_MONOTONIC
+	Deaf    int64           `json:"deaf"` // time from which on HUP, INT, QUIT and TERM are lost, in ns of CLOCK_MONOTONIC
 }
 
 // Program describes the program that is to replace this one.

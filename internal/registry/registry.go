@@ -154,8 +154,8 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	return r.o.Config().InForce(service)
 }
 
-// Identity returns the user, environment and directory for a service whose directory another program made. With root it runs as
-// root, without anything from the agent; otherwise it runs as the agent.
+// Identity returns the user, environment and directory for a service whose directory another program made. If root is true, the
+// service runs as root, without any setting from the agent; otherwise it runs as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
 // CheckCapacity returns an error if there is no room for another service whose directory another program made. Such a service
@@ -181,7 +181,7 @@ func (n *needs) of(need string) *atomic.Bool {
 	return &n.profiles
 }
 
-// Meet marks a need as met, which starts everything that waits for it. It fails if the container has ended.
+// Meet marks a need as met, so that the services that wait for it can start. It fails if the container has ended.
 func (r *Registry) Meet(ctx context.Context, need string) error {
 	r.met.of(need).Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})

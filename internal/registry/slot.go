@@ -45,7 +45,7 @@ type slot struct {
 	exports map[string]string // variables that its run script exports, if a client made it; never changed
 }
 
-// Follow makes f maintain the slots from now on. exports has the existing slots, each with the variables that its run script
+// Follow makes f maintain the slots from now on. exports lists the existing slots, each with the variables that its run script
 // exports.
 func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()

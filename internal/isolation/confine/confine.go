@@ -239,7 +239,8 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allow lets the process use a file, or a directory and everything below it. It skips a missing path.
+// allow lets the process read the file at path, or the directory and everything below it; if write is true, also change it. It
+// skips a missing path.
 func allow(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)

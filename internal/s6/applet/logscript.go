@@ -14,7 +14,7 @@ const (
 	leastSize = 4096
 )
 
-// scriptStep is one step of a logging script: it selects lines, or does something with the selected lines.
+// scriptStep is one step of a logging script: it selects lines, or prints or stores the selected lines.
 type scriptStep struct {
 	do    byte // '+' '-' 'f': select lines; '1' '2': print them; '/': write them to a directory
 	match *regexp.Regexp
