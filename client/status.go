@@ -225,6 +225,10 @@ type Isolation struct {
 	InForce []string `json:"in_force"`
 }
 
+// HasOwnUser reports whether the service is the gateway of a profile with a user of its own. Only this user and root can look
+// into the profile's home.
+func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mode == "user" }
+
 // Limit is a resource limit of a service, with the mechanism that enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 
 	"hinit/internal/testkit"
@@ -33,4 +34,19 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	if r := finish(t, i.command("-p", "a", "chat")); r.code != exitRefused {
 		t.Errorf("without hinit it runs: %+v", r)
 	}
+}
+
+// Where profiles had users of their own, the agent's own list ended with a permission error, or left them out.
+func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
+	testkit.NeedRoot(t)
+	i := withNative(t)
+	must(t, os.MkdirAll(i.dir+"/run/hinit", 0o755))
+	const byAgent, byHinit = "agent 10000 /opt/data profile list\n", "native 10000 /opt/data "
+	list := func() *exec.Cmd { return i.command("profile", "list") }
+	finish(t, list()).want(t, 0, byAgent, "")
+	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // nothing is isolated
+	finish(t, list()).want(t, 0, byAgent, "")
+	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
+	finish(t, list()).want(t, 0, byHinit+i.target+" profile list\n", "")
+	finish(t, i.command("profile", "list", "--json")).want(t, 0, byAgent[:len(byAgent)-1]+" --json\n", "")
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/account"
 	"hinit/shim/agentuser"
 	"hinit/shim/lifecycle"
 )
@@ -17,7 +18,9 @@ func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
 	}
-	if _, ok := lifecycle.Parse(argv[1:]); !ok && (isDirectory(o.baseDir) || !lifecycle.Changes(argv[1:])) {
+	_, ok := lifecycle.Parse(argv[1:])
+	ok = ok || lifecycle.Lists(argv[1:]) && o.isolatesAny()
+	if !ok && (isDirectory(o.baseDir) || !lifecycle.Changes(argv[1:])) {
 		return
 	}
 	if _, ok := executable(o.native); !ok {
@@ -25,6 +28,12 @@ func (o *options) execHinit(argv, env []string) {
 	}
 	args := append([]string{agentuser.NativeName, o.target}, argv[1:]...)
 	_ = unix.Exec(o.native, args, env) // after a failure the agent handles the command
+}
+
+// isolatesAny reports whether PID 1 has published a list of isolated profiles.
+func (o *options) isolatesAny() bool {
+	var st unix.Stat_t
+	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0
 }
 
 func isDirectory(path string) bool {

@@ -44,6 +44,7 @@ func run(argv []string) int {
 		call := agentcli.Call{
 			Args: argv[1:], Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
 			Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
+			List: func() int { return tools.Main([]string{"profile", "list"}) },
 		}
 		return call.Main()
 	}

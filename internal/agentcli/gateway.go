@@ -1,5 +1,6 @@
 // Package agentcli carries out the agent's own gateway commands in place of the agent: `hermes gateway
-// start|stop|restart|status`. The exec shim sends them here (ADR 0018).
+// start|stop|restart|status`, and `hermes profile list` where profiles have users of their own. The exec shim sends them here
+// (ADR 0018).
 //
 // It prints the same texts and returns the same exit codes as the agent. Unlike the agent, it waits until start, stop and restart
 // have taken effect, and reports faults. If it does not fully understand a command, it changes nothing and passes the command to
@@ -54,6 +55,8 @@ type Call struct {
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
+	// List prints all profiles as `hinit profile list` does, and returns the exit code.
+	List func() int
 	// Root is a prefix for the paths of the image's files. Only tests set it.
 	Root string
 }
@@ -64,6 +67,12 @@ func (c *Call) Main() int {
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage
+	}
+	if lifecycle.Lists(c.Args[1:]) {
+		if c.hasClosedHomes() {
+			return c.List()
+		}
+		return c.agent()
 	}
 	code, err := c.gateway(c.Args[1:])
 	switch {
@@ -88,6 +97,16 @@ func (c *Call) agent() int {
 	}
 	fmt.Fprintf(c.Err, "hermes-shim: cannot execute %s: %v\n", c.Args[0], err)
 	return code
+}
+
+// hasClosedHomes reports whether this user can't look into the homes of some profiles, because they have users of their own.
+func (c *Call) hasClosedHomes() bool {
+	init, err := c.Dial()
+	if err != nil || os.Geteuid() == 0 {
+		return false
+	}
+	st, err := init.Status(context.Background())
+	return err == nil && slices.ContainsFunc(st.Services, client.Service.HasOwnUser)
 }
 
 // gateway carries out a gateway command and returns its exit code. An error means that hinit does not handle the command, and

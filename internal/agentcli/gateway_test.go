@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // said is what a command answers.
@@ -281,5 +283,33 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(t *testing.T) {
+	testkit.NeedRoot(t)
+	g := volume(t)
+	list := func(uid int) int {
+		var errs strings.Builder
+		c := &Call{
+			Args: []string{"/nonexistent/agent", "profile", "list"}, Err: &errs,
+			Dial: func() (Supervisor, error) { return g, nil }, List: func() int { return 42 },
+		}
+		code := make(chan int)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+			code <- c.Main()
+		}()
+		return <-code
+	}
+	for mode, want := range map[string]int{"": agentSays, "files": agentSays, "user": 42} {
+		g.services[1].Isolation = &client.Isolation{Mode: mode}
+		if got := list(10000); got != want {
+			t.Errorf("with isolation %q the code is %d, want %d", mode, got, want)
+		}
+	}
+	if got := list(0); got != agentSays {
+		t.Errorf("root, who can look into each home, gets %d", got)
 	}
 }

@@ -56,6 +56,12 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
+// Lists reports whether the words after the agent's name list all profiles. Where profiles have users of their own, hinit
+// answers: the agent's user can't look into their homes.
+func Lists(words []string) bool {
+	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
+}
+
 // Changes reports whether the words after the agent's name start, stop or restart gateways, even if [Parse] does not accept them.
 // The result is false for a request for help.
 func Changes(words []string) bool {

@@ -2,7 +2,6 @@ package tools
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -278,6 +276,9 @@ func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
 	}
+	if p, err := m.store.Profile(name); err == nil && unix.Access(p.Home, unix.X_OK) == unix.EACCES {
+		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
+	}
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.nearestProfile(name))
 }
 
@@ -331,113 +332,4 @@ func (m *manager) confirm(question string) (bool, error) {
 	}
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes", nil
-}
-
-// profileRow describes a profile, for --json and for the list. A deleted profile is described as it was, without a gateway.
-type profileRow struct {
-	Name    string `json:"name"`
-	Home    string `json:"home"`                // its directory
-	Active  bool   `json:"active"`              // the agent's commands use it by default
-	Prior   string `json:"prior_state"`         // decides whether its gateway starts at boot
-	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
-	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
-	PID     int    `json:"pid"`                 // process id of its gateway, 0 if it has none
-	Served  string `json:"served_by,omitempty"` // which gateway serves it, as in the status
-	Log     string `json:"log"`                 // path of its current log file
-	Problem string `json:"problem,omitempty"`   // what is wrong with its files
-}
-
-// list prints all profiles, or only the profile only unless that is "".
-func (m *manager) list(only string) int {
-	rows, warnings, err := m.rows(only)
-	if err != nil {
-		return m.Failed(m.doing, err)
-	}
-	if only != "" && len(rows) == 0 {
-		return m.printMissing(only, nil)
-	}
-	code := m.print(rows, only != "")
-	for _, w := range warnings {
-		if only == "" && code == cmdline.Done {
-			fmt.Fprintln(m.Err, "warning:", show.Line(w.String()))
-		}
-	}
-	return code
-}
-
-// rows reads all profiles, or only the profile only, and the states of their gateways. It also returns the warnings about
-// profiles.
-func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
-	infos, warnings, err := m.store.List()
-	if err != nil && len(infos) == 0 {
-		return nil, nil, err
-	}
-	var st client.Status
-	if m.cl != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
-		defer cancel()
-		if st, err = m.cl.Status(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	rows := []profileRow{}
-	for _, info := range infos {
-		if only != "" && info.Profile.Name != only {
-			continue
-		}
-		row := profileRow{
-			Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior(),
-			Log: m.cfg.Logs.Dir + "/" + info.Profile.Name + "/current",
-		}
-		for _, s := range st.Services {
-			if s.Profile == row.Name && s.Kind == "gateway" {
-				row.Gateway, row.Want, row.PID, row.Served = s.State, s.Want, s.PID, s.ServedBy
-			}
-		}
-		for _, w := range warnings {
-			if w.Profile == row.Name {
-				row.Problem = w.Message
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows, warnings, nil
-}
-
-// print prints rows as JSON or as a table. If one is true, it prints the single row as an object or with all its fields.
-func (m *manager) print(rows []profileRow, one bool) int {
-	switch {
-	case m.json && one:
-		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows[0]))
-	case m.json:
-		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows))
-	}
-	return m.Failed(m.doing, m.printRows(rows, one))
-}
-
-func (m *manager) printRows(rows []profileRow, one bool) error {
-	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
-	if one {
-		r := rows[0]
-		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"), show.Number(r.PID), show.Line(r.Log))
-		if r.Served != "" {
-			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
-		}
-		if r.Problem != "" {
-			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
-		}
-		return tw.Flush()
-	}
-	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
-	by := func(text string) string { return map[bool]string{true: "\t" + text}[served] }
-	fmt.Fprintf(tw, "NAME\tGATEWAY\tPID%s\tRECORDED\tHOME\n", by("SERVED BY"))
-	for _, r := range rows {
-		name := show.Name(r.Name)
-		if r.Active {
-			name += " *"
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.Served, "-")), show.Name(r.Prior), show.Line(r.Home))
-	}
-	return tw.Flush()
 }
