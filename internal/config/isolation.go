@@ -135,17 +135,32 @@ func (l *loader) finishIsolation() {
 			users++
 		}
 	}
-	key := "isolation.uids"
-	switch uids := c.UIDRange(); {
+	key, uids := "isolation.uids", c.UIDRange()
+	free := uids.Size() - 1 // the first id is the group of shared directories
+	switch {
 	case uids == UIDs{}: // the text is invalid, which is already reported
-	case users > uids.Size():
-		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, uids.Size(), users)
-	case c.Isolation.Mode == IsolationUser && uids.Size() < c.Profiles.Max:
-		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids, and there may be %d profiles (profiles.max); make the range larger, or profiles.max smaller",
-			key, c.Profiles.UIDs, uids.Size(), c.Profiles.Max)
+	case users > free:
+		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, free, users)
+	case c.Isolation.Mode == IsolationUser && free < c.Profiles.Max:
+		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); make the range larger, or profiles.max smaller",
+			key, c.Profiles.UIDs, free, c.Profiles.Max)
 	case c.Isolated(IsolationUser):
-		if uid, err := strconv.ParseUint(strings.Split(c.Agent.User, ":")[0], 10, 32); err == nil && uids.Has(uint32(uid)) {
-			l.problems.from(c.origins[key], "cannot use %s: %s has the agent's own uid %d in it; choose another range", key, c.Profiles.UIDs, uid)
+		l.checkOtherUser("agent.user", c.Agent.User)
+		for _, name := range sortedKeys(c.Services) {
+			if user := c.Services[name].User; user != c.Agent.User {
+				l.checkOtherUser("services."+name+".user", user)
+			}
+		}
+	}
+}
+
+// checkOtherUser reports a user or group, configured by number, that belongs to the range of uids for profiles.
+func (l *loader) checkOtherUser(key, user string) {
+	for text := range strings.SplitSeq(user, ":") {
+		if id, err := strconv.ParseUint(text, 10, 32); err == nil && l.cfg.UIDRange().Has(uint32(id)) {
+			const uids = "isolation.uids"
+			l.problems.from(l.cfg.origins[uids], "cannot use %s: %s has %d of %s in it; choose another range", uids, l.cfg.Profiles.UIDs, id, key)
+			return
 		}
 	}
 }

@@ -267,10 +267,10 @@ func (l *loader) finish(doc *yaml.Node) {
 	l.decodeProfileLogs(d, profileLogs)
 	c.Restart.ParkOn = gatewayParks
 	l.decodeProfileSettings(d, own)
-	l.finishIsolation()
 	c.Restart.ParkOn = parkOn // the exit codes of the image are for gateways only
 	l.decodeServices(d, services)
 	l.checkOrder()
+	l.finishIsolation()
 	l.decodeRuns(d, runs)
 	c.Restart.ParkOn = gatewayParks
 	if l.plain {
