@@ -330,7 +330,7 @@ func (n homeNames) staleFiles() []string {
 
 func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
-	return temporary && slices.ContainsFunc([]string{intentFile, stateFile, plannedStopFile, ActiveFile}, func(file string) bool {
+	return temporary && slices.ContainsFunc([]string{intentFile, stateFile, plannedStopFile, reserveFile, ActiveFile}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")
 	})
 }

@@ -31,8 +31,8 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 	return d.Rename(from, rel)
 }
 
-// makeReserve creates the reserve file of a home if it is missing. An error is ignored, because the next write of the state file
-// tries again.
+// makeReserve creates the reserve file of a home if it is missing. The watcher calls it when it first scans the home, and
+// setDesiredIn after each order. An error is ignored, because the next order tries again.
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

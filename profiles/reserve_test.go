@@ -12,14 +12,74 @@ import (
 	"hinit/profiles"
 )
 
-// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder: the volume has not a byte left, and the last order holds after a restart.
-func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T) {
+// smallVolume mounts a volume of 1 MiB.
+func smallVolume(t *testing.T) string {
+	t.Helper()
 	testkit.NeedRoot(t)
 	root := t.TempDir()
 	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=1m"); err != nil {
 		testkit.SkipOrFail(t, "needs the right to mount: "+err.Error())
 	}
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	return root
+}
+
+// fill appends to a file until the volume has not a byte left.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 64 << 10; size > 0; {
+		if _, err := f.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
+			size /= 2
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The first order for a profile was lost on a full volume: only later orders had a reserve.
+func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
+	root := smallVolume(t)
+	s := profiles.Open(root, nil, "")
+	home := func(name string) string { return filepath.Join(root, "profiles", name) }
+	add := func(name string) {
+		t.Helper()
+		if err := os.MkdirAll(home(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home(name), "SOUL.md"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("before")
+	known, err := s.Profile("before") // from the boot
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.Watch(t.Context(), profiles.WatchOptions{Known: []profiles.Profile{known}})
+	add("later")
+	if err := w.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, filepath.Join(root, "garbage"))
+	in := profiles.NewIntents(s)
+	for _, name := range []string{"default", "before", "later"} {
+		if err := in.Set(name, profiles.Running); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if st, err := s.ReadState(name); err != nil || st.Desired != profiles.Running {
+			t.Errorf("%s: %+v, %v", name, st, err)
+		}
+	}
+}
+
+// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder: the volume has not a byte left, and the last order holds after a restart.
+func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T) {
+	root := smallVolume(t)
 	for _, name := range []string{"coder", "late", "greedy"} {
 		if err := os.MkdirAll(filepath.Join(root, "profiles", name), 0o755); err != nil {
 			t.Fatal(err)
@@ -31,24 +91,9 @@ func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T)
 		t.Fatal(err)
 	}
 	garbage := filepath.Join(root, "profiles", "greedy", "garbage")
-	fill := func() {
-		t.Helper()
-		f, err := os.OpenFile(garbage, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		for size := 64 << 10; size > 0; {
-			if _, err := f.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
-				size /= 2
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	fill()
+	fill(t, garbage)
 	if err := in.Set("late", profiles.Stopped); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("a profile without a reserve: %v; the volume is not full", err)
+		t.Errorf("a profile that hinit has not found yet: %v; the volume is not full", err)
 	}
 	if err := in.Set("coder", profiles.Stopped); err != nil {
 		t.Errorf("the order is not recorded: %v", err)
@@ -62,7 +107,7 @@ func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T)
 	if err := in.Set("coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	fill()
+	fill(t, garbage)
 	if err := in.Set("coder", profiles.Stopped); err != nil {
 		t.Errorf("the reserve was not taken again: %v", err)
 	}

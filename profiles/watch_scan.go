@@ -394,9 +394,12 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		w.o.Notify(Appeared{Profile: p})
 	}
 	var st State
-	began := time.Now()
+	began, first := time.Now(), k.scannedAt.IsZero()
 	k.scannedAt = began
-	err = d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
+	err = d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations run with the agent's identity
+		if first {
+			makeReserve(d, home)
+		}
 		k.stateStamp = stampAt(d, filepath.Join(home, stateFile))
 		k.stateComplete = k.stateStamp.settledBefore(began)
 		st, err = readState(d, home)
