@@ -130,3 +130,19 @@ func BenchmarkAStatusOf500(b *testing.B) {
 		s.hub.set(st, nil)
 	}
 }
+
+// TestThePageSaysWhatIsolatesAProfile: as in the status, what the kernel enforces, and where it does not.
+func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
+	for want, i := range map[string]*client.Isolation{
+		"<dd>user (uid 20001, Landlock ABI 7, seccomp)</dd>": {Mode: "user", InForce: []string{"uid 20001", "Landlock ABI 7", "seccomp"}},
+		"files, NOT IN FORCE: its process began without it":  {Mode: "files"},
+		"": nil,
+	} {
+		gateway := coder()
+		gateway.PID, gateway.Isolation = 4711, i
+		_, page := serve(t, Options{Hinit: newFake(gateway)}).do("GET", "/service/"+gateway.Name, nil)
+		if !strings.Contains(page, want) || strings.Contains(page, "<dt>Isolation</dt>") != (i != nil) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+}

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// isolated runs a shell command as another user, confined by p.
-func isolated(t *testing.T, p testkit.Plan, script string) string {
+// isolated runs a shell command as another user, confined by p. Its program begins with the capabilities caps.
+func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
@@ -39,7 +39,7 @@ func isolated(t *testing.T, p testkit.Plan, script string) string {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = p.Argv(isolation.Program, []string{"/bin/sh", "-c", script})
 	cmd.Env = []string{mainVar + "=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}, AmbientCaps: caps}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Logf("%v", err)
@@ -122,6 +122,17 @@ sh -c 'kill -TERM $$; sleep 5' ; sleep 5 & kill $! && echo own-signal; grep Secc
 	}
 	if !strings.Contains(out, "own-signal") || !strings.Contains(out, "NoNewPrivs:\t1") {
 		t.Errorf("%s", out)
+	}
+}
+
+func TestAnIsolatedCommandKeepsNoCapability(t *testing.T) {
+	dir := place(t, "own")
+	const script = "grep ^Cap /proc/self/status"
+	out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own"}, script, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE)
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapAmb"} {
+		if !strings.Contains(out, set+":\t0000000000000000\n") {
+			t.Errorf("%s is not empty:\n%s", set, out)
+		}
 	}
 }
 
