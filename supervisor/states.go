@@ -75,6 +75,10 @@ const (
 // without PID 1 or the CMD the container ends.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
+// OOMAdj returns by how much the oom_score_adj of processes of this kind exceeds the value of hinit, unless [proc.Spec].OOM says
+// otherwise.
+func (k Kind) OOMAdj() int { return oomAdj[k] }
+
 // oomCheap is for processes that are cheap to lose: finish and stop commands, hooks, commands of clients, and checks.
 const oomCheap = 900
 

@@ -34,8 +34,8 @@ type Priority struct {
 	IONice      IONice `key:"ionice."`
 	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
 	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
-	// Class is one of the Priority constants. When memory runs out, hinit stops services in the order of their classes, from low
-	// to high.
+	// Class is one of the Priority constants. It decides the order in which services are ended when memory runs out, by hinit and
+	// by the kernel: low is ended first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
 	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit

@@ -167,7 +167,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
 		Argv: cfg.Expand(command, vars), Env: m.reuseEnv(proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set)),
-		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
+		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: oomOf(own.Priority, supervisor.KindGateway),
 		Setup: setupOf(&own.Setup, m.envFiles(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
@@ -256,7 +256,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.Priority.OOMScore,
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomOf(s.Priority, supervisor.KindService),
 			Setup: setupOf(&s.Setup, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}

@@ -1,0 +1,30 @@
+package units_test
+
+import (
+	"testing"
+
+	"hinit/profiles"
+)
+
+// The kernel could kill a critical gateway before a larger one of low priority, because priority did not change oom_score_adj.
+func TestTheKernelKillsTheLeastImportantFirst(t *testing.T) {
+	m, cfg, home := maker(t, `
+profiles: {plain: {}, low: {priority: low}, high: {priority: high}, critical: {priority: critical}, chosen: {priority: critical, oom_score: 860}}
+services:
+  plain: {command: [x]}
+  low: {command: [x], priority: low}
+  critical: {command: [x], priority: critical}
+`)
+	for name, want := range map[string]int{"plain": 0, "low": 845, "high": 780, "critical": 755, "chosen": 860} { // 0: 800, as for each gateway
+		u := m.Gateway(cfg, profiles.Profile{Name: name, Home: home + "/profiles/" + name}, nil)
+		if u.Spec.OOM != want {
+			t.Errorf("the gateway %s adds %d, want %d", name, u.Spec.OOM, want)
+		}
+	}
+	for name, want := range map[string]int{"plain": 0, "low": 795, "critical": 705} {
+		u, err := m.Service(cfg, cfg.Services[name])
+		if err != nil || u.Spec.OOM != want {
+			t.Errorf("the service %s adds %d, want %d (%v)", name, u.Spec.OOM, want, err)
+		}
+	}
+}
