@@ -246,6 +246,7 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 		if len(im.services) == 0 {
 			return nil, fmt.Errorf("%s has no service that hinit could take over", path)
 		}
+		im.leaveOutNeedsOfManual()
 		text, err := im.yaml(path, format)
 		if err != nil {
 			return nil, err
@@ -291,6 +292,19 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 		}
 	}
 	return less
+}
+
+// leaveOutNeedsOfManual removes, with a note, each need of a task that runs only by hand. The service would wait for ever.
+func (im *importer) leaveOutNeedsOfManual() {
+	for _, s := range im.services {
+		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
+			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
+			if manual {
+				im.note(from{n.place, s.was}, "its need of %s is left out: it would wait for ever, for that runs only by hinit run-once", n.name)
+			}
+			return manual
+		})
+	}
 }
 
 // leaveOutKey removes a key of a service, with a note. For checks and needs, it removes only the check or need that causes the

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -245,4 +246,41 @@ func FuzzConvert(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A schedule that can't be taken over made a task that runs only by hand, and a service that waited for its end never started.
+func TestNothingWaitsForATaskThatRunsOnlyByHand(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"a wrong cron": {"a.yaml": `processes:
+  job: {command: x, schedule: {cron: "61 * * * *"}}
+  app: {command: y, depends_on: {job: {condition: process_completed_successfully}}}
+`},
+		"an OnCalendar that cron does not have": {
+			"job.service": "[Service]\nType=oneshot\nExecStart=/bin/x\n", "job.timer": "[Timer]\nOnCalendar=*-*-* 03:00:30\n",
+			"app.service": "[Unit]\nRequires=job.service\nAfter=job.service\n[Service]\nExecStart=/bin/y\n",
+		},
+	} {
+		dir := t.TempDir()
+		path := dir
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if len(files) == 1 {
+				path = filepath.Join(dir, file)
+			}
+		}
+		r, err := Convert(path, "")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		text := string(r.YAML)
+		if !strings.Contains(text, "once: manual") || strings.Contains(text, "needs:") {
+			t.Errorf("%s: something waits for it:\n%s", name, text)
+		}
+		if !slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.Contains(n.Text, "its need of job is left out") }) {
+			t.Errorf("%s: the notes don't say so: %v", name, r.Notes)
+		}
+	}
 }
