@@ -140,10 +140,11 @@ func (l *loader) finishIsolation() {
 	switch {
 	case uids == UIDs{}: // the text is invalid, which is already reported
 	case users > free:
-		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, free, users)
+		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger",
+			key, c.Profiles.UIDs, free, users)
 	case c.Isolation.Mode == IsolationUser && free < c.Profiles.Max:
-		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); make the range larger, or profiles.max smaller",
-			key, c.Profiles.UIDs, free, c.Profiles.Max)
+		l.problems.from(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); "+
+			"make the range larger, or profiles.max smaller", key, c.Profiles.UIDs, free, c.Profiles.Max)
 	case c.Isolated(IsolationUser):
 		l.checkOtherUser("agent.user", c.Agent.User)
 		for _, name := range sortedKeys(c.Services) {

@@ -111,7 +111,8 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(cmp.Or(r.Prior, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"), show.Number(r.PID), show.Line(r.Log))
+			r.Name, show.Line(r.Home), r.Active, show.Line(cmp.Or(r.Prior, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"),
+			show.Number(r.PID), show.Line(r.Log))
 		if r.Served != "" {
 			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
 		}
@@ -128,7 +129,8 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		if r.Active {
 			name += " *"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.Served, "-")), show.Name(cmp.Or(r.Prior, "-")), show.Line(r.Home))
+		prior := show.Name(cmp.Or(r.Prior, "-"))
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.Served, "-")), prior, show.Line(r.Home))
 	}
 	return tw.Flush()
 }
