@@ -17,7 +17,7 @@ import (
 type peer struct {
 	pid      int32
 	uid, gid uint32
-	shutOut  bool // the process belongs to an isolated profile that may not use the socket
+	shutOut  bool // the process belongs to an isolated profile and may not use the socket
 }
 
 // fifoPID is the pid of a peer that wrote to the FIFO. The kernel does not tell who writes to a FIFO.
@@ -25,7 +25,7 @@ const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is the context key of the connection that a request came on.
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {
@@ -36,8 +36,8 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// authorOf returns the author of an order, for the history: the client, and the way by which its request came. The way is the
-// command line, the API, s6 or the FIFO.
+// authorOf returns the author of an order, for the history: the client, and the way in which its request came. The ways are the
+// command line, the API, s6 and the FIFO.
 func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
@@ -59,7 +59,7 @@ func authorOf(rt route, who peer) *client.By {
 	return by
 }
 
-// access is the right that a client needs to use a route.
+// access is the permission that a client needs to use a route.
 type access int
 
 const (
@@ -81,7 +81,7 @@ const (
 
 type policy struct {
 	self, agent uint32
-	others      bool // other users may read the status
+	others      bool // whether other users may read the status
 	shutOut     func(pid int, uid uint32, gone func() bool) bool
 }
 
@@ -105,7 +105,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns nil if a peer may do what needs the access need, else the error for the client.
+// check returns nil if a peer has the permission need, and otherwise the error for the client.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"

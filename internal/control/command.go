@@ -18,9 +18,9 @@ import (
 type effect struct {
 	past  string
 	want  supervisor.Want
-	fresh bool // the verb has its effect only when a new run is up
-	// timeout is the default wait of a client. A service that ignores TERM is killed after 30 seconds by default, so a wait for its
-	// end must be longer.
+	fresh bool // only a new run that is up counts as the effect of the verb
+	// timeout is the default time that a client waits for the effect. A service that ignores TERM is killed after 30 seconds by
+	// default, so a client that waits for its end needs a longer timeout.
 	timeout time.Duration
 }
 
@@ -30,12 +30,12 @@ var effects = map[client.Verb]effect{
 	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
 }
 
-// longestWait is the longest timeout that a client may ask for.
+// longestWait is the maximum timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command returns the handler for a verb. It carries the verb out and waits for its effect, unless the client asks it not to.
-// With once set, it starts a task and waits until the task's run has ended. If a run of the task is in progress, it waits for
-// that run.
+// command returns the handler for a verb. The handler carries out the verb, and waits for its effect unless the client asks it
+// not to wait. If once is set, it starts a task and waits until the task's run has ended. If a run of the task is already in
+// progress, it waits for that run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -73,7 +73,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the service's current state to err, if err says that the command did not finish in time.
+// withState adds the service's current state to err, if err means that the command did not finish in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -83,7 +83,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service as JSON. If the client asks for text, it answers with the message that words makes,
+// outcome answers a command with the service as JSON. If the client asks for text, the answer is the message that words returns,
 // which the command line prints.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who)
@@ -93,7 +93,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 	return answerLater(status, view, nil)
 }
 
-// bootTime is the time limit of a command that does not wait for its effect. The command still waits for the boot, and until
+// bootTime is the time limit of a command that does not wait for its effect. Even such a command waits for the boot, and until
 // hinit has stored the order.
 const bootTime = 5 * time.Second
 
@@ -104,8 +104,8 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// lookup finds the service that a request names. If no service has the name, lookup waits for the boot and then searches the
-// disk, because the profile may be new. It waits at most for patience, and the caller's ctx must end at that time too.
+// lookup finds the service that a request names. If the name is unknown, lookup waits for the boot and then searches the disk,
+// because the profile may be new. It waits at most for the time patience, and the caller's ctx must end at that time too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
@@ -116,7 +116,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case err != nil:
 		return nil, err
 	case !over:
-		return nil, unknown // the client is part of the boot, so it can't wait for it
+		return nil, unknown // the client is part of the boot, so it can't wait for the boot
 	}
 	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
@@ -133,7 +133,8 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	return findService(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over. It returns false if the client is part of the boot and so may not wait for it.
+// awaitBoot waits until the boot is over, at most for the time patience. over is false if the client is part of the boot and
+// therefore can't wait for it.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -162,7 +163,8 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// withBody returns a handler that decodes the JSON body and calls handle. With T struct{}, the body must be empty.
+// withBody returns a handler that decodes the JSON body of a request and passes it to handle. If T is struct{}, the body must be
+// empty.
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
@@ -173,7 +175,7 @@ func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) f
 	}
 }
 
-// decode reads a JSON body. An empty body counts as {}.
+// decode reads a JSON body. An empty body is treated as {}.
 func decode(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
@@ -211,5 +213,5 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	return s.outcome(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
-// mostSignal is the highest number of a signal on Linux.
+// mostSignal is the highest signal number on Linux.
 const mostSignal = 64

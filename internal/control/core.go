@@ -9,7 +9,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Core has the functions of PID 1 that the server calls. All of them must be set, which the linter checks. They may be called
+// Core holds the functions of PID 1 that the server calls. All of them must be set; the linter checks this. They may be called
 // from any goroutine. A function without a context does not block; a function with a context returns when the context ends.
 type Core struct {
 	Loop
@@ -19,29 +19,31 @@ type Core struct {
 	StartRun func(ctx context.Context, r client.RunRequest) (client.Run, error)
 	Runs     Runs
 
-	// Command stores an order for a service durably, and carries it out. ctx says who gave the order, see [supervisor.WithBy].
-	// service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If ctx ends first, the order
-	// stays in force, and the error says what has been done. An error of [supervisor.Loop.Do] is sent to the client with its kind,
-	// any other error with its text only.
+	// Command stores an order for a service durably, and carries it out. ctx holds the author of the order, see
+	// [supervisor.WithBy]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If
+	// ctx ends first, the order stays in force, and the error says what has been done. An error of [supervisor.Loop.Do] is sent
+	// to the client with its kind, any other error with its text only.
 	Command func(ctx context.Context, verb client.Verb, service string) error
-	// Rescan makes the services match the profiles on disk. When it returns, the snapshot shows the result.
+	// Rescan updates the services to match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
-	// Find is like Rescan for one service that is in no snapshot. name is the name of the service or of its profile.
+	// Find is like Rescan, but only for one service that is not in the snapshot. name is the name of the service or of its
+	// profile.
 	Find func(ctx context.Context, name string) error
-	// Reload reads the configuration again, applies it, and returns the changes.
+	// Reload rereads the configuration, applies it, and returns the changes.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine examines the data volume. When ctx ends, it returns the findings so far, and a finding that says that it has not
-	// finished.
+	// Examine examines the data volume. If ctx ends first, it returns the findings so far and a finding that the examination has
+	// not finished.
 	Examine func(ctx context.Context) client.Findings
-	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. binary is the program to execute,
-	// "" for the current one. image is the number that the new program will have.
+	// Reexec checks whether a re-execution is possible, and begins it without waiting for its end. binary is the program to
+	// execute, or "" for the current one. image is the number of the new program in the sequence of re-executions.
 	Reexec func(ctx context.Context, binary string) (image int, err error)
 
 	// Config returns the effective settings of the configuration.
 	Config func() []client.ConfigEntry
 	// Init returns the facts about hinit itself. The server sets Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
-	// Settle returns how long a service that can't report readiness must be up until it counts as started.
+	// Settle returns the start delay of a service that can't report readiness: once it has been up for this time, its start has
+	// succeeded.
 	Settle func() time.Duration
 
 	Boot
@@ -62,20 +64,21 @@ type Loop interface {
 	Sweep(ctx context.Context) error
 }
 
-// Boot is the part of a [Core] that concerns the boot, during which services are registered.
+// Boot is the part of a [Core] that concerns the boot, which registers the services.
 type Boot struct {
 	// AwaitBoot returns nil when the boot is over. It returns an error if the caller's process, pid, is part of the boot.
 	AwaitBoot func(ctx context.Context, pid int) error
-	// Booting reports whether the boot is in progress, and the hook that runs, or nil.
+	// Booting reports whether the boot is in progress, and returns the hook that runs, or nil.
 	Booting func() (bool, *client.BootHook)
-	// Expected returns services that the boot will register and that are in no snapshot yet. If all is set, it waits until all of
-	// them are known or ctx ends. It returns nil once the boot is over.
+	// Expected returns the services that the boot will register and that are not in the snapshot yet. If all is set, Expected
+	// first waits until all of them are known or ctx ends. It returns nil once the boot is over.
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
 // ServiceFacts is the part of a [Core] with facts about services that the supervisor does not know.
 type ServiceFacts struct {
-	// Note says briefly why a service is down, or what is wrong with a service that is up; "" for nothing.
+	// Note returns a short reason why a service is down, or a short description of what is wrong with a service that is up. It
+	// returns "" if there is nothing to say.
 	Note func(v *supervisor.Service) string
 	// Output returns the counts of a service's output, or nil for a service without a log.
 	Output func(service string) *client.Output
@@ -83,11 +86,12 @@ type ServiceFacts struct {
 	Configured
 }
 
-// Configured tells what the configuration says about a service.
+// Configured returns the facts about a service that come from the configuration.
 type Configured interface {
 	// Isolation returns the isolation of a gateway and the parts that are in force, or nil without isolation.
 	Isolation(v *supervisor.Service) *client.Isolation
-	// Limits returns the limits of a service that need a control group, and what enforces each. It is nil without such limits.
+	// Limits returns the limits of a service that need a control group, and the mechanism that enforces each. It returns nil if
+	// there are no such limits.
 	Limits(v *supervisor.Service) []client.Limit
 	// Settings returns the settings of a service that differ from the built-in defaults, or nil.
 	Settings(service string) []client.ConfigEntry
@@ -103,12 +107,12 @@ type Checks interface {
 
 // Gateways is the part of a [Core] that concerns which gateway serves which profile.
 type Gateways struct {
-	// ServedBy returns which gateway serves the profile of this gateway, as a ServedBy value of package client.
+	// ServedBy names the gateway that serves the profile of gateway v, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// Beside allows the gateway of this name to run although another gateway serves its profile.
+	// Beside allows the gateway with this name to run although another gateway serves its profile.
 	Beside func(service string)
-	// Topology changes how many gateways serve the profiles. If dry is set, it only says what the change would do. If mode is "", it
-	// returns the current topology.
+	// Topology changes the number of gateways that serve the profiles. If dry is set, it only returns what the change would do.
+	// If mode is "", it returns the current topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
@@ -119,21 +123,21 @@ type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere marks an error of Core.Find. It says that another hinit supervises the profiles, so that the server reports the error
-// to the client as it is.
+// Elsewhere marks an error of Core.Find which means that another hinit supervises the profiles. The server sends such an error to
+// the client unchanged.
 func Elsewhere(err error) error { return elsewhere{err} }
 
-// Options have the settings of a Server.
+// Options holds the settings of a Server.
 type Options struct {
 	AgentUID uint32           // the agent's user, which may control hinit like root and hinit's own user
 	Others   string           // what other users may do, an Others constant of package config; any other value means OthersNone
 	Log      func(msg string) // called with messages about faults of the server; must not block; may be nil
-	// Denies reports whether a process is refused even if its user has access. If it is nil, no process is refused. gone reports
-	// whether the process has ended, because its PID may then belong to another process.
+	// Denies reports whether a process is refused even if its user has access. If Denies is nil, the server refuses no process
+	// for this reason. gone reports whether the process has ended, because its PID may then belong to another process.
 	Denies func(pid int, uid uint32, gone func() bool) bool
-	Used   func() // called when a request has been answered; must not block; may be nil
+	Used   func() // called after each answered request; must not block; may be nil
 
-	// Say writes a line to the container log. Warn adds a warning that status shows as long as the container runs. Only an
+	// Say writes a line to the container log. Warn adds a warning that the status shows until the container ends. Only an
 	// [Endpoint] uses them.
 	Say, Warn func(format string, args ...any)
 }

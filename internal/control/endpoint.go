@@ -15,12 +15,12 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is how long requests in progress may still take before the socket is handed over at a re-execution.
+// answerTime is the time that requests in progress still get to finish before a re-execution hands over the socket.
 const answerTime = time.Second
 
 // Endpoint is the control socket of PID 1 and the FIFO for orders. A [Server] serves the socket. If a re-execution fails, the
-// Endpoint goes on with a new Server. It owns a goroutine that serves the socket and one that reads the FIFO. Its methods may be
-// called from any goroutine.
+// Endpoint continues with a new Server. It owns a goroutine that serves the socket and one that reads the FIFO. Its methods may
+// be called from any goroutine.
 type Endpoint struct {
 	core    Core
 	options Options
@@ -28,8 +28,8 @@ type Endpoint struct {
 	mu          sync.Mutex
 	server      *Server
 	listener    net.Listener // listener of the server
-	predecessor *Socket      // socket of the previous program until it is served; nil for none
-	orders      *os.File     // FIFO for orders, nil for none
+	predecessor *Socket      // socket of the previous program until it is served, or nil
+	orders      *os.File     // FIFO for orders, or nil
 }
 
 // NewEndpoint returns an Endpoint that is not open.
@@ -56,7 +56,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen calls open and serves the listener that it returns. An error begins with failed.
+// listen calls open and serves the listener that open returns. The text of an error begins with failed.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -82,7 +82,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders creates the FIFO in dir, and reads orders from it until the Endpoint is closed. The current server carries them out.
+// takeOrders creates the FIFO in dir, and reads orders from it until the Endpoint is closed. The current server carries out the
+// orders.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -122,7 +123,7 @@ func (e *Endpoint) serving() *Server {
 	return e.server
 }
 
-// Close ends the server. It cuts off clients that still wait when ctx ends.
+// Close ends the server. When ctx ends, it cuts off the clients that still wait.
 func (e *Endpoint) Close(ctx context.Context) {
 	e.mu.Lock()
 	if e.orders != nil {
@@ -134,7 +135,7 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 }
 
-// Detach returns the socket in a form that the next program can take over, nil if the socket isn't open.
+// Detach returns the socket in a form that the next program can take over, or nil if the socket isn't open.
 func (e *Endpoint) Detach() *Socket {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,7 +149,7 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave is like Detach, and also ends the requests in progress. [Endpoint.Rejoin] undoes it.
+// Leave works like Detach, and also ends the requests in progress. [Endpoint.Rejoin] undoes it.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {
@@ -159,10 +160,10 @@ func (e *Endpoint) Leave() *Socket {
 	return socket
 }
 
-// Inherit stores the socket that the previous program has handed over, nil for none. [Endpoint.Rejoin] begins to serve it.
+// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] then serves it.
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if there is one.
+// Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if any.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {

@@ -10,12 +10,13 @@ import (
 	"hinit/supervisor"
 )
 
-// batch is the largest number of events that are kept in memory for a client at a time.
+// batch is the maximum number of events kept in memory for a client at the same time.
 const batch = 64
 
-// getEvents streams the history, one JSON object a line. The parameter since=N begins after event N, last=N limits the past to N
-// events, and follow=1 goes on with new events. By default it sends the whole history: the last few events of each service, then
-// the newest events of all services. A client that reads too slowly gets a line with the number of events that it has lost.
+// getEvents streams the history, one JSON object per line. The parameter since=N begins after event N, last=N sends at most N
+// past events, and follow=1 continues with new events. By default, it sends the whole history: the last few events of each
+// service, then the newest events of all services. A client that reads too slowly gets a line with the number of events that it
+// has lost.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
@@ -52,7 +53,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	return s.stream(r, follow, func(out *lines) { s.events(out, r.Context(), kept, end, cursor, follow) })
 }
 
-// follow reports whether the client asks for a stream that goes on with new records.
+// follow reports whether the client asks for a stream that continues with new records.
 func (r *request) follow() (bool, error) {
 	switch follow := r.query.Get("follow"); follow {
 	case "", "0", "1":
@@ -70,8 +71,9 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the older events between kept and end, and then the events after cursor. If follow is set, it goes on with new
-// events until the client stops reading or the server ends. It then still writes the events that happened before the end.
+// events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with new
+// events until the client stops reading or the server ends. When the server ends, it still writes the events that happened
+// before.
 func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.Older(kept, end); len(older) > 0 && out.err == nil; older = ring.Older(kept, end) {
@@ -96,8 +98,8 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	})
 }
 
-// firstBatch returns at most batch items of a list, and whether more follow. This limits how many items a slow client keeps in
-// memory.
+// firstBatch returns at most batch items of a list, and reports whether more follow. It limits the number of items that a slow
+// client keeps in memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
@@ -105,8 +107,8 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:batch]), true
 }
 
-// stream answers with the JSON lines that the function write writes. If follow is set, the request takes one of the limited
-// places for requests that wait.
+// stream answers with the JSON lines that write produces. If follow is set, the request takes one of the limited places for
+// requests that wait.
 func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
 	release := func() {}
 	if follow {
@@ -122,7 +124,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply,
 	}}, nil
 }
 
-// lines writes JSON lines to a client that may be slow. Each line has its own deadline; the first failure ends the stream.
+// lines writes JSON lines to a client that may be slow. Each line has its own deadline. The first failure ends the stream.
 type lines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -143,7 +145,7 @@ func (l *lines) write(v any) {
 }
 
 // feed calls look, which writes lines and reports whether there are more, until everything is written. If follow is set, feed
-// calls look again after each change, until ctx ends. news returns a channel that is closed at the next change.
+// then calls look again after each change, until ctx ends. news returns a channel that is closed at the next change.
 func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil

@@ -20,15 +20,15 @@ import (
 	"hinit/internal/guard"
 )
 
-// A shell can write an order into a FIFO beside the control socket, even when the system can't create a process or thread: echo
-// stop NAME > /run/hinit/orders.
+// A shell can write an order into a FIFO in the directory of the control socket, even when the system can't create a process or
+// thread. For example: echo stop NAME > /run/hinit/orders.
 
 const (
 	// ordersName is the name of the FIFO in the directory of the control socket.
 	ordersName = "orders"
-	// mostOrders is the largest number of orders that are carried out at the same time.
+	// mostOrders is the maximum number of orders that are carried out at the same time.
 	mostOrders = 16
-	// longestOrder limits the length of a line.
+	// longestOrder is the maximum length of a line, in bytes.
 	longestOrder = 512
 )
 
@@ -38,7 +38,7 @@ func openOrders(dir string) (f *os.File, err error) {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // another kind of file, owner or mode
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // the file has another type, owner or mode
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -52,7 +52,7 @@ func openOrders(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, blocks until it is done, and
+// serveOrders reads orders from f, one per line, until f is closed. carryOut carries out an order, blocks until that is done, and
 // returns the result as text. say writes the result to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, mostOrders)
@@ -91,8 +91,8 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 	}
 }
 
-// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user, and returns the
-// command line's message. It blocks as long as the same request over the socket would.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns the
+// message that the command line would print. It blocks as long as the same request over the socket would.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""
@@ -120,7 +120,7 @@ func isVerb(word string) bool {
 	return known
 }
 
-// recorder is an http.ResponseWriter in memory.
+// recorder is an http.ResponseWriter that keeps the response in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

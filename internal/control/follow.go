@@ -10,22 +10,21 @@ import (
 	"hinit/supervisor"
 )
 
-// followGap is the shortest time between two lines of a status stream.
+// followGap is the minimum time between two lines of a status stream.
 const followGap = time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It holds the services as they were last sent, and keeps no lines for a slow
-// reader.
+// follower is a client that follows the status. It stores the services as they were last sent, but no lines for a slow reader.
 type follower struct {
 	server      *Server
 	who         peer
 	sent        []*supervisor.Service
-	problemSums []uint64 // checksums of the problem texts in sent, which are long; a problem may change while the service does not
+	problemSums []uint64 // checksums of the problem texts in sent, which are long; a problem may change when the service does not
 }
 
-// next returns what has changed since the last call. The first call, and each call after a service was added or removed, returns
-// all services.
+// next returns the changes since the last call. The first call, and each call after a service was added or removed, returns all
+// services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	snap, added := f.server.snapshotWith(ctx, nil)
 	services := slices.DeleteFunc(slices.Clone(sortGateways(snap.Services)), func(v *supervisor.Service) bool { return !inStatus(v) })

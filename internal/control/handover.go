@@ -25,11 +25,11 @@ func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
-	Dev, Ino uint64   // of the socket file; 0 for an abstract name
+	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket out of a listener of [Listen]. Closing the listener then neither ends the socket nor removes its file.
-// New clients wait until the next owner of the socket answers. The caller owns the returned file.
+// Detach takes the socket out of a listener of [Listen]. After that, closing the listener neither closes the socket nor removes
+// its file. New clients wait until the next owner of the socket answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
 	u, ok := l.(*net.UnixListener)

@@ -13,11 +13,11 @@ import (
 	"hinit/supervisor"
 )
 
-// pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
+// pingTime is the time limit for the supervisor's loop to answer. A loop that takes longer is reported as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth answers the commands healthcheck, --startup, --ready and --live. The status code is always 200; the field ok of the
-// body has the result.
+// getHealth answers the commands healthcheck, --startup, --ready and --live. The status code is always 200; the result is the
+// field ok of the body.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -68,9 +68,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that are wanted up. unserved names a profile that no gateway serves. idle says why the
-// container is not ready: no wanted service is up, or one has not been started yet. If there are gateways, only they count for
-// idle; otherwise only services do, and without services the CMD.
+// countWanted counts the services that are wanted up. unserved is the name of a profile that no gateway serves. idle is the
+// reason why the container is not ready: no wanted service is up, or one has not been started yet. For idle, only the gateways
+// are considered. Without gateways, only services are, and without services, only the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -115,7 +115,7 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 	return unserved, idle
 }
 
-// firstFault returns the first failed finding about the data volume, "" for none.
+// firstFault returns the text of the first failed finding about the data volume, or "" if there is none.
 func firstFault(found client.Findings) string {
 	for _, f := range found {
 		if f.Result == client.ResultFailed {
@@ -125,7 +125,7 @@ func firstFault(found client.Findings) string {
 	return ""
 }
 
-// checks returns the results of a service's checks. If the caller may not see them, the answers are left out, because an answer
+// checks returns the results of a service's checks. It leaves out the answers if the caller may not see them, because an answer
 // may quote the service's output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
@@ -152,7 +152,7 @@ func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	return show.Judge(&out)
 }
 
-// longestPause limits how long checks may be paused.
+// longestPause is the maximum time for which checks may be paused.
 const longestPause = 24 * time.Hour
 
 // postChecks pauses the checks of a service, or runs them now.

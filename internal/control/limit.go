@@ -22,15 +22,15 @@ import (
 	"hinit/internal/proc"
 )
 
-// maxConns is the largest number of connections of each class of callers. The limit is per class, so that neither the agent nor
+// maxConns is the maximum number of connections for each class of callers. The limit is per class, so that neither the agent nor
 // another user can lock root out.
 const maxConns = 128
 
-// fewConns replaces maxConns if PID 1 may open few files. The connections of all classes together then fit into the descriptors
-// that PID 1 reserves for itself (internal/tuning).
+// fewConns replaces maxConns if the limit of open files for PID 1 is low. The connections of all classes together then fit into
+// the descriptors that PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
-// mostConns returns maxConns, or fewConns if PID 1 may open few files.
+// mostConns returns maxConns, or fewConns if the limit of open files for PID 1 is low.
 var mostConns = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -44,11 +44,12 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// mostWaits returns how many connections of a class may wait without a time limit. The other connections stay free for requests
-// that end soon.
+// mostWaits returns the maximum number of connections of a class that may wait without a time limit. The other connections stay
+// free for short requests.
 func mostWaits() int32 { return mostConns() / 4 * 3 }
 
-// leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may be half open at a time.
+// leaveTime is the time that a refused connection stays half open. At most a quarter of mostConns may be half open at the same
+// time.
 const leaveTime = 100 * time.Millisecond
 
 // limitedListener is a listener that identifies its clients and limits their number.
@@ -67,8 +68,8 @@ type connCounts struct {
 }
 
 // close closes connections one at a time, to save threads. It takes no turn of internal/blocking. Package net makes a close wait
-// for a reader of the connection, and that reader may be waiting for a turn. The close waits for nothing else, because Drain has
-// already taken what the peer sent.
+// for a reader of the connection, and that reader may itself be waiting for a turn. The close can't block for another reason,
+// because Drain has already taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection
@@ -78,8 +79,8 @@ func (p *connCounts) close(c net.Conn) error {
 	return c.Close()
 }
 
-// conn is a connection with the credentials of its peer. Close releases its place in places. Reads and writes take turns of
-// internal/blocking, which limits the number of threads.
+// conn is a connection with the credentials of its peer. Close frees the connection's place in the counts of its class. Reads and
+// writes take turns of internal/blocking, which limits the number of threads.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -88,7 +89,7 @@ type conn struct {
 	release func()
 }
 
-// Read reads like a net.Conn.
+// Read implements net.Conn.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -107,8 +108,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// hungUp replaces the read of one byte by which net/http notices, while a handler runs, that the client is gone. It only polls
-// the connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
+// hungUp replaces the one-byte read with which net/http notices, while a handler runs, that the client is gone. It only polls the
+// connection. A real read could take a byte that the client sent too early, and net/http would then stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -117,7 +118,7 @@ func hungUp(fd int, _ []byte) (int, error) {
 	return 0, unix.EAGAIN
 }
 
-// Write writes like a net.Conn.
+// Write implements net.Conn.
 func (c *conn) Write(p []byte) (sent int, err error) {
 	failed := c.raw.Write(func(fd uintptr) (done bool) {
 		for sent < len(p) {
@@ -132,7 +133,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, cmp.Or(failed, withCallName("write", err))
 }
 
-// withCallName adds the name of the system call to its error.
+// withCallName adds the name of a system call to the call's error.
 func withCallName(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
@@ -140,8 +141,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that does not block, within a turn of internal/blocking. Calls for root take other turns than calls
-// for other users.
+// call makes a system call that does not block, within a turn of internal/blocking. Calls for root take turns of another share
+// than calls for other users.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -155,7 +156,7 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection for which there is a place. For any other connection it sends an error without reading the
+// Accept returns the next connection for which there is a place. To any other connection it sends an error without reading the
 // request, and closes it.
 func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
@@ -183,7 +184,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// wait takes one of the places for requests that wait without a time limit. release frees it.
+// wait takes one of the places for requests that wait without a time limit. release frees the place.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > mostWaits() {
@@ -194,15 +195,15 @@ func (s *Server) wait(who peer) (release func(), err error) {
 	return func() { n.Add(-1) }, nil
 }
 
-// Close closes the connection and releases its place.
+// Close closes the connection and frees its place.
 func (c *conn) Close() error {
 	c.release()
 	return c.places.close(c.Conn)
 }
 
 // refuseConnection sends an error to a client and closes its connection. The answer fits into the empty buffer of a new socket,
-// so the write does not block; the deadline is for safety. The connection stays half open for a moment, because curl reports an
-// early close as a failed connection.
+// so the write does not block; the deadline is only a precaution. The connection stays half open for a moment, because curl
+// reports an early close as a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -210,7 +211,7 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
 		g.places.leaving.Add(-1)
-		_ = g.places.close(c) // the answer is written, or failed
+		_ = g.places.close(c) // the answer has been written, or the write has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
 	if g.places.leaving.Add(1) > mostConns()/4 || !ok || half.CloseWrite() != nil {
@@ -220,14 +221,14 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(leaveTime, leave)
 }
 
-// mostUnsent limits the bytes of the answers to one class of callers that the clients have not read yet.
+// mostUnsent is the maximum size of the answers to one class of callers that the clients have not read yet, in bytes.
 const mostUnsent = 16 << 20
 
-// readTime is how long a client may leave an answer unread while another answer of its class waits for room.
+// readTime is the time that a client may leave an answer unread while another answer of its class waits for room.
 const readTime = time.Second / 4
 
-// answerBudget limits the memory of the unread answers to one class of callers. Answers are made one at a time. If there is no
-// room for an answer, the room cuts off a client that does not read.
+// answerBudget limits the memory for the unread answers to one class of callers. Answers are made one at a time. If there is no
+// room for an answer, answerBudget cuts off a client that does not read.
 type answerBudget struct {
 	turn   chan struct{} // capacity 1; holds a token while an answer is made
 	mu     sync.Mutex
@@ -249,13 +250,13 @@ func newRooms() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer calls build when it is this request's turn. The answer occupies room until its function sent is called. A single answer
-// may be larger than the room.
+// answer calls build when it is this request's turn. The answer occupies memory in the budget until its function sent is called.
+// A single answer may exceed the budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried first, so that it succeeds even after the time limit
+	case m.turn <- struct{}{}: // tried first, so that a free turn is taken even after the time limit
 	default:
 		select {
 		case m.turn <- struct{}{}:
@@ -303,8 +304,8 @@ func (m *answerBudget) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large, when its turn comes and there is room for it in memory. build must not block, because
-// the other requests of the same class wait for it.
+// inTurn makes an answer that may be large, when its turn comes and the budget has room for it. build must not block, because the
+// other requests of the same class wait for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

@@ -20,16 +20,16 @@ import (
 // maxPath is the longest path of a Unix socket: sun_path holds 108 bytes with the final zero (unix(7)).
 const maxPath = 107
 
-// probeTime limits the test whether a server listens on an existing socket.
+// probeTime is the time limit for the test whether a server listens on an existing socket.
 const probeTime = time.Second
 
 // Listen returns a listener on a Unix socket. path is a file name, or an abstract name that begins with "@". Every process in the
-// network namespace can connect to an abstract name, and none can replace the socket.
+// network namespace can connect to an abstract name, but can't replace the socket.
 //
 // The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must
 // belong to root or to this user. Others must not have write access to it unless it is sticky, so that no other user can replace
 // the socket. Listen replaces a socket on which no server listens; a live one is an error. (Two processes that replace the same
-// dead socket at once may both succeed.) Closing the listener removes the file if it still is the listener's own.
+// dead socket at the same time may both succeed.) Closing the listener removes the file if it is still the listener's own.
 //
 // Listen blocks on the file system, and waits at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {
@@ -64,7 +64,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenIn creates the socket base in dir. path is the name that clients use.
+// listenIn creates the socket named base in dir. path is the name that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -104,11 +104,11 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	conn, err := dialer.DialContext(context.Background(), "unix", addr.Name)
 	switch {
 	case err == nil:
-		_ = conn.Close() // it only tested whether a server listens
+		_ = conn.Close() // the connection only tested whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
-	case errors.Is(err, unix.EAGAIN): // the backlog is full, so a server owns the socket
+	case errors.Is(err, unix.EAGAIN): // the backlog is full, so a server is listening
 		return errAlive(path)
 	}
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
@@ -133,7 +133,7 @@ func checkDir(dir *os.File, self int) error {
 		return err
 	}
 	others := uint32(0o022)
-	if self != 0 { // many desktops have the umask 002, with a group for each user
+	if self != 0 { // many desktops use the umask 002 and a separate group for each user
 		others = 0o002
 	}
 	switch {
@@ -152,7 +152,7 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress removes the address from a network error. The message already names it.
+// withoutAddress removes the address from a network error, because the message already contains it.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -170,10 +170,10 @@ type listener struct {
 	err        error
 }
 
-// Addr returns the address for clients.
+// Addr returns the address that clients use.
 func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
 
-// Close stops listening. It removes the socket file if the file is still this socket's.
+// Close stops listening. It removes the socket file if that file still is this socket's.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		l.err = blocking.Do(blocking.Runtime, func() (err error) {

@@ -17,8 +17,8 @@ const (
 	maxData = 1024
 )
 
-// Notices are events that clients send. They share the history with hinit's own events. To leave room for these, at most
-// noticeRate notices a second are accepted, after noticeBurst at once.
+// Notices are events that clients send. They share the history with hinit's own events. To leave room for hinit's own events, a
+// burst of at most noticeBurst notices is accepted, and then noticeRate notices per second.
 const (
 	noticeRate  = 2
 	noticeBurst = 50

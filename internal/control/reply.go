@@ -51,14 +51,14 @@ func clientError(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
-// reply is a handler's answer: a body, or a stream that writes its own.
+// reply is a handler's answer: a body, or a stream that writes its own body.
 type reply struct {
 	status   int
-	header   http.Header // further headers; the content type is JSON unless it is set here
+	header   http.Header // additional headers; the content type is JSON unless it is set here
 	body     []byte
-	deferred any // value whose JSON becomes the body when it is the request's turn, see answerLater
+	deferred any // value that is encoded as the body when it is the request's turn, see answerLater
 	stream   func(w http.ResponseWriter)
-	fault    *client.Error // error that the body contains, if it is one
+	fault    *client.Error // the error in the body, if the reply is an error
 	sent     func()        // called when the body has been sent; may be nil
 }
 
@@ -72,8 +72,8 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// answerLater returns an answer whose JSON is made only when there is room for it in memory. Otherwise many clients that don't
-// read their answers could fill the memory.
+// answerLater returns an answer whose JSON is encoded only when the answerBudget has room for it. Otherwise many clients that
+// don't read their answers could fill the memory.
 func answerLater(status int, v any, err error) (reply, error) {
 	return reply{status: status, deferred: v}, err
 }
@@ -94,13 +94,13 @@ func failure(e *client.Error) reply {
 // wantsText reports whether the client asks for text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text returns an answer in text for people. It escapes characters that would control a terminal.
+// text returns an answer as text for people. It escapes characters that would control a terminal.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// inWords returns an error as text, with its kind in a header, if the client asks for text. Any other answer is returned
+// inWords returns an error as text, with its kind in a header, if the client asks for text. It returns any other answer
 // unchanged.
 func (out reply) inWords(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
@@ -122,7 +122,7 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	}
 	s.allowWrite(w)
 	w.WriteHeader(out.status)
-	_, _ = w.Write(out.body) // a client that has gone needs no answer
+	_, _ = w.Write(out.body) // a client that is gone needs no answer
 }
 
 // allowWrite sets the deadline for the next write.

@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// request is a request together with its route and its client. Its context ends at the route's time limit.
+// request holds an API request with its route and its client. Its context ends at the route's time limit.
 type request struct {
 	*http.Request
 	route route
@@ -21,12 +21,12 @@ type request struct {
 	query url.Values
 }
 
-// bootNeed says whether a request on a route waits for the end of the boot, because only then are all services known.
+// bootNeed defines whether a request waits for the end of the boot, because only then are all services known.
 type bootNeed int
 
 const (
 	anytime  bootNeed = iota // never waits
-	forNames                 // waits only if no known service has the name
+	forNames                 // waits only if the name is not the name of a known service
 	afterAll                 // always waits
 )
 
@@ -34,7 +34,7 @@ type route struct {
 	pattern string
 	may     access
 	boot    bootNeed
-	limit   time.Duration // time limit; 0 if the client sets one, or the answer has no end
+	limit   time.Duration // time limit; 0 if the client sets a limit, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
 }
 
@@ -46,8 +46,9 @@ const (
 	topologyLimit = 3 * time.Minute // longer than all gateways need to stop
 )
 
-// routes returns the whole API: pattern, right, wait for the boot, time limit, handler. Each route answers within its limit, even
-// if the disk is slow, because the functions of Core return when the request's context ends.
+// routes returns the API table. Each row has the pattern, the required permission, whether the request waits for the boot, the
+// time limit and the handler. Each route answers within its limit, even if the disk is slow, because the functions of Core return
+// when the request's context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},
@@ -80,7 +81,7 @@ func routes() []route {
 	}
 }
 
-// parse reads the parameters of a request. It refuses unknown ones, which may be typing errors.
+// parse reads the parameters of a request. It refuses unknown parameters, because they may be typing errors.
 func (r *request) parse() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
@@ -101,7 +102,7 @@ func (r *request) parse() (err error) {
 	return nil
 }
 
-// timeLimitError is the cause of a context that ended at a time limit.
+// timeLimitError is the cause of a context that ended because of a time limit.
 type timeLimitError time.Duration
 
 func (l timeLimitError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }

@@ -12,12 +12,12 @@ import (
 	"hinit/supervisor"
 )
 
-// Runs gives access to one-shot runs, which are commands that clients have hinit run. Its errors are treated like the errors of
-// [Core].
+// Runs gives access to one-shot runs: commands that hinit runs for a client. The server treats the errors of Runs like the errors
+// of [Core].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)
-	// Since returns the runs that began or ended after a cursor, and the next cursor. A client begins with cursor 0.
+	// Since returns the runs that began or ended after a cursor, and the next cursor. A client starts with cursor 0.
 	Since(cursor uint64) ([]client.Run, uint64)
 	News() <-chan struct{}
 }
@@ -56,7 +56,8 @@ func checkRun(ask client.RunRequest) error {
 	return nil
 }
 
-// getRuns lists the runs. With follow=1 it streams them, one JSON object a line, and goes on with each run that begins or ends.
+// getRuns lists the runs. With follow=1 it streams them, one JSON object per line, and continues with each run that begins or
+// ends.
 func getRuns(s *Server, r *request) (reply, error) {
 	follow, err := r.follow()
 	if err != nil {
@@ -85,7 +86,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run. With the parameter wait_ms it first waits until the run has ended, or that time is over.
+// getRun returns one run. With the parameter wait_ms it first waits until the run has ended, or for that time.
 func getRun(s *Server, r *request) (reply, error) {
 	query := r.query
 	id := r.PathValue("id")
@@ -124,11 +125,11 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// maxSaid is the largest length of a text that a service says about itself, in bytes.
+// maxSaid is the maximum length of a text that a service reports about itself, in bytes.
 const maxSaid = 200
 
-// postSay sets the text that the status shows beside a service until its process ends. The client must be the main process of the
-// service.
+// postSay sets the text that the status shows next to a service until the service's process ends. The client must be the main
+// process of the service.
 func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)

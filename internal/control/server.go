@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	headerTime = 5 * time.Second        // from the connection, or the first byte of a further request, to the end of the header
+	headerTime = 5 * time.Second        // from the start of the connection, or the first byte of a later request, to the end of the header
 	idleTime   = 30 * time.Second       // between requests
 	closeTime  = 500 * time.Millisecond // for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // for their answers to be sent
+	flushTime  = 200 * time.Millisecond // for the answers of these requests to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
 
-// The causes of request contexts that Close or Leave has ended.
+// errClosing and errReplaced are the causes with which Close and Leave end the contexts of requests.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
@@ -50,7 +50,7 @@ type Server struct {
 	now         func() time.Time
 	bodyTime    time.Duration // from the end of a header to the end of the body
 	sendTime    time.Duration // for a client to read one piece of an answer
-	lookTime    time.Duration // how long a request that names a service waits for the boot to list the profiles
+	lookTime    time.Duration // maximum time that a request with a service name waits for the boot to list the profiles
 	limit       func(route) time.Duration
 	http        *http.Server
 	mux         *http.ServeMux
@@ -109,12 +109,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("cannot go on serving the control socket: %w", err)
 }
 
-// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. Clients that
-// don't read their answer are cut off after half a second. If ctx ends first, Close cuts all connections and returns an error. It
-// may be called once.
+// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. It cuts off
+// clients that don't read their answer after half a second. If ctx ends first, Close cuts all connections and returns an error.
+// It may be called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is like Close, but the answers tell the clients to ask again, because a re-execution follows.
+// Leave works like Close, but its answers tell the clients to ask again, because a re-execution follows.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 func (s *Server) close(ctx context.Context, why *client.Error) error {
@@ -133,10 +133,10 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	case <-idle:
 	case <-grace.Done():
 	}
-	// Shutdown alone would wait longer for clients that have sent no request. http.Server.Close cuts them off.
+	// Shutdown alone would wait longer for clients that have not sent a request. http.Server.Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // the call below ends the connections that remain
+	_ = s.http.Shutdown(flush) // the call of Close below ends the remaining connections
 	_ = s.http.Close()         // the listener is already closed
 	select {
 	case <-idle:
@@ -157,7 +157,7 @@ func (s *Server) beginRequest() *client.Error {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // limits the wait for a client that announces a body and does not send it
+	if r.ContentLength != 0 { // limits the wait for a client that announces a body but does not send it
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.beginRequest(); err != nil {
@@ -184,13 +184,13 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			panic(http.ErrAbortHandler) // part of an answer is sent, so the connection can only be cut
+			panic(http.ErrAbortHandler) // part of an answer has been sent, so the server can only cut the connection
 		}
 	}()
 	out.stream(w)
 }
 
-// handle checks access, reads the body and runs the handler. After a panic it answers with an error.
+// handle checks access, reads the body and runs the handler. If the handler panics, it answers with an error.
 func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -248,7 +248,7 @@ func (s *Server) reportPanic(r *http.Request, p any) {
 	s.log(fmt.Sprintf("fault in the control API: %s %s: %v\n%s", r.Method, r.URL.Path, p, debug.Stack()))
 }
 
-// readBody reads the whole body, so that no handler waits for the client.
+// readBody reads the whole body, so that handlers don't wait for the client.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	if r.ContentLength == 0 {
 		return nil, nil

@@ -12,16 +12,16 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If it is no slot, the error
-// has the kind unknown.
+// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If it is not a slot, the
+// error has the kind unknown.
 type Slots interface {
-	// Slots returns all slots sorted by name.
+	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot with the service directory dir. The result changes only when the snapshot changes.
+	// Slot returns the slot whose service directory is dir. The result changes only when the snapshot changes.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out the letters of s6-svc, which are its options, in order. They must be valid.
+	// SlotControl carries out the option letters of s6-svc, in order. They must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// SlotScan carries out the letters of s6-svscanctl in order. They must be valid.
+	// SlotScan carries out the option letters of s6-svscanctl, in order. They must be valid.
 	SlotScan(ctx context.Context, letters string) error
 }
 
@@ -101,7 +101,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// lettersOf returns an error if flags contains an unknown letter, so that none of them is carried out.
+// lettersOf returns an error if flags contains a letter that is not in known, so that none of the letters is carried out.
 func lettersOf(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
@@ -114,10 +114,10 @@ func lettersOf(flags, known string) error {
 	return nil
 }
 
-// maxLetters is the largest number of letters in a request.
+// maxLetters is the maximum number of letters in a request.
 const maxLetters = 64
 
-// getSlotWait answers when a slot is in the requested state.
+// getSlotWait waits until a slot is in the requested state, and then answers.
 func getSlotWait(s *Server, r *request) (reply, error) {
 	query := r.query
 	goal, err := parseUntil(query.Get("until"))
@@ -164,7 +164,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // before a later run began, the slot was down without any process
+	later := u.known && s.Run > u.after // before a later run began, the slot was down and had no process
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -180,7 +180,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot reaches the goal, can't reach it any more, or ctx ends.
+// awaitSlot blocks until the slot reaches the goal or can't reach it any more, or until ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
@@ -209,7 +209,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved returns the result of a wait for a slot that was removed meanwhile. The slot counts as down.
+// slotRemoved returns the result of a wait whose slot was removed during the wait. Such a slot is reported as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -24,10 +24,10 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with the status of hinit and all services except the CMD. If the client names services, it answers with only
-// these, in the order of the request. The answer is JSON or a table.
+// getStatus answers with the status of hinit and of all services except the CMD. If the request names services, the answer
+// contains only these, in the order of the request. The answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so it comes before the turn
+	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // may wait for the boot, so this is done before the request takes its turn
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {
@@ -63,18 +63,18 @@ func table(st client.Status, look show.Layout) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // its texts are already escaped; it may contain colour codes
+	out.body = show.Status(st, look) // the texts are already escaped; the table may contain colour codes
 	return out
 }
 
-// sweepTime limits the wait for the supervisor to look for processes whose end it was not notified of.
+// sweepTime is the time limit for the supervisor to search for processes whose end it was not notified of.
 const sweepTime = 100 * time.Millisecond
 
-// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. Services
-// that the boot has not registered yet are added to it, and are in added.
+// snapshotWith returns a snapshot that includes the named services, if they exist, or all services if names is empty. It adds
+// services that the boot has not registered yet; these are in added.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a busy supervisor looks later
+	_ = s.core.Sweep(sweep) // a busy supervisor searches later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -141,8 +141,9 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// mostTails limits the bytes of last log lines in a list of services. Beyond it, each service keeps only its last fewLines lines,
-// each cut to shortLine bytes. The services write these lines, and the lines of many services would fill the memory.
+// mostTails is the maximum size of the last log lines in a list of services, in bytes. Beyond it, each service keeps only its
+// last fewLines lines, each cut to shortLine bytes. The services write these lines, and the lines of many services would fill the
+// memory.
 const (
 	mostTails = 1 << 20
 	fewLines  = 3
@@ -175,7 +176,7 @@ func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// sortGateways sorts the gateways by profile, and leaves all other services where they are.
+// sortGateways sorts the gateways by profile, and leaves all other services at their places.
 func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -209,8 +210,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// findService finds a service by its name, or a gateway by its profile. A service of the s6 scan directory never counts as the
-// gateway of a profile, because the agent can choose its name.
+// findService finds a service by its name, or a gateway by its profile. It never takes a service of the s6 scan directory for the
+// gateway of a profile, because the agent can choose that service's name.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindStandIn {
@@ -274,13 +275,13 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
-	if s.policy.classOf(who) != otherClass { // the service itself chooses this text
+	if s.policy.classOf(who) != otherClass { // the service writes this text
 		out.StatusText = v.Status
 	}
 	return out
 }
 
-// settings returns the settings of a service, nil if the caller may not read the configuration.
+// settings returns the settings of a service, or nil if the caller may not read the configuration.
 func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
 	if s.policy.classOf(who) == otherClass {
 		return nil
@@ -288,8 +289,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	return s.core.Settings(v.Name)
 }
 
-// problem returns what users should know about a service besides its state. trusted says that the caller may read the service's
-// log; only then is the service's own text included.
+// problem returns a text about what users should know about a service besides its state. trusted reports whether the caller may
+// read the service's log; only then does the text include the service's own words.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
@@ -322,7 +323,7 @@ func countsByCause(by []supervisor.CauseCount) map[string]int {
 	return out
 }
 
-// nonNil returns an empty list for nil, so that JSON has no null.
+// nonNil replaces nil with an empty list, so that the JSON has no null.
 func nonNil[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -334,10 +335,10 @@ func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond)
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
-// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, "" for none. The
-// kernel adds oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed
-// services, whose memory is already known. The process of a check does not count, because it ends soon and has no name that users
-// know.
+// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, or "" if there is
+// none. The kernel adds oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the
+// listed services, whose memory is already known. The processes of checks are ignored, because they end soon and have no name
+// that users know.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {

@@ -13,32 +13,32 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime limits how long an error message waits for the last log lines of a run, which are read only after its exit.
+// tailTime is the maximum time that an error message waits for the last log lines of a run, which are read only after its exit.
 const tailTime = 2 * time.Second
 
 // goal is the effect that a command waits for.
 //
-// A start succeeds when a run is ready, a restart when a new run is ready. A run that can't report readiness must have been up
-// for settle instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down. If once is
-// set, the task's run must have ended, and no further run may follow at once.
+// A start succeeds when a run is ready, a restart when a new run is ready. If a run can't report readiness, it must have been up
+// for settle instead. By then, a task may already have ended successfully. A stop succeeds as soon as the service is down. If
+// once is set, the task's run must have ended, without another run following immediately.
 type goal struct {
 	effect
 	once    bool
 	service *supervisor.Service // the service before the command
-	after   uint64              // only a run with a higher number counts
+	after   uint64              // a run must have a higher number than this
 	settle  time.Duration
 }
 
 // endingStates are the states of a run that is ending.
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command. before is the service as it was before the command, and after as it was when the
-// supervisor had just accepted the command.
+// goalOf returns the goal of a command. before is the service before the command. after is the service just after the supervisor
+// accepted the command.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.Settle()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1 // the run in progress counts
+		g.after = before.Run - 1 // the run in progress is enough
 		return g
 	case once:
 		g.after = before.Run
@@ -47,22 +47,22 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 		return g
 	}
 	g.after = before.Run
-	// The run in after is still ending. It may have begun after before was read, and does not count either.
+	// The run in after is still ending. It may have begun after before was read, but is not enough either.
 	if slices.Contains(endingStates, after.State) {
 		g.after = after.Run
 	}
 	return g
 }
 
-// verdict says whether a goal is reached or has failed. If neither, the wait goes on.
+// verdict reports whether a goal is reached or has failed. If neither, the wait goes on.
 type verdict struct {
 	reached   bool
 	failed    *client.Error
-	runEnded  bool      // a run has ended, so it failed; the caller adds how the run ended
-	recheckAt time.Time // when to judge again even if nothing has changed; zero for never
+	runEnded  bool      // a run has ended, so the goal has failed; the caller adds how the run ended
+	recheckAt time.Time // time to judge again even if nothing has changed; zero for never
 }
 
-// judge compares the state of a service with the goal. v is the service in snap, nil if it was removed.
+// judge compares the state of a service with the goal. v is the service in snap, or nil if it was removed.
 func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -111,8 +111,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed reports whether a run that ended after the command makes the start fail. That is so if hinit did not end the run
-// itself, and no new run replaces it at once.
+// crashed reports whether the start fails because a run ended after the command. It fails if hinit did not end the run itself,
+// and no new run replaces that run immediately.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
@@ -127,15 +127,15 @@ func (g goal) crashed(v *supervisor.Service) bool {
 }
 
 // endedByItself reports whether the last run ended after the command, and not because hinit was asked to stop it. If the service
-// is wanted down after that, it is a task.
+// is wanted down after such a run, it is a task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or can't be reached any more, timeout is over, or ctx ends. It returns the service as it
-// is then.
+// await blocks until the goal is reached or can't be reached any more, timeout is over, or ctx ends. It returns the service in
+// its state at that time.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	timer := time.NewTimer(timeout)
@@ -160,7 +160,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // a start waits for its turn if many services start; the time limit begins when it comes
+			end = now.Add(timeout) // if many services start, a start waits for its turn; the time limit begins when the turn comes
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
@@ -178,7 +178,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// ended returns why a request has ended before its answer was ready.
+// ended returns the reason why a request has ended before its answer was ready.
 func ended(ctx context.Context) error {
 	if err := closed(ctx); err != nil {
 		return err
@@ -186,7 +186,7 @@ func ended(ctx context.Context) error {
 	return context.Cause(ctx) // the client is gone and does not read this
 }
 
-// latest returns the current state of a service. A service that was removed counts as down.
+// latest returns the current state of a service. It reports a removed service as down.
 func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
 	if now := s.core.Snapshot().Find(v.Name); now != nil {
 		return now
@@ -201,7 +201,7 @@ func removed(v *supervisor.Service) *supervisor.Service {
 	return &gone
 }
 
-// onceTime is how long a client waits for the end of a task by default.
+// onceTime is the default time that a client waits for the end of a task.
 const onceTime = time.Hour
 
 // activeStates are the states of a task in which a start does not begin another run, because one is in progress.
@@ -250,7 +250,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	return b.String()
 }
 
-// describeTimeout describes the state of the service when the time limit of its command is over.
+// describeTimeout describes the state of the service after the time limit of its command.
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
@@ -287,7 +287,7 @@ func endText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with them.
+// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with these lines.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
 		return v // no process ran, so there are no lines

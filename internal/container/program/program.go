@@ -1,8 +1,8 @@
-// Package program starts the boot program, a helper process that works on the data volume, and receives its messages, see
-// [boot.Job].
+// Package program starts the boot program, a helper process that works on the data volume, and receives its messages (see
+// [boot.Job]).
 //
-// When [Program.Receive] returns, the program has reported its end, or is being ended. The package owns a goroutine for each
-// program, which waits for its end.
+// When [Program.Receive] returns, the program has reported that it is done, or is being terminated. For each program, the package
+// owns a goroutine that waits until the program exits.
 package program
 
 import (
@@ -24,7 +24,7 @@ import (
 	"hinit/supervisor"
 )
 
-// grace is the time between SIGTERM and SIGKILL at the end of the container.
+// grace is the time between SIGTERM and SIGKILL when a boot program is stopped at the end of the container.
 const grace = 100 * time.Millisecond
 
 // Loop is the part of a [supervisor.Loop] that this package uses.
@@ -45,9 +45,9 @@ type Program struct {
 	output *os.File
 }
 
-// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the beginning of the
-// unit's name in the supervisor. The end of that name is random, because the supervisor forgets a program only a moment after its
-// end. The caller must call [Program.Receive].
+// Start starts the boot program, which is in the same directory as this program, and sends it a job. name is the prefix of the
+// unit's name in the supervisor. The rest of that name is random, because the supervisor forgets a program only some time after
+// it has exited. The caller must call [Program.Receive].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -80,22 +80,22 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 
 func (p *Program) close() { _, _ = p.output.Close(), p.input.Close() }
 
-// Answer sends an answer to the program. If the program has ended, it does nothing.
+// Answer sends an answer to the program. If the program has exited, Answer does nothing.
 func (p *Program) Answer(a boot.Answer) { p.write(a) }
 
 func (p *Program) write(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: Receive reports a program that has ended
+	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: Receive reports it if the program has exited
 }
 
-// Receive calls take with each message of the program. It blocks until the program reports that it is done or has failed. If take
-// returns an error or ctx ends, Receive ends the program and returns that error or the cause of ctx.
+// Receive calls take with each message from the program. It blocks until the program reports that it is done or has failed. If
+// take returns an error or ctx ends, Receive stops the program and returns that error or the cause of ctx.
 func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
-		p.close() // this ends the program if it is still alive
+		p.close() // stops the program if it is still alive
 		guard.Go("waiting for the end of the boot program", func() {
 			if err == nil {
 				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)
@@ -123,5 +123,5 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 	return err
 }
 
-// ErrEnded is wrapped by the error of [Program.Receive] if the program ended before its work was done.
+// ErrEnded is wrapped by the error of [Program.Receive] if the program exited before its work was done.
 var ErrEnded = errors.New("the boot program has failed")

@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Line returns the line for the container log about a record of the history, "" if the record is not important enough.
+// Line converts a record of the history to a line for the container log. It returns "" if the record is not important enough.
 func Line(r supervisor.Record) string {
 	if r.By != nil {
 		r.Reason += ", by " + show.By(r.By)
@@ -57,10 +57,10 @@ func Line(r supervisor.Record) string {
 	return ""
 }
 
-// lastEvents is how many events the report of a fault includes.
+// lastEvents is the number of events that a fault report includes.
 const lastEvents = 50
 
-// LastEvents returns the last events as text, for the report of a fault.
+// LastEvents returns the last events as text, for a fault report.
 func LastEvents(history *supervisor.Ring) string {
 	newest := history.Last()
 	records, _ := history.Since(newest - min(newest, lastEvents))

@@ -1,7 +1,7 @@
 // Package report follows the history of the supervisor. It writes the important records to the container log, and passes every
 // record to the other parts of PID 1.
 //
-// Each record is reported once, even across a re-execution, in the goroutine that calls [Reporter.Run]. The texts are in line.go.
+// Each record is reported once, even across a re-execution, by the goroutine that calls [Reporter.Run]. The texts are in line.go.
 package report
 
 import (
@@ -14,7 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are the parts that a Reporter works with. It calls the functions one after the other; none may block.
+// Options holds the functions and the supervisor's loop that a Reporter works with. It calls the functions one after the other;
+// none may block.
 type Options struct {
 	Loop     *supervisor.Loop
 	Say      func(format string, args ...any) // writes a line to the container log
@@ -26,13 +27,13 @@ type Options struct {
 // Reporter reports the records of the supervisor's history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1; holds a token after a call of NoteWork
+	used chan struct{} // capacity 1; holds a token after NoteWork was called
 
 	mu       sync.Mutex // held during a report and during a re-execution
 	reported uint64     // Seq of the last reported record
 }
 
-// New returns a Reporter that has reported no record.
+// New returns a Reporter that has not reported any record yet.
 func New(o Options) *Reporter { return &Reporter{o: o, used: make(chan struct{}, 1)} }
 
 // Hold stops reporting until release is called. It returns the Seq of the last reported record.
@@ -41,11 +42,11 @@ func (r *Reporter) Hold() (reported uint64, release func()) {
 	return r.reported, r.mu.Unlock
 }
 
-// TakeOver sets the Seq that [Reporter.Hold] returned in the program before re-execution.
+// TakeOver sets the Seq of the last reported record: the number that [Reporter.Hold] returned in the program before re-execution.
 func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 
-// Run reports until the supervisor has ended or ctx ends. It returns unused memory to the kernel when there is nothing to report
-// for a while.
+// Run reports records until the supervisor has ended or ctx ends. When there has been nothing to report for a while, it returns
+// unused memory to the kernel.
 func (r *Reporter) Run(ctx context.Context) {
 	history := r.o.Loop.History()
 	var memory tuning.Releaser
@@ -83,13 +84,13 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// NoteWork tells the Reporter about work that causes no event, such as a client's request. The memory that it used is then
-// returned to the kernel too.
+// NoteWork tells the Reporter about work that causes no event, such as a client's request. After a quiet time, Run then returns
+// the memory that this work used to the kernel.
 func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }
 
-// reportNew reports the new records. It returns the Seq of the last one, and whether there was any.
+// reportNew reports the new records. It returns the Seq of the last one, and whether there were any.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package signals translates the signals that PID 1 receives: they ask it to stop or to reload, or are forwarded to the
 // container's CMD.
 //
-// No signal ends PID 1 or stays ignored in its children, and none is lost in a re-execution. The package starts a goroutine only
-// for a reload.
+// Signals can't kill PID 1, don't stay ignored in its children, and are not lost in a re-execution. The package starts a
+// goroutine only for a reload.
 package signals
 
 import (
@@ -25,8 +25,7 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterrupt is the time after a Ctrl-C in which a second one stops the container. The first one is only forwarded to the
-// CMD.
+// secondInterrupt is the time within which a second Ctrl-C stops the container. The first Ctrl-C is only forwarded to the CMD.
 const secondInterrupt = 3 * time.Second
 
 // Signals receives and translates the signals to PID 1.
@@ -34,18 +33,18 @@ type Signals struct {
 	Children chan os.Signal // SIGCHLD
 	Orders   chan os.Signal // signals that hinit acts on, see Event
 
-	faults    <-chan os.Signal // wakes TellFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
+	faults    <-chan os.Signal // wakes TellFaults when a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
 	interrupt time.Time // time of the last Ctrl-C that was forwarded
 }
 
-// fatalSignals are signals that hinit does not act on, but that would end or stop PID 1 by default.
+// fatalSignals are the signals that hinit does not act on, but that would kill or stop PID 1 by default.
 var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
-// Listen installs a handler for every signal that hinit acts on, and for the signals that would end this process. It does not
-// ignore any of them, because exec resets only handled signals to their defaults. An ignored signal would stay ignored in the
-// children.
+// Listen installs a handler for every signal that hinit acts on, and for the signals that would kill or stop this process. It
+// does not ignore any of them, because exec resets only handled signals to their defaults. An ignored signal would stay ignored
+// in the children.
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
@@ -54,11 +53,12 @@ func Listen() *Signals {
 	return s
 }
 
-// Configure sets what the signals do. cmd says whether the container has a CMD, and tty whether standard input is the controlling
-// terminal. SIGHUP may call reload, in a new goroutine. Call Configure before the supervisor's loop runs.
+// Configure sets the effects of the signals. cmd reports whether the container has a CMD, and tty whether standard input is the
+// controlling terminal. On SIGHUP, reload may be called in a new goroutine. Call Configure before the supervisor's loop runs.
 func (s *Signals) Configure(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
-// Event translates a signal to an event of the supervisor, nil for none. The supervisor's loop calls it.
+// Event translates a signal to an event for the supervisor. It returns nil if the signal has no effect. The supervisor's loop
+// calls it.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
 	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}
@@ -89,7 +89,8 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	return supervisor.Forward{Name: units.CmdName, Signal: int(sig)}
 }
 
-// Interrupt returns when the last Ctrl-C was forwarded to the CMD. Like SetInterrupt it is called in the supervisor's loop.
+// Interrupt returns the time at which the last Ctrl-C was forwarded to the CMD. Like SetInterrupt, it is called in the
+// supervisor's loop.
 func (s *Signals) Interrupt() time.Time { return s.interrupt }
 
 // SetInterrupt restores the time that Interrupt returned before a re-execution.
@@ -105,7 +106,7 @@ func Handled() (all []syscall.Signal) {
 	return all
 }
 
-// TakeLate removes and returns the signals that were delivered to this process and not handled yet, so that a re-execution does
+// TakeLate removes and returns the signals that were delivered to this process but not handled yet, so that a re-execution does
 // not lose them.
 func (s *Signals) TakeLate() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
@@ -123,7 +124,7 @@ func (s *Signals) TakeLate() (late []syscall.Signal) {
 	}
 }
 
-// PutBack queues the signals that [Signals.TakeLate] returned again, after a failed re-execution or in the next program.
+// PutBack returns the signals from [Signals.TakeLate] to the queue, after a failed re-execution or in the next program.
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {
@@ -133,7 +134,7 @@ func (s *Signals) PutBack(late []syscall.Signal) {
 	}
 }
 
-// tellPause is the shortest time between two reports of ignored signals.
+// tellPause is the minimum time between two reports of ignored signals.
 const tellPause = 10 * time.Second
 
 // TellFaults reports fault signals, such as SIGSEGV, that another process sent and PID 1 ignored. It returns when ctx ends.
@@ -154,7 +155,8 @@ func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 	}
 }
 
-// faultsText describes the signals since the last report. told counts the signals that were reported, and is updated.
+// faultsText describes the signals since the last report. told holds the number of signals already reported for each signal, and
+// is updated.
 func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {

@@ -11,14 +11,13 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scheduleFile stores when tasks were last started, for the tasks that make up for missed times. It belongs to the agent, who may
-// delete it.
+// scheduleFile stores the last start times of tasks that make up for missed times. It belongs to the agent, who may delete it.
 const (
 	scheduleFile = ".hinit-schedule.json"
 	maxSchedule  = 1 << 20
 )
 
-// LastRuns is a [RunStore] in a file of the data directory. It accesses the file with the identity of Actor.
+// LastRuns is a [RunStore] in a file of the data directory. It accesses the file as the user that Actor specifies.
 type LastRuns struct {
 	Home  string
 	Actor *fsutil.Actor

@@ -1,10 +1,10 @@
 // Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// It computes the times and tells the supervisor, which decides whether a task starts. Each time is reported at most once. If a
-// schedule asks for it, one single start makes up for all missed times.
+// It computes the times and reports each time to the supervisor, at most once. The supervisor decides whether the task starts. If
+// a schedule asks for it, a single start makes up for all missed times.
 //
-// While there is a schedule, the package owns a goroutine that waits for the next time. It waits for a disk only before its first
-// task. Another goroutine stores when tasks ran.
+// While there is a schedule, the package owns a goroutine that waits for the next time. This goroutine blocks on the disk only
+// before its first task. Another goroutine stores the times at which tasks ran.
 package timetable
 
 import (
@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// checkEvery is how often the clock is checked while no task is due, because an operator may set the clock.
+	// checkEvery is the interval at which the clock is checked while no task is due, because an operator may set the clock.
 	checkEvery = time.Minute
-	// latestStart is how long after its time a task still starts if its schedule skips missed times.
+	// latestStart is the maximum delay with which a task still starts if its schedule skips missed times.
 	latestStart = 5 * time.Minute
 )
 
@@ -34,13 +34,14 @@ type Loop interface {
 	Snapshot() *supervisor.Snapshot
 }
 
-// RunStore stores when tasks ran. Its methods may block on a disk.
+// RunStore stores the times at which tasks ran. Its methods may block on a disk.
 type RunStore interface {
 	Load() (map[string]time.Time, error)
 	Save(last map[string]time.Time) error
 }
 
-// Table starts the tasks of a configuration by their schedules. Serve and Change must not be called at the same time.
+// Table starts the tasks of a configuration at the times of their schedules. Serve and Change must not be called at the same
+// time.
 type Table struct {
 	loop   Loop
 	memory RunStore
@@ -52,17 +53,17 @@ type Table struct {
 	saving atomic.Bool
 }
 
-// New returns an empty table. If memory is nil, the times of past starts are forgotten when the container ends. warn is called
-// with errors of memory.
+// New returns an empty table. memory stores the times of past starts; if it is nil, they are forgotten when the container ends.
+// warn is called with errors from memory.
 func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
 
-// Writing reports whether the memory is being written to the disk. It may be called at any time.
+// Writing reports whether the times of past starts are being written to the disk. It may be called at any time.
 func (t *Table) Writing() bool { return t.saving.Load() }
 
-// Serve starts tasks by the schedules of a configuration, in a goroutine, until ctx ends. The supervisor must know the tasks.
-// resumed says that the program before re-execution has served until now.
+// Serve starts tasks at the times of their schedules, in a goroutine, until ctx ends. The supervisor must already know the tasks.
+// resumed reports whether this is a re-execution, in which the previous program has served the schedules until now.
 func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	t.ctx, t.server = ctx, nil
 	entries := schedulesOf(cfg)
@@ -76,7 +77,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change replaces the schedules by those in cfg, after a reload. Without an earlier Serve it does nothing.
+// Change replaces the schedules with the ones in cfg, after a reload. If Serve has not been called, Change does nothing.
 func (t *Table) Change(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:
@@ -109,7 +110,7 @@ type row struct {
 	at   time.Time
 }
 
-// scheduler is the state of a table's goroutine.
+// scheduler is the state of the goroutine that serves a table.
 type scheduler struct {
 	*Table
 
@@ -140,7 +141,7 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// load reads from memory when tasks last ran, if a schedule makes up for missed times.
+// load reads the tasks' last start times from memory, if any schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
@@ -186,8 +187,8 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first time of a new row. After a re-execution it is the time that the supervisor already knows. If the
-// schedule makes up for missed times and has missed one, it is now.
+// setFirstTime sets the first start time of a new row. After a re-execution, that is the time that the supervisor already knows.
+// It is now if the schedule makes up for missed times and has missed one.
 func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
@@ -205,7 +206,7 @@ func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed boo
 	}
 }
 
-// nextTime returns the first time of a row after now, plus a random delay of at most its jitter.
+// nextTime returns the first scheduled time of a row after now, plus a random delay of at most the row's jitter.
 func (s *scheduler) nextTime(r *row, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
@@ -237,7 +238,7 @@ func (s *scheduler) startDue() time.Duration {
 	return wait
 }
 
-// startTask starts a task whose time has come, or skips a time that is too long ago.
+// startTask starts a task that is due, or skips the start if its time is too long ago.
 func (s *scheduler) startTask(name string, r *row, now time.Time) {
 	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
 	r.at = s.nextTime(r, now)
@@ -250,12 +251,13 @@ func (s *scheduler) startTask(name string, r *row, now time.Time) {
 	}
 }
 
-// send sends an event to the supervisor. It ignores the error, which means that the supervisor has ended.
+// send sends an event to the supervisor. It ignores the error, which only means that the supervisor has ended.
 func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
-// save stores when tasks ran. While an earlier save still waits for the disk, it does nothing, and a later call does it.
+// save stores the times at which tasks ran, in a goroutine. While an earlier save still waits for the disk, save does nothing: a
+// later call stores the times.
 func (s *scheduler) save() {
 	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return

@@ -15,13 +15,13 @@ import (
 
 // cgroupState holds the container's control group after hinit has prepared it for child groups, or the reason why that failed.
 type cgroupState struct {
-	cgroups *proc.Cgroups // nil for none
+	cgroups *proc.Cgroups // nil if that failed
 	why     error
 }
 
 // PrepareCgroup prepares the container's control group for child groups, if a service of the configuration needs its own group.
-// It does so once, and returns an error only the first time. Units that are made later use child groups. Only one goroutine at a
-// time may call it.
+// It does so once, and returns an error only the first time. Units that are made afterwards use child groups. It must not be
+// called from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.NeedsCgroup()
 	for _, p := range cfg.Profiles.Own {
@@ -39,7 +39,7 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	return g.why
 }
 
-// cgroupsOrNil returns the container's control group for child groups, nil if PrepareCgroup has not prepared it.
+// cgroupsOrNil returns the container's control group for child groups, or nil if PrepareCgroup has not prepared it.
 func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	if g := m.groups.Load(); g != nil {
 		return g.cgroups
@@ -47,9 +47,9 @@ func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 	return nil
 }
 
-// limitByCgroup limits a service by its own control group. If there are no groups, other means replace them:
-// internal/container/health measures the memory, and a CPU weight becomes a nice value. A limit of processes becomes a limit of
-// the profile's own user, if it has one (ownUser). That limit counts all processes of the user on the machine.
+// limitByCgroup limits a service by its own control group. If child groups are not available, it uses other means.
+// internal/container/health then measures the memory, and a CPU weight becomes a nice value. If the profile has its own user
+// (ownUser), a process limit becomes a limit of that user. It then counts all processes of the user on the machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -67,8 +67,8 @@ func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, s
 	}
 }
 
-// niceOf converts a CPU weight to the nice value with the same share of the processor. It is at least 0, because a lower value
-// needs a privilege. Each step reduces the share by about a fifth.
+// niceOf converts a CPU weight to the nice value with the same share of the processor. The value is at least 0, because negative
+// values need a privilege. Each step reduces the share by about a fifth.
 func niceOf(weight int) (nice int) {
 	const most = 19
 	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
@@ -77,8 +77,9 @@ func niceOf(weight int) (nice int) {
 	return nice
 }
 
-// EnforcedBy returns what enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of the API. pid
-// is the service's process; 0 stands for the process that is started next. ownUser says that the profile has its own user.
+// EnforcedBy returns the mechanism that enforces the limit of a controller ("memory", "cpu" or "pids") on a service, as a word of
+// the API. pid is the service's process, or 0 for the process that starts next. ownUser reports whether the profile has its own
+// user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.cgroupsOrNil()
 	in := g.Has(controller)

@@ -20,8 +20,8 @@ import (
 	"hinit/profiles"
 )
 
-// isolator returns the path of the program that isolates a command. It is in this program's directory, where only root can have
-// put it.
+// isolator returns the path of hinit-isolate, the program that isolates a command. It is in this program's directory, where only
+// root can have put it.
 var isolator = sync.OnceValue(func() string {
 	self, _ := os.Executable() // without /proc no process can be started anyway
 	return filepath.Join(filepath.Dir(self), isolation.Program)
@@ -68,12 +68,12 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 }
 
-// hidden returns the arguments for hinit-isolate that hide files and directories from every isolated profile, unless hinit.yaml
-// shares them with it.
+// hidden returns the arguments for hinit-isolate that hide files and directories from every isolated profile. Files that
+// hinit.yaml shares with the profile stay visible.
 func (m *Maker) hidden(cfg *config.Config) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
-		hide = append(hide, cfg.Path) // the file may have secrets of other profiles
+		hide = append(hide, cfg.Path) // the file may contain secrets of other profiles
 	}
 	slices.Sort(hide)
 	for _, path := range slices.Compact(hide) { // without duplicates, because PID 1 keeps this list for each profile
@@ -82,13 +82,14 @@ func (m *Maker) hidden(cfg *config.Config) (words []string) {
 	return words
 }
 
-// rulesWord returns the argument for hinit-isolate that begins with key and names a file. Root saves the isolation rules that all
-// profiles share in that file.
+// rulesWord returns an argument for hinit-isolate: key, followed by the path of the file with the isolation rules that all
+// profiles share. Root writes that file.
 func rulesWord(key string, cfg *config.Config) string {
 	return key + filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation")
 }
 
-// SaveRules returns the boot step that saves the file of rulesWord, nil if no profile is isolated or hinit is not root.
+// SaveRules returns the boot step that writes the rules file (see rulesWord). It returns nil if no profile is isolated or hinit
+// does not run as root.
 func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
@@ -96,8 +97,8 @@ func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
-// profileUser returns the user of a profile that runs as its own user: the owner of its home. If the profile has no such user, it
-// returns the agent's user and the reason.
+// profileUser returns the user that a profile runs as. If the profile has its own user, that is the owner of its home. Otherwise
+// it is the agent's user, and refused gives the reason.
 func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

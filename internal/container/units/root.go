@@ -16,14 +16,14 @@ import (
 	"hinit/supervisor"
 )
 
-// runsAsRoot reports whether a program with these credentials runs as root, and the agent does not.
+// runsAsRoot reports whether a program with these credentials runs as root while the agent does not.
 func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of programs that run as root: the container's, without variables that name a directory of the
-// agent. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated. own
-// are further variables from hinit.yaml. HOME is root's home, unless own sets it to a directory outside of the data volume.
+// rootEnv returns the environment of programs that run as root: the container's, without variables that point to a directory of
+// the agent. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated.
+// own holds additional variables from hinit.yaml. HOME is root's home, unless own sets it to a directory outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -40,7 +40,7 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
 }
 
-// pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list, or in an option.
+// pointsToAgent reports whether a value contains the path of an agent's directory, alone, in a list or in an option.
 func (m *Maker) pointsToAgent(value string) bool {
 	return slices.ContainsFunc(m.agentDirs(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
@@ -57,7 +57,7 @@ func (m *Maker) agentDirs() []string {
 	return places
 }
 
-// rootHome returns the home of root.
+// rootHome returns root's home directory.
 func (m *Maker) rootHome() string {
 	root, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", "0") })
 	if err != nil || root.Name == "" || !filepath.IsAbs(root.Home) || m.pointsToAgent(root.Home) {
@@ -75,8 +75,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name
-// for people. It may wait for a disk.
+// WarnOfProgram returns a warning if a unit runs a program as root that the agent can change, and "" otherwise. name is the
+// unit's name for the message. WarnOfProgram may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""
@@ -89,15 +89,15 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath returns a PATH without the directories that the agent can write to. Otherwise a root script that calls "apt-get"
-// could run the agent's.
+// trustedPath returns path, a PATH, without the directories that the agent can write to. Otherwise the agent could plant an
+// "apt-get" that a root script then runs.
 func (m *Maker) trustedPath(path string) string {
 	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)
 }
 
-// agentCanWrite reports whether the agent can change or replace a directory. It blocks on the directory, unless that is on the
-// volume.
+// agentCanWrite reports whether the agent can change or replace a directory. It reads the directory, which may block, unless the
+// directory is on the data volume.
 func (m *Maker) agentCanWrite(dir string) bool {
 	if !filepath.IsAbs(dir) {
 		return true
@@ -107,7 +107,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error the file is missing, so no agent owns it
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error means that the file is missing, so the agent can't own it
 		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil

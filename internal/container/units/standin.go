@@ -11,12 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// StandInName is argv[0] of the process that stands in for a CMD "gateway run". It may be hinit itself.
+// StandInName is argv[0] of the process that replaces a CMD "gateway run". The program may be hinit itself.
 const StandInName = "sleep"
 
-// StandInUnit returns the unit of the process that stands in for a CMD "gateway run", because the gateway runs as a supervised
-// service (contract, section 3.1). The process is "sleep infinity", which tools for the image search for. path is a program that
-// sleeps, or hinit.
+// StandInUnit returns the unit of the process that replaces a CMD "gateway run", because the gateway itself runs as a supervised
+// service (contract, section 3.1). The process is called "sleep infinity", because tools for the image search for that name. path
+// is a program that sleeps, or hinit.
 func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindStandIn,
@@ -29,9 +29,9 @@ func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	}
 }
 
-// StandIn is hinit's own version of "sleep infinity": it waits until a signal ends it.
+// StandIn is hinit's own version of "sleep infinity": it sleeps until a signal kills it.
 func StandIn() int {
 	for {
-		_ = unix.Pause() // it returns only after a handled signal
+		_ = unix.Pause() // returns only after a handled signal
 	}
 }

@@ -1,8 +1,8 @@
-// Package units makes the supervisor's units: program, environment, user and policy of each gateway, service, hook, and of the
-// CMD.
+// Package units makes the supervisor's units: the program, environment, user and policy of each gateway, service and hook, and of
+// the CMD.
 //
-// A program that runs as root gets no variable, directory or PATH entry that the agent can write to. The package owns a goroutine
-// while it removes a control group. Before it accesses a disk, it takes a turn of internal/blocking.
+// A program that runs as root gets no variable, directory or PATH entry that points to files the agent can write. While the
+// package removes a control group, it owns a goroutine. It takes a turn of internal/blocking before it accesses a disk.
 package units
 
 import (
@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// CmdName is the name of the container's CMD as a service. Profiles and configured services can't have it.
+	// CmdName is the service name of the container's CMD. Profiles and configured services can't use it.
 	CmdName = "cmd"
-	// HookPrefix begins the names that the boot's hooks have as services.
+	// HookPrefix is the prefix of the service names of the boot's hooks.
 	HookPrefix = "hook-"
 )
 
@@ -51,15 +51,15 @@ type Maker struct {
 
 	env      atomic.Pointer[[]string] // the container's environment
 	home     atomic.Pointer[string]
-	beside   sync.Map                          // profiles with their own gateway although the multiplexer serves them, see AllowOwnGateway
+	beside   sync.Map                          // profiles that the multiplexer serves and that have their own gateway too, see AllowOwnGateway
 	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
 	groups   atomic.Pointer[cgroupState]       // nil until a service needs a group
-	venv     atomic.Pointer[venv]              // virtual environment of the agent's program, as last found
+	venv     atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
 	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that was made last
 }
 
-// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. plain says that
+// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
 // there is no agent, only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
 	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
@@ -71,20 +71,20 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 // Env returns the container's environment.
 func (m *Maker) Env() []string { return *m.env.Load() }
 
-// SetEnv replaces the container's environment. The boot adds variables that way.
+// SetEnv replaces the container's environment. The boot adds variables with it.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home returns the HOME of all programs that run as the agent, "" if it is the configured one.
+// Home returns the HOME of all programs that run as the agent, or "" if it is the configured one.
 func (m *Maker) Home() string { return *m.home.Load() }
 
 // SetHome sets the HOME that Home returns. The boot calls it before it starts anything.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology sets the topology, which says which gateway serves which profiles, if an operator has chosen one. Gateways get it
-// in their environment.
+// SetTopology stores the topology, which defines the gateway that serves each profile, if an operator has chosen one. Gateways
+// get it in their environment.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
-// Topology returns the topology of the last SetTopology, nil if there was none.
+// Topology returns the topology that SetTopology stored last, or nil before the first call.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
 // Handover is the state of a Maker that re-execution hands over, so that gateways start with the same environment.
@@ -106,8 +106,8 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway serves it. The agent
-// refuses to start such a gateway without the option --force, which hinit then adds.
+// AllowOwnGateway sets whether a profile may have its own gateway although the default profile's gateway also serves it. The
+// agent starts such a gateway only with the option --force, which hinit then adds.
 func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)
@@ -133,7 +133,7 @@ func (m *Maker) AllBeside() map[string]bool {
 	return all
 }
 
-// AgentCred returns the identity of the agent's user, nil if hinit runs as that user.
+// AgentCred returns the credentials of the agent's user, or nil if hinit runs as that user.
 func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
 
 // AgentEnv returns the environment of programs that run as the agent but are not services.
@@ -143,8 +143,8 @@ func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }
 
-// Gateway returns the unit of a profile's gateway (contract, section 4). exports are the variables that the run script of its s6
-// service directory exports. Variables from hinit.yaml or hinit override them.
+// Gateway returns the unit of a profile's gateway (contract, section 4). exports holds the variables that the run script in the
+// gateway's s6 service directory exports. Variables from hinit.yaml or hinit override them.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
 	command := cfg.Agent.Gateway
@@ -181,8 +181,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// reuseEnv returns the environment of the last gateway if it equals env, as it mostly does. Hundreds of copies would take a tenth
-// of the heap.
+// reuseEnv returns the environment of the last gateway if it equals env, as it usually does. Otherwise hundreds of copies would
+// take a tenth of the heap.
 func (m *Maker) reuseEnv(env []string) []string {
 	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
 		return *last
@@ -191,7 +191,8 @@ func (m *Maker) reuseEnv(env []string) []string {
 	return env
 }
 
-// GatewayVars returns the variables that a profile's gateway gets in addition to the container's, if it starts in dir.
+// GatewayVars returns the variables that a profile's gateway gets in addition to the container's environment, if it starts in
+// dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
 	return mergeVars(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
@@ -212,13 +213,13 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	return m.withHome(env)
 }
 
-// placeholders returns the values of the placeholders that hinit.yaml may use in settings of a profile.
+// placeholders returns the values of the placeholders that a profile's settings in hinit.yaml may use.
 func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. Its exit code
-// tells that only since version 0.18.
+// refusalText is the beginning of the line that the dashboard writes when it refuses to listen on an address without a login.
+// Only since version 0.18, the exit code shows this too.
 const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service in hinit.yaml, or the unit of the dashboard.
@@ -267,7 +268,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	return u, nil
 }
 
-// ServiceVars returns the variables that a service of hinit.yaml gets in addition to the container's.
+// ServiceVars returns the variables that a service of hinit.yaml gets in addition to the container's environment.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.runsAsRoot(cred) {
 		return mergeVars(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
@@ -291,7 +292,8 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// plainEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
+// plainEnv returns the environment of a service when hinit is a plain supervisor: the caller's, with the HOME of the service's
+// user.
 func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {
@@ -313,8 +315,8 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
 }
 
-// Cmd returns the unit of the container's CMD, which runs in the directory the container was started in. tty says that standard
-// input is a terminal, which becomes the CMD's controlling terminal.
+// Cmd returns the unit of the container's CMD, which runs in the directory that the container was started in. If tty is set,
+// standard input is a terminal, which becomes the CMD's controlling terminal.
 func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
 	pwd := dir
@@ -355,8 +357,8 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}, nil
 }
 
-// Run returns how to start a command that runs once, at a client's request, as the agent's user. home is its profile's home, ""
-// for none.
+// Run returns the spec of a command that runs once, at a client's request, as the agent's user. home is the home of the command's
+// profile, or "" if it has none.
 func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
@@ -379,7 +381,7 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 }
 
 // ForeignSpec returns the user and the environment of a service whose directory hinit did not make. It runs as root if root is
-// set, else as the agent.
+// set, and as the agent otherwise.
 func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
@@ -387,12 +389,12 @@ func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	return proc.Spec{Cred: m.agent.Cred, Env: m.AgentEnv(cfg), Setup: m.agentSetup(cfg)}
 }
 
-// agentSetup returns the Setup of an agent's process that has no settings in hinit.yaml.
+// agentSetup returns the Setup of a process that runs as the agent and has no settings in hinit.yaml.
 func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome replaces the HOME in env by the home that the boot found, if it found one.
+// withHome replaces HOME in env with the home that the boot found, if any.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {
@@ -414,7 +416,7 @@ func mergeVars(a, b map[string]string) map[string]string {
 }
 
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
-	bad := func(codes []int) []int { // exit codes that count as success neither park nor restart the service
+	bad := func(codes []int) []int { // remove the exit codes that count as success: they neither park nor restart the service
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
 	return supervisor.Policy{

@@ -14,11 +14,11 @@ import (
 // venv is the Python virtual environment of the agent's program.
 type venv struct {
 	binary string // the agent's program
-	root   string // "" if the program is in no virtual environment
+	root   string // "" if the program is not in a virtual environment
 	prompt string
 }
 
-// venvOf finds the virtual environment of a program. It reads a file of the image.
+// venvOf finds the virtual environment of a program. It reads a file of the container image.
 func venvOf(binary string) *venv {
 	v := &venv{binary: binary}
 	bin := filepath.Dir(binary)
@@ -39,8 +39,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. It returns none
-// if the agent's program is in no virtual environment.
+// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. If the agent's
+// program is not in a virtual environment, it returns an empty map.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -61,8 +61,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME, or unchanged
-// if there are none.
+// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME. If venvVars returns none,
+// the environment is unchanged.
 func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

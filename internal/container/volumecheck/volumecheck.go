@@ -1,7 +1,8 @@
 // Package volumecheck examines the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
 //
-// The boot program does the work. An examination ends within eight seconds, and names the check that hangs. A volume that hangs
-// holds up one process and one goroutine, however many clients ask. The package owns the goroutine during an examination.
+// The boot program does the work. An examination ends within eight seconds, and reports the check that hangs. However many
+// clients ask, a volume that hangs blocks only one process and one goroutine. The package owns the goroutine during an
+// examination.
 package volumecheck
 
 import (
@@ -15,15 +16,15 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience limits how long an examination may take.
+// patience is the maximum duration of an examination.
 const patience = 8 * time.Second
 
-// Examiner examines one volume, with one examination at a time. Its methods may be called from any goroutine.
+// Examiner examines one volume, and runs one examination at a time. Its methods may be called from any goroutine.
 type Examiner struct {
 	work func(ctx context.Context, take func(boot.Message)) error
 
 	mu      sync.Mutex
-	ended   chan struct{}   // closed when the current examination ends; nil for none
+	ended   chan struct{}   // closed when the current examination ends; nil if none is running
 	found   client.Findings // findings of the last examination so far
 	current boot.Examining  // what is being examined now
 }
@@ -33,8 +34,8 @@ func New(work func(ctx context.Context, take func(boot.Message)) error) *Examine
 	return &Examiner{work: work}
 }
 
-// Examine examines the volume, or joins the current examination. It returns when that is done, when ctx ends, or after eight
-// seconds. The findings then include the check that has not answered.
+// Examine examines the volume, or joins the current examination. It returns when the examination is done, when ctx ends, or after
+// eight seconds. If it returns early, the findings include the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
