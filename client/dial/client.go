@@ -2,6 +2,7 @@ package dial
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -180,13 +181,20 @@ func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 // Health reports whether hinit works. A hinit that does not work may still answer: read Health.OK.
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
-// Probe is like Health, for one probe of a pod. probe is one of the Probe constants.
+// Probe is like Health, for one probe of a pod. probe is one of the Probe constants. A hinit that refuses connections because it
+// has too many is live: otherwise an agent that opens many connections could have its container restarted.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	query := url.Values{}
 	if probe != "" {
 		query.Set("probe", probe)
 	}
-	return ask[client.Health](ctx, c, get("get the health", "/v1/health", query))
+	q := get("get the health", "/v1/health", query)
+	q.mayBeBusy = probe == client.ProbeLive
+	h, err := ask[client.Health](ctx, c, q)
+	if e := (*client.Error)(nil); q.mayBeBusy && errors.As(err, &e) && e.Kind == client.KindBusy {
+		return client.Health{OK: true, Waiting: e.Message, Troubled: []string{}}, nil
+	}
+	return h, err
 }
 
 // StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run, so

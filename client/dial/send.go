@@ -38,6 +38,7 @@ type apiCall struct {
 	body         any           // nil for none
 	repeats      bool          // the request may be repeated
 	limit        time.Duration // time limit for the whole answer
+	mayBeBusy    bool          // the caller wants to know at once that hinit is busy
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -127,7 +128,7 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 // was cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
-	case e.Kind == client.KindBusy:
+	case e.Kind == client.KindBusy && !q.mayBeBusy:
 		return min(q.limit, answerTime)
 	case e.Kind == client.KindReplaced && q.repeats:
 		return q.limit

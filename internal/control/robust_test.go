@@ -114,6 +114,10 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
 		t.Errorf("curl, while it is full: %d %s", code, body)
 	}
+	// A pod is not restarted because of it.
+	if h, err := s.client().Probe(t.Context(), client.ProbeLive); err != nil || !h.OK {
+		t.Errorf("live: %+v, %v", h, err)
+	}
 	// The client asks again until the silent ones have left.
 	leave := time.AfterFunc(time.Second, func() {
 		for _, c := range conns[:maxConns] {

@@ -189,8 +189,31 @@ func dial() int {
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
 		return -1 // another user listens on the socket
 	}
+	if peer.Pid == 0 && hasInit() {
+		return -1 // the init of another container listens on a volume that both containers mount
+	}
 	return fd
 }
+
+// hasInit reports whether process 1 is an init, as dial.IsInit does.
+func hasInit() bool {
+	fd := bare.Syscall6(syscall.SYS_OPENAT, 0, uintptr(unsafe.Pointer(&procOne[0])), syscall.O_RDONLY|syscall.O_CLOEXEC, 0, 0)
+	if fd < 0 {
+		return false
+	}
+	n := bare.Syscall3(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&answer[0])), uintptr(len(answer)))
+	bare.Syscall3(syscall.SYS_CLOSE, uintptr(fd), 0, 0)
+	line := unsafe.String(&answer[0], max(n, 0))
+	end := bare.Index(line, "\x00")
+	if end < 0 {
+		return false
+	}
+	name, rest := bare.Base(line[:end]), line[end:]
+	return name == "init" || name == "tini" || name == "hinit" && (bare.Index(rest, "\x00init\x00") == 0 || bare.Index(rest, "\x00run\x00") == 0)
+}
+
+// procOne is a C string.
+var procOne = [...]byte{'/', 'p', 'r', 'o', 'c', '/', '1', '/', 'c', 'm', 'd', 'l', 'i', 'n', 'e', 0}
 
 // printAnswer prints the answer of PID 1 and returns the exit code of the command. failed is the exit code for a failure.
 func printAnswer(q pid1Request, all string, failed int) int {
@@ -201,6 +224,9 @@ func printAnswer(q pid1Request, all string, failed int) int {
 		return failed
 	}
 	head, said := all[:end+2], all[end+4:]
+	if q.health && q.after == "?probe=live" && bare.Index(said, `"kind":"busy"`) >= 0 {
+		return 0 // as dial.Client.Probe decides
+	}
 	if all[status] != '2' {
 		line.Add("cannot ").Add(q.doing)
 		if q.name != "" {

@@ -76,6 +76,18 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 	}
 }
 
+// An agent that opens many connections can't have its pod restarted.
+func TestABusyInitIsLive(t *testing.T) {
+	busy := "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + `{"error":{"kind":"busy","message":"users such as uid 1 have 128 connections to hinit open"}}`
+	for probe, want := range map[string]int{"--live": 0, "--ready": exitFailed} {
+		body.N, line.N = 0, 0
+		q, ok := parse("hinit", wordsOf("hinit", "healthcheck", probe))
+		if got := printAnswer(q, busy, exitFailed); !ok || got != want {
+			t.Errorf("%s: %v, exit code %d, want %d", probe, ok, got, want)
+		}
+	}
+}
+
 func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
 	env := wordsOf("A=1", "HINIT_RUNTIME_DIR=/run/x", "EMPTY=", "B")
 	for name, want := range map[string]string{"A": "1", "HINIT_RUNTIME_DIR": "/run/x", "HINIT_RUNTIME": "", "EMPTY": "", "B": "", "C": ""} {
