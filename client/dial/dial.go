@@ -157,9 +157,11 @@ func quoted(words []string) string {
 }
 
 // checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an
-// abstract name, and a writable directory on the path lets others replace the socket. A server in this PID namespace must also
-// belong to this container, because the containers of a pod may share the namespace and a volume. If here is false, trusted skips
-// this last check, because the user has named a socket of another container.
+// abstract name, and a writable directory on the path lets others replace the socket.
+//
+// The server must also be the init of this container, because the containers of a pod may share a volume and the PID namespace. A
+// server of another PID namespace has the process number 0 here; it is refused if this container has an init. If here is false,
+// checkServer skips this check, because the user has named a socket of another container.
 func checkServer(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -175,6 +177,9 @@ func checkServer(conn net.Conn, here bool) error {
 	}
 	if here && cred.Pid > 0 && !sameRoot(int(cred.Pid)) {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
+	}
+	if line, _ := os.ReadFile("/proc/1/cmdline"); here && cred.Pid == 0 && IsInit(line) {
+		return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 	}
 	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
 		return nil
@@ -222,6 +227,18 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 		sockets = append(sockets, name)
 	}
 	return sockets
+}
+
+// IsInit reports whether a process runs as an init. cmdline is the content of its /proc/PID/cmdline.
+func IsInit(cmdline []byte) bool {
+	argv := strings.Split(string(cmdline), "\x00")
+	switch filepath.Base(argv[0]) {
+	case "init", "tini":
+		return true
+	case "hinit":
+		return len(argv) > 1 && (argv[1] == "init" || argv[1] == "run")
+	}
+	return false
 }
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }

@@ -71,16 +71,24 @@ func asUser(t *testing.T, uid int, env ...string) string { return asUserIn(t, ""
 // asUserIn is asUser with another root directory, "" for this one.
 func asUserIn(t *testing.T, root string, uid int, env ...string) string {
 	t.Helper()
+	return start(t, []string{"test"}, &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}, env)
+}
+
+// asProcess1 starts this test binary as process 1 of a PID namespace, with a command line.
+func asProcess1(t *testing.T, argv []string, env ...string) string {
+	t.Helper()
+	return start(t, argv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, append(env, "CLIENT_TEST_PROC=1"))
+}
+
+func start(t *testing.T, argv []string, as *syscall.SysProcAttr, env []string) string {
+	t.Helper()
 	testkit.NeedRoot(t)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p, err := os.StartProcess("/proc/self/exe", []string{"test"}, &os.ProcAttr{
-		Dir: "/", Env: append(os.Environ(), env...), Files: []*os.File{nil, w, os.Stderr},
-		Sys: &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}},
-	})
+	p, err := os.StartProcess("/proc/self/exe", argv, &os.ProcAttr{Dir: "/", Env: append(os.Environ(), env...), Files: []*os.File{nil, w, os.Stderr}, Sys: as})
 	_ = w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -168,6 +176,29 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	through := "/proc/" + strconv.Itoa(os.Getpid()) + "/root" + socket
 	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+through); !strings.HasPrefix(out, "false false") {
 		t.Errorf("its socket on purpose: %s", out)
+	}
+}
+
+// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace: two containers of a pod mounted one emptyDir on /run. The
+// second init had no socket, and its clients got the status of the first, whose process number is 0 there.
+func TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace(t *testing.T) {
+	socket := serve(t, nil).Socket()
+	if out := asProcess1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
+		t.Errorf("beside an init: %s", out)
+	}
+	if out := asProcess1(t, []string{"sleep"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false false") {
+		t.Errorf("in a container without an init: %s", out)
+	}
+}
+
+func TestWhatAnInitIsCalled(t *testing.T) {
+	for line, want := range map[string]bool{
+		"/init\x00/opt/hermes/docker/main-wrapper.sh\x00": true, "/usr/bin/tini\x00--\x00": true, "hinit\x00init\x00sleep\x001\x00": true, "/opt/hinit\x00run\x00": true,
+		"hinit\x00status\x00": false, "hinit\x00": false, "sleep\x001000\x00": false, "": false,
+	} {
+		if dial.IsInit([]byte(line)) != want {
+			t.Errorf("%q: %v", line, !want)
+		}
 	}
 }
 

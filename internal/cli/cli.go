@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -222,27 +221,9 @@ const startupTime = 10 * time.Second
 
 // initIsStarting reports whether process 1 is an init that has just started and may not answer yet.
 func initIsStarting() bool {
-	line, err := os.ReadFile("/proc/1/cmdline")
-	if err != nil {
-		return false
-	}
+	line, _ := os.ReadFile("/proc/1/cmdline") // nil without /proc
 	st, err := procstat.Read(1)
-	return err == nil && isStartingInit(line, time.Since(procstat.StartedAt(st.Start)))
-}
-
-// isStartingInit reports whether a process is a hinit that has just started. cmdline is the content of its /proc/PID/cmdline.
-func isStartingInit(cmdline []byte, age time.Duration) bool {
-	argv := strings.Split(string(cmdline), "\x00")
-	switch filepath.Base(argv[0]) {
-	case "init", "tini":
-	case "hinit":
-		if len(argv) < 2 || argv[1] != "init" && argv[1] != "run" {
-			return false
-		}
-	default:
-		return false
-	}
-	return age < startupTime
+	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
 }
 
 // Config reads the configuration file and the environment in the same way as an init that starts here.
