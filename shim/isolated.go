@@ -1,7 +1,9 @@
 package shim
 
 import (
+	"cmp"
 	"errors"
+	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -10,38 +12,93 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// needsIsolation reports whether a command is for a profile that PID 1 has isolated. It returns false for a lifecycle command of
-// a gateway, because such a command reads no file of a profile. An error means that the list of isolated profiles can't be read.
-func (o *options) needsIsolation(argv []string) (bool, error) {
-	profile := profileOf(argv[min(1, len(argv)):])
-	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
-		return false, nil
+// isolatedProfile returns the profile of a command, if PID 1 has isolated it, else "". It is "" for a lifecycle command of a gateway,
+// which reads no file of a profile. An error means that the list of isolated profiles or the choice of a profile can't be read.
+func (o *options) isolatedProfile(argv, env []string) (string, error) {
+	words := argv[min(1, len(argv)):]
+	if _, order := lifecycle.Parse(words); order || o.native == "" {
+		return "", nil
 	}
-	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedFile)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil // no profile is isolated
+	list, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedFile)
+	if errors.Is(err, unix.ENOENT) || err == nil && list == "" {
+		return "", nil // no profile is isolated
 	}
-	return account.Isolates(text, profile), err
+	profile := profileOf(words)
+	if profile == "" && err == nil {
+		profile, err = o.chosenProfile(env)
+	}
+	if err == nil && !account.Isolates(list, profile) {
+		profile = ""
+	}
+	return profile, err
 }
 
-// profileOf returns the profile that the words after the agent's name select, or "". Words after "--" aren't flags.
+// chosenProfile returns the profile that the agent takes without the option -p, "" for the default one: the profile whose home is
+// HERMES_HOME, else the one that `hermes profile use` has written into the agent's home (section 7 of the contract).
+func (o *options) chosenProfile(env []string) (string, error) {
+	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
+	if dir, name := path.Split(home); path.Base(dir) == "profiles" {
+		return spelled(name), nil
+	}
+	for _, of := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
+		if lookupEnv(env, of) != "" {
+			return "", nil // the choice does not count in a gateway
+		}
+	}
+	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil // the agent finds no choice either
+	}
+	defer unix.Close(dir)
+	// The agent can replace the file, and this process is root.
+	fd, err := unix.Openat2(dir, "active_profile", &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return "", nil
+	}
+	var st unix.Stat_t
+	text, n := make([]byte, 1024), 0
+	if err == nil {
+		defer unix.Close(fd)
+		if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			err = errors.New("it is no regular file")
+		}
+	}
+	if err == nil {
+		n, err = unix.Read(fd, text)
+	}
+	if err != nil {
+		return "", errors.New("cannot read which profile is chosen in " + home + "/active_profile: " + err.Error() + "; name a profile with -p")
+	}
+	return spelled(string(text[:n])), nil
+}
+
+// profileOf returns the profile that the words after the agent's name select, or "". It spells the name as the agent does: in lower
+// case and without spaces around it. Words after "--" aren't flags.
 func profileOf(words []string) string {
 	for i, word := range words {
 		if word == "--" {
 			return ""
 		}
 		if name, joined := strings.CutPrefix(word, "--profile="); joined {
-			return name
+			return spelled(name)
 		}
 		if (word == "-p" || word == "--profile") && i+1 < len(words) {
-			return words[i+1]
+			return spelled(words[i+1])
 		}
 	}
 	return ""
 }
 
+func spelled(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
+
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
-func (o *options) execIsolated(argv, env []string) error {
-	return unix.Exec(o.native, append([]string{"hinit", "shell", profileOf(argv[1:]), "--", o.target}, argv[1:]...), env)
+func (o *options) execIsolated(profile string, argv, env []string) error {
+	command := []string{"hinit", "shell", profile, "--", o.target}
+	if profileOf(argv[1:]) == "" { // inside, the agent can't read which profile is chosen
+		command = append(command, "-p", profile)
+	}
+	return unix.Exec(o.native, append(command, argv[1:]...), env)
 }

@@ -3,7 +3,10 @@ package shim
 import (
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 )
@@ -22,6 +25,29 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")
 	finish(t, i.command("chat", "--", "-p", "a")).want(t, 0, dropped, "")
 	finish(t, i.command("chat")).want(t, 0, dropped, "")
+	// The agent writes names in lower case.
+	finish(t, i.command("-p", "A", "chat")).want(t, 0, isolated("a", "-p A chat"), "")
+	finish(t, i.command("--profile= a", "chat")).want(t, 0, isolated("a", "--profile= a chat"), "")
+	// The agent takes the profile that `hermes profile use` has chosen, or whose home is HERMES_HOME.
+	home := i.dir + "/data"
+	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
+	chat := func(home string) *exec.Cmd {
+		cmd := i.command("chat")
+		cmd.Env = append(os.Environ(), append(cmd.Env, "HERMES_HOME="+home)...)
+		return cmd
+	}
+	finish(t, chat(home)).want(t, 0, dropped, "")
+	finish(t, chat(home+"/profiles/a")).want(t, 0, isolated("a", "-p a chat"), "")
+	finish(t, chat(home+"/profiles/b")).want(t, 0, dropped, "")
+	write(t, home+"/active_profile", "A\n", 0o644)
+	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
+	write(t, home+"/active_profile", "b\n", 0o644)
+	finish(t, chat(home)).want(t, 0, dropped, "")
+	must(t, os.Remove(home+"/active_profile"))
+	must(t, unix.Mkfifo(home+"/active_profile", 0o644))
+	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, "name a profile with -p") {
+		t.Errorf("with a FIFO as the choice: %+v", r)
+	}
 	write(t, i.dir+"/run/hinit/isolated", "*\n-b\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")

@@ -101,9 +101,9 @@ func run(argv, env []string, o options) int {
 	}
 	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
 	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
-		isolated, err := o.needsIsolation(argv)
-		if isolated {
-			err = o.execIsolated(argv, env)
+		profile, err := o.isolatedProfile(argv, env)
+		if profile != "" && err == nil {
+			err = o.execIsolated(profile, argv, env)
 		}
 		if err != nil {
 			writeError("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
