@@ -224,6 +224,37 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 }
 
+// TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun: a process of one profile outlived its run and had the tag of another
+// profile in its environment. hinit counted its memory as the other profile's and restarted that one.
+func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
+	table := newTable(t)
+	if table.marks.step == 0 {
+		t.Skip("there are no marks here")
+	}
+	argv := []string{"/bin/sh", "-c", "(" + TagVar + "=svc:" + table.nonce + ":2 setsid sleep 100 >/dev/null 2>&1 & echo $!)"}
+	_, out := spawn(t, table, Spec{ID: 1, Name: "gone", Argv: argv})
+	daemon := number(t, out)
+	_, out = spawn(t, table, Spec{ID: 2, Name: "other", Argv: testproc.Argv("sleep")})
+	line(t, out)
+	testkit.Until(t, "the daemon to be an orphan with the tag", func() bool {
+		p, ok := table.procfs.readStat(daemon)
+		return ok && p.Parent == os.Getpid() && table.runByTag(daemon) == 2
+	})
+	exitOf(t, table, 1)
+	if id := table.RunOf(daemon); id != 1 {
+		t.Errorf("the daemon is of run %d before its run is forgotten", id)
+	}
+	table.Forget(1)
+	if id := table.RunOf(daemon); id != 0 {
+		t.Errorf("the daemon is of run %d", id)
+	}
+	if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
+		t.Errorf("signalled %d, want 1; the daemon lives: %v", n, alive(daemon))
+	}
+	exitOf(t, table, 2)
+	_ = unix.Kill(daemon, unix.SIGKILL)
+}
+
 // TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots: the agent gave a process the mark of a service of root's, and hinit ended that
 // service for the memory that the process took.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {

@@ -206,6 +206,13 @@ var attacks = []attack{
 	{"lower its resource limits", true, func(f field) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},
+	{"leave its own run by another mark", true, func(field) error {
+		var own unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &own); err != nil {
+			return err
+		}
+		return unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: own.Cur - 1, Max: own.Max - 1})
+	}},
 	{"take more processes than its limit", false, func(field) error { return manyProcesses(2 * mostProcesses) }},
 	{"raise its own priority", false, func(field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, -5) }},
 	{"run in real time", false, func(field) error {

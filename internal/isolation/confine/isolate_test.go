@@ -191,7 +191,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(arch, number uint32, args ...uint32) int {
+	ask := func(arch, number uint32, args ...uint64) int {
 		data := make([]byte, 64)
 		put := func(at int, v uint32) { // the VM is one of packets: its numbers are in network order
 			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
@@ -199,7 +199,8 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		put(dataNumber, number)
 		put(dataArch, arch)
 		for i, arg := range args {
-			put(dataArg0+8*i, arg)
+			put(dataArg0+8*i, uint32(arg))
+			put(dataArg0+8*i+upperHalf, uint32(arg>>32))
 		}
 		got, err := vm.Run(data)
 		if err != nil {
@@ -210,7 +211,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	own := arches[runtime.GOARCH]
 	const allowed = unix.SECCOMP_RET_ALLOW
 	for _, request := range refusedControls {
-		if ask(own, unix.SYS_IOCTL, 0, request) == allowed {
+		if ask(own, unix.SYS_IOCTL, 0, uint64(request)) == allowed {
 			t.Errorf("the request %#x is allowed", request)
 		}
 	}
@@ -221,20 +222,23 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		number  uint32
-		args    []uint32
+		args    []uint64
 		allowed bool
 	}{
-		"read": {unix.SYS_READ, nil, true}, "execve": {unix.SYS_EXECVE, nil, true}, "clone of a thread": {unix.SYS_CLONE, []uint32{unix.CLONE_VM | unix.CLONE_THREAD}, true},
-		"clone of a user namespace": {unix.SYS_CLONE, []uint32{unix.CLONE_NEWUSER}, false}, "clone3": {unix.SYS_CLONE3, nil, false},
-		"TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, true}, "multipath TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, false},
-		"SCTP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, false}, "a Unix socket": {unix.SYS_SOCKET, []uint32{unix.AF_UNIX, unix.SOCK_STREAM}, true},
-		"routes": {unix.SYS_SOCKET, []uint32{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, true}, "a socket to the host of the machine": {unix.SYS_SOCKET, []uint32{unix.AF_VSOCK, unix.SOCK_STREAM}, false},
-		"the kernel's ciphers": {unix.SYS_SOCKET, []uint32{unix.AF_ALG, unix.SOCK_SEQPACKET}, false}, "a pair": {unix.SYS_SOCKETPAIR, []uint32{unix.AF_UNIX, unix.SOCK_STREAM}, true}, "a pair of TIPC": {unix.SYS_SOCKETPAIR, []uint32{unix.AF_TIPC, unix.SOCK_STREAM}, false},
-		"SMC": {unix.SYS_SOCKET, []uint32{unix.AF_SMC, unix.SOCK_STREAM, 0}, false}, "SMC of the Internet": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SMC}, false},
-		"limits of its own": {unix.SYS_PRLIMIT64, []uint32{0}, true}, "limits of another process": {unix.SYS_PRLIMIT64, []uint32{77}, false},
-		"priority of its own": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_PROCESS, 0}, true}, "priority of a user": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_USER, 0}, false},
-		"size of a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCSTI}, false},
-		"a copy of a file by reference": {unix.SYS_IOCTL, []uint32{0, unix.FICLONE}, true}, "the flags of a file": {unix.SYS_IOCTL, []uint32{0, unix.FS_IOC_GETFLAGS}, true}, "other flags of a file": {unix.SYS_IOCTL, []uint32{0, unix.FS_IOC_SETFLAGS}, false},
+		"read": {unix.SYS_READ, nil, true}, "execve": {unix.SYS_EXECVE, nil, true}, "clone of a thread": {unix.SYS_CLONE, []uint64{unix.CLONE_VM | unix.CLONE_THREAD}, true},
+		"clone of a user namespace": {unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER}, false}, "clone3": {unix.SYS_CLONE3, nil, false},
+		"TCP": {unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, true}, "multipath TCP": {unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, false},
+		"SCTP": {unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, false}, "a Unix socket": {unix.SYS_SOCKET, []uint64{unix.AF_UNIX, unix.SOCK_STREAM}, true},
+		"routes": {unix.SYS_SOCKET, []uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, true}, "a socket to the host of the machine": {unix.SYS_SOCKET, []uint64{unix.AF_VSOCK, unix.SOCK_STREAM}, false},
+		"the kernel's ciphers": {unix.SYS_SOCKET, []uint64{unix.AF_ALG, unix.SOCK_SEQPACKET}, false}, "a pair": {unix.SYS_SOCKETPAIR, []uint64{unix.AF_UNIX, unix.SOCK_STREAM}, true}, "a pair of TIPC": {unix.SYS_SOCKETPAIR, []uint64{unix.AF_TIPC, unix.SOCK_STREAM}, false},
+		"SMC": {unix.SYS_SOCKET, []uint64{unix.AF_SMC, unix.SOCK_STREAM, 0}, false}, "SMC of the Internet": {unix.SYS_SOCKET, []uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SMC}, false},
+		"limits of its own": {unix.SYS_PRLIMIT64, []uint64{0}, true}, "limits of another process": {unix.SYS_PRLIMIT64, []uint64{77}, false},
+		"its mark": {unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_RTTIME, 1 << 40}, false}, "another limit": {unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_NOFILE, 1 << 40}, true},
+		"its mark by prlimit": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 8}, false}, "its mark from a high address": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 1 << 32}, false},
+		"reading its mark": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 0, 1 << 40}, true}, "another limit by prlimit": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_NOFILE, 1 << 40}, true},
+		"priority of its own": {unix.SYS_SETPRIORITY, []uint64{unix.PRIO_PROCESS, 0}, true}, "priority of a user": {unix.SYS_SETPRIORITY, []uint64{unix.PRIO_USER, 0}, false},
+		"size of a terminal": {unix.SYS_IOCTL, []uint64{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, false},
+		"a copy of a file by reference": {unix.SYS_IOCTL, []uint64{0, unix.FICLONE}, true}, "the flags of a file": {unix.SYS_IOCTL, []uint64{0, unix.FS_IOC_GETFLAGS}, true}, "other flags of a file": {unix.SYS_IOCTL, []uint64{0, unix.FS_IOC_SETFLAGS}, false},
 	} {
 		if got := ask(own, c.number, c.args...); (got == allowed) != c.allowed {
 			t.Errorf("%s: allowed %v, want %v", name, got == allowed, c.allowed)

@@ -51,14 +51,15 @@ const (
 // families lists the address families of sockets that programs need. The filter refuses all other families.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half first;
-// the filter reads only that half.
+// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half first.
+// Of numbers, the filter reads only that half.
 const (
 	dataNumber = 0
 	dataArch   = 4
 	dataArg0   = 16
 	dataArg1   = 24
 	dataArg2   = 32
+	upperHalf  = 4 // from the low half of an argument to the other one
 )
 
 // namespaces are the flags of clone(2) that make namespaces.
@@ -110,6 +111,7 @@ func filter() []bpf.Instruction {
 	}
 	program = append(program, failCallUnless(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, failCallUnless(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
+	program = append(program, keepMark()...)
 	for _, request := range refusedControls {
 		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
@@ -121,6 +123,18 @@ func filter() []bpf.Instruction {
 	program = append(program, inFamily(unix.SYS_SOCKET)...)
 	program = append(program, inFamily(unix.SYS_SOCKETPAIR)...)
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+}
+
+// keepMark returns instructions that make a change of the limit RLIMIT_RTTIME fail, which is the mark of a run (package proc). With
+// the mark of another profile, a process would count as that profile's; with none, as no profile's. Reading the limit is allowed.
+// After the instructions, the number of the call is loaded again.
+func keepMark() []bpf.Instruction {
+	return append(failCallUnless(unix.SYS_SETRLIMIT, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 1}, unix.EPERM),
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_PRLIMIT64, SkipTrue: 8},
+		load(dataArg1), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 5},
+		load(dataArg2), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 2}, // the address of the new limit, 0 for none
+		load(dataArg2+upperHalf), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
+		fails(unix.EPERM), load(dataNumber))
 }
 
 // failCallUnless returns instructions that make the system call with the given number fail with errno. The call passes if the
