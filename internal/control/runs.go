@@ -26,7 +26,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
-	run, err := s.core.StartRun(r.Context(), ask)
+	run, err := s.core.StartRun(r.Context(), ask, r.who.uid == 0)
 	return answerLater(http.StatusOK, run, err)
 }
 

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/runs"
 )
@@ -17,7 +20,9 @@ import (
 const runLogMode = 0o644
 
 // StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in hinit.yaml.
-func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
+// byRoot says that root is the client. Any other client may pass to the user of a profile only what the dispatcher of the task board
+// passes, because with variables such as BASH_ENV it could otherwise run its own code as that user.
+func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
@@ -39,6 +44,12 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.
 			return refuse(client.KindBadRequest, "%v", err)
 		}
 		home = p.Home
+		if cfg.IsolationOf(p.Name).Mode == config.IsolationUser && !byRoot {
+			delete(ask.Env, "HERMES_HOME") // hinit sets it
+			if why := notOfTheBoard(ask); why != "" {
+				return refuse(client.KindBadRequest, "profile %q has a user of its own, and %s; only root may pass that", p.Name, why)
+			}
+		}
 	}
 	output, err := openRunLog(ask.Log, r.o.Actor)
 	if err != nil {
@@ -52,6 +63,31 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.
 		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.Run(cfg, template, ask, home), Output: output, Log: ask.Log,
 		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace,
 	})
+}
+
+// boardVars are the variables that the dispatcher sets for a worker.
+var boardVars = []string{
+	"HERMES_PROFILE", "HERMES_TENANT", "TERMINAL_CWD", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT",
+	"HERMES_KANBAN_TASK", "HERMES_KANBAN_WORKSPACE", "HERMES_KANBAN_RUN_ID", "HERMES_KANBAN_CLAIM_LOCK", "HERMES_KANBAN_DB",
+	"HERMES_KANBAN_WORKSPACES_ROOT", "HERMES_KANBAN_BOARD", "HERMES_KANBAN_BRANCH", "HERMES_KANBAN_GOAL_MODE", "HERMES_KANBAN_GOAL_MAX_TURNS",
+}
+
+// boardOptions are the options of the agent that the dispatcher passes, each with one value.
+var boardOptions = []string{"--skills", "-m", "--toolsets"}
+
+// notOfTheBoard returns what a request has that the dispatcher of the task board never sends, "" for nothing.
+func notOfTheBoard(ask client.RunRequest) string {
+	for name := range ask.Env {
+		if !slices.Contains(boardVars, name) {
+			return fmt.Sprintf("the request sets the variable %q", name)
+		}
+	}
+	for option := range slices.Chunk(ask.Options, 2) {
+		if !slices.Contains(boardOptions, option[0]) || len(option) < 2 || strings.HasPrefix(option[1], "-") {
+			return fmt.Sprintf("the request has the option %q", option)
+		}
+	}
+	return ""
 }
 
 // openRunLog opens the file for a run's output. It uses the identity of the agent's user, because the agent may have put a link

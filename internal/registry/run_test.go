@@ -28,12 +28,37 @@ func TestWhatMayNotRun(t *testing.T) {
 		{client.RunRequest{Template: "worker", Tag: "a/b c"}, client.KindBadRequest},
 	} {
 		var refused *client.Error
-		if _, err := r.StartRun(t.Context(), tt.ask); !errors.As(err, &refused) || refused.Kind != tt.kind {
+		if _, err := r.StartRun(t.Context(), tt.ask, false); !errors.As(err, &refused) || refused.Kind != tt.kind {
 			t.Errorf("%+v: %v", tt.ask, err)
 		}
 	}
-	if _, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: "one"}); !errors.Is(err, elsewhere) {
+	if _, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: "one"}, false); !errors.Is(err, elsewhere) {
 		t.Errorf("without the lease: %v", err)
+	}
+}
+
+// TestTheAgentChoosesNoCodeThatATenantRuns: the agent's user had a worker of a profile with a user of its own run with BASH_ENV, and so
+// its own code as that user.
+func TestTheAgentChoosesNoCodeThatATenantRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask client.RunRequest
+		ok  bool
+	}{
+		"a worker of the board": {client.RunRequest{
+			Env:     map[string]string{"HERMES_KANBAN_TASK": "t_1", "HERMES_PROFILE": "a", "HERMES_TENANT": "x", "TERMINAL_CWD": "/w", "TERMINAL_TIMEOUT": "1", "TERMINAL_MAX_FOREGROUND_TIMEOUT": "1"},
+			Options: []string{"--skills", "review", "--skills", "b", "-m", "model", "--toolsets", "a,b"},
+		}, true},
+		"nothing":                   {client.RunRequest{}, true},
+		"code for its shells":       {client.RunRequest{Env: map[string]string{"BASH_ENV": "/x"}}, false},
+		"another model's address":   {client.RunRequest{Env: map[string]string{"OPENAI_BASE_URL": "http://127.0.0.1:9"}}, false},
+		"another option":            {client.RunRequest{Options: []string{"--config", "/x"}}, false},
+		"an option as a value":      {client.RunRequest{Options: []string{"-m", "--yolo"}}, false},
+		"an option without a value": {client.RunRequest{Options: []string{"--skills"}}, false},
+		"a word":                    {client.RunRequest{Options: []string{"gateway", "run"}}, false},
+	} {
+		if why := notOfTheBoard(c.ask); (why == "") != c.ok {
+			t.Errorf("%s: %q", name, why)
+		}
 	}
 }
 

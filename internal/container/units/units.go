@@ -155,6 +155,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		command = append(slices.Clone(command), "--force")
 	}
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
+	if cfg.IsolationOf(p.Name).Mode == config.IsolationUser {
+		exports = nil // the agent's user makes the slots, and must not choose the environment of another user
+	}
 	policy := policyOf(own.Restart, own.Stop)
 	policy.StopCommand = cfg.Expand(own.Operation.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn

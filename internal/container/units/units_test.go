@@ -218,3 +218,16 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		}
 	}
 }
+
+// TestASlotChoosesNoEnvironmentOfATenant: the agent's user made the slot of a gateway whose run script exports a variable, and the gateway
+// of a profile with a user of its own got it.
+func TestASlotChoosesNoEnvironmentOfATenant(t *testing.T) {
+	m, cfg, home := maker(t, "profiles: {own: {isolation: user}}\n")
+	exports := map[string]string{"BASH_ENV": "/planted"}
+	for name, want := range map[string]bool{"p": true, "own": false} {
+		env := m.Gateway(cfg, profiles.Profile{Name: name, Home: home}, exports).Spec.Env
+		if got := slices.Contains(env, "BASH_ENV=/planted"); got != want {
+			t.Errorf("%s: the variable is set: %v", name, got)
+		}
+	}
+}
