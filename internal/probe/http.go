@@ -124,6 +124,10 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
+// mostSearches is how often a body is searched after each read. After that it is searched only when its length has doubled, and
+// at its end.
+const mostSearches = 64
+
 // judgeResponse compares a response with the expected status and body.
 func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
@@ -134,12 +138,17 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	if h.contains == "" && h.matches == nil {
 		return true, answer
 	}
-	for body := []byte(nil); ; {
+	body, searched := []byte(nil), 0 // searched is the length at the last search
+	for searches := 0; ; {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, 4<<10)
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
+		if err == nil && searches > mostSearches && len(body) < 2*searched { // a body that comes byte by byte is not searched again for each byte
+			continue
+		}
+		searched, searches = len(body), searches+1
 		missing := h.missingText(body)
 		switch {
 		case missing == "":
