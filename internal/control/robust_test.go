@@ -217,7 +217,9 @@ func TestCloseAnswersWhoWaits(t *testing.T) {
 		result <- s.client().Events(t.Context(), client.EventOptions{Follow: true}, func(client.Event) error { return nil })
 	}()
 	testkit.Until(t, "all ask", func() bool {
-		return s.connections() == 3 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
+		// The server has read the request for events, so it may answer it.
+		waits := s.places.waits[s.policy.classOf(peer{uid: uint32(os.Geteuid())})].Load()
+		return s.connections() == 3 && waits > 0 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
