@@ -148,7 +148,7 @@ func checkSetup(s *Setup) error {
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
 		}
-		return &SpawnError{Limit: true, What: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or start the container with --cap-add SYS_NICE", less)}
+		return &SpawnError{Limit: true, What: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or give the container SYS_NICE (docker: --cap-add; a pod: securityContext.capabilities.add)", less)}
 	}
 	return nil
 }

@@ -82,9 +82,9 @@ func (e *SpawnError) Error() string {
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
-		return "; no more processes are allowed here: stop some, or start the container with a higher --pids-limit or --ulimit nproc"
+		return "; no more processes are allowed here: stop some, or raise the limit (docker: --pids-limit, --ulimit nproc; a pod: podPidsLimit of the kubelet)"
 	case errors.Is(e.Err, unix.ENOMEM):
-		return "; there is no memory left: stop something, or start the container with a higher --memory"
+		return "; there is no memory left: stop something, or give the container more (docker: --memory; a pod: resources.limits.memory)"
 	case errors.Is(e.Err, unix.EMFILE):
 		return "; hinit may not open more files: start the container with a higher --ulimit nofile"
 	case errors.Is(e.Err, unix.ENFILE):

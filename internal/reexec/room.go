@@ -110,7 +110,7 @@ func reservePIDs(knows bool) (halted *Halted, err error) {
 	free, limited := tuning.FreeProcesses()
 	switch {
 	case limited && free < 0:
-		err = fmt.Errorf("%w: the container has %d processes and threads more than --pids-limit allows; stop some first", errTooFewPIDs, -free)
+		err = fmt.Errorf("%w: the container has %d processes and threads more than its limit allows (docker: --pids-limit; a pod: podPidsLimit of the kubelet); stop some first", errTooFewPIDs, -free)
 	case beyond != 0 && !roomFor(spareThreads):
 		err = fmt.Errorf("%w: the container is short of process numbers, and hinit may not stop process %d of another user meanwhile", errTooFewPIDs, beyond)
 	default:

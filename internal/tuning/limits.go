@@ -64,7 +64,7 @@ func LimitWarnings(services int) (warnings []string) {
 			services, needed, limit, roundUp(needed)))
 	}
 	if limit, ok := processLimit(cgroupDir); ok && services+processesKept > limit {
-		warnings = append(warnings, fmt.Sprintf("%d services need at least %d processes and %d are allowed, so not all of them can run; start the container with a higher --pids-limit",
+		warnings = append(warnings, fmt.Sprintf("%d services need at least %d processes and %d are allowed, so not all of them can run; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)",
 			services, services+processesKept, limit))
 	}
 	return warnings

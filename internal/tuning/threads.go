@@ -72,7 +72,7 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	runtime.GOMAXPROCS(n) // fixed from now on, even if the container's share of processors changes
 	threads := n + blocking.Turns() + reservedThreads
 	if limited && limit < threads+runtimeThreads {
-		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; start the container with a higher --pids-limit", limit, threads+runtimeThreads)
+		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)", limit, threads+runtimeThreads)
 	}
 	done := make(chan struct{})
 	go func() {

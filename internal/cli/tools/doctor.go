@@ -312,7 +312,7 @@ func (x *doctorRun) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
 		if s.PID != 0 && oomScoreAdj(s.PID) <= own {
-			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; start it with a lower --oom-score-adj", s.Name, oomScoreAdj(s.PID), own)
+			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: when memory runs out the kernel may end the container; give it a lower value (docker: --oom-score-adj; a pod: the QoS class Guaranteed, with limits equal to requests)", s.Name, oomScoreAdj(s.PID), own)
 			return
 		}
 	}

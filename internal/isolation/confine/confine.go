@@ -175,10 +175,10 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 		exitWith(127)
 	}
 	if errno == unix.EAGAIN {
-		line.Add("; no more processes are allowed here: stop some, or start the container with a higher --pids-limit or --ulimit nproc")
+		line.Add("; no more processes are allowed here: stop some, or raise the limit (docker: --pids-limit, --ulimit nproc; a pod: podPidsLimit of the kubelet)")
 	}
 	if errno == unix.ENOMEM {
-		line.Add("; there is no memory left: stop something, or start the container with a higher --memory")
+		line.Add("; there is no memory left: stop something, or give the container more (docker: --memory; a pod: resources.limits.memory)")
 	}
 	exitWith(126)
 }
