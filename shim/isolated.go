@@ -33,8 +33,8 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	return profile, err
 }
 
-// chosenProfile returns the profile that the agent takes without the option -p, "" for the default one: the profile whose home is
-// HERMES_HOME, else the one that `hermes profile use` has written into the agent's home (section 7 of the contract).
+// chosenProfile returns the profile that the agent takes without the option -p, "" for the default one. HERMES_HOME chooses it, if
+// that is the home of a profile. Otherwise the choice of `hermes profile use` counts, which is a file in the agent's home.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {

@@ -225,7 +225,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 }
 
 // TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun: a process of one profile outlived its run and had the tag of another
-// profile in its environment. hinit counted its memory as the other profile's and restarted that one.
+// profile in its environment. hinit counted its memory as the other profile's, and restarted the other gateway.
 func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	table := newTable(t)
 	if table.marks.step == 0 {

@@ -169,8 +169,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 }
 
 // runOfOrphan returns the run that an orphan came from, or 0 if there is none. It looks at the control group first, then at the
-// mark (a resource limit), then at the tag (an environment variable). A process with the mark
-// of a run that is gone belongs to no run, even if its environment names one.
+// mark (a resource limit), then at the tag (an environment variable). A process with the mark of a run that is gone belongs to no
+// run, even if its environment names one.
 func (t *Table) runOfOrphan(pid int) uint64 {
 	if id := t.runByCgroup(pid); id != 0 {
 		return id

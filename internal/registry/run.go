@@ -20,8 +20,8 @@ import (
 const runLogMode = 0o644
 
 // StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in hinit.yaml.
-// byRoot says that root is the client. Any other client may pass to the user of a profile only what the dispatcher of the task board
-// passes, because with variables such as BASH_ENV it could otherwise run its own code as that user.
+// byRoot says that root is the client. If the profile has a user of its own, any other client may pass only what the dispatcher of the
+// task board passes. With a variable such as BASH_ENV, the client could run its own code as that user.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}

@@ -219,7 +219,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 	}
 }
 
-// TestASlotChoosesNoEnvironmentOfATenant: the agent's user made the slot of a gateway whose run script exports a variable, and the gateway
+// TestASlotChoosesNoEnvironmentOfATenant: the agent's user made the slot of a gateway, and its run script exported a variable. The gateway
 // of a profile with a user of its own got it.
 func TestASlotChoosesNoEnvironmentOfATenant(t *testing.T) {
 	m, cfg, home := maker(t, "profiles: {own: {isolation: user}}\n")
