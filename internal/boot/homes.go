@@ -70,10 +70,10 @@ type Options struct {
 	OnlyProfiles []string // the repair handles only the homes of these profiles; nil for all
 }
 
-// Owner returns the agent's user as the owner of files.
+// Owner returns the agent's user as the owner of files. Tenants keep their files, wherever the agent has moved them.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
-	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
+	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID}
 }
 
 // Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The boot

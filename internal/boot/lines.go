@@ -61,7 +61,7 @@ func (t *Teller) CannotChown(path string) {
 func (t *Teller) Chowned(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):
-	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice):
+	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrKept):
 		t.Warn("chown %s refused: %v — continuing", path, errors.Unwrap(err))
 	default:
 		t.CannotChown(path)

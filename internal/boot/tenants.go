@@ -1,8 +1,8 @@
 package boot
 
 import (
+	"fmt"
 	"io/fs"
-	"slices"
 
 	"hinit/internal/blocking"
 	"hinit/internal/config"
@@ -41,29 +41,51 @@ func (t Tenants) Includes(profile string) bool {
 // HasUID reports whether a uid is in the range for tenants' users.
 func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// HasRightOwner reports whether the home of a profile has the right owner. A tenant's home must belong to a tenant's user that
-// owns no other home. The home of any other profile must not belong to a tenant's user. For a missing home, the result is true.
-// HasRightOwner blocks on the disk.
-func (o Options) HasRightOwner(profile string) bool {
-	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
+// RenamedHome returns the warning about a home that belongs to a tenant's user, while its profile is no tenant. Only root may give
+// it to the agent's user, because the agent could have renamed the home to have that done.
+func RenamedHome(profile string, uid uint32) string {
+	return fmt.Sprintf("the home of profile %s stays uid %d's, the user of an isolated profile: rename it back, or give its files to the agent's user "+
+		"as root: hinit isolate apply %s", profile, uid, profile)
+}
+
+// HasRightOwner reports whether nothing is to be done about the owner of a profile's home. A tenant's home must belong to a
+// tenant's user that owns no other home. For a missing home, and for the home of any other profile, the result is true. If such a
+// home belongs to a tenant's user, the warning is [RenamedHome], else "". HasRightOwner blocks on the disk.
+func (o Options) HasRightOwner(profile string) (right bool, warning string) {
+	right = true
+	err := blocking.Do(blocking.Volume, func() error {
 		homes, err := fsutil.OpenNoLink(o.Home+"/"+ProfilesDir, nil)
 		if err != nil {
-			return true, nil //nolint:nilerr // without the directory there is no home
+			return nil //nolint:nilerr // without the directory there is no home
 		}
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
-		if err != nil || !o.Tenants.Includes(profile) || !o.Tenants.HasUID(fsutil.UID(info)) {
-			return err != nil || o.Tenants.Includes(profile) == o.Tenants.HasUID(fsutil.UID(info)), nil
+		if err != nil {
+			return nil //nolint:nilerr // the home is missing
 		}
-		var names []string
-		err = homes.EachName("", func(name string, _ fs.FileMode) bool {
-			names = append(names, name)
-			return true
+		uid := fsutil.UID(info)
+		switch own := o.Tenants.HasUID(uid); {
+		case !o.Tenants.Includes(profile):
+			if own {
+				warning = RenamedHome(profile, uid)
+			}
+			return nil
+		case !own:
+			right = false
+			return nil
+		}
+		return homes.WithIdentity(func(d *fsutil.Dir) error {
+			seen := 0
+			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the same owner as the original
+				if seen++; seen > fsutil.MostNames {
+					right = false // the boot program reports that
+				} else if kind.IsDir() && name != profile {
+					other, err := d.Lstat(name)
+					right = err != nil || fsutil.UID(other) != uid
+				}
+				return right
+			})
 		})
-		return !slices.ContainsFunc(names, func(name string) bool { // a copied home has the same owner as the original
-			other, err := homes.Lstat(name)
-			return err == nil && name != profile && fsutil.UID(other) == fsutil.UID(info)
-		}), err
 	})
-	return resides && err == nil
+	return right && err == nil, warning
 }

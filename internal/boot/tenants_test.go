@@ -1,11 +1,15 @@
 package boot
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
 
@@ -24,9 +28,35 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 		}
 	}
 	o.Tenants.Own["former"] = false
-	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "plain": true, "former": false, "missing": true} {
-		if got := o.HasRightOwner(name); got != want {
-			t.Errorf("%s: %t", name, got)
+	for name, want := range map[string]bool{"own": true, "one": false, "copy": false, "agents": false, "plain": true, "former": true, "missing": true} {
+		got, warning := o.HasRightOwner(name)
+		if got != want || (warning != "") != (name == "former") {
+			t.Errorf("%s: %t, %q", name, got, warning)
 		}
+	}
+}
+
+// TestNamesBesideTheHomesFillNoMemory: the agent made files beside the homes, and each start of a gateway read and examined all.
+func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := t.TempDir()
+	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
+	homes := filepath.Join(home, ProfilesDir)
+	if err := errors.Join(os.MkdirAll(homes+"/own", 0o755), os.Chown(homes+"/own", 20001, 20001)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range fsutil.MostNames - 1 {
+		if err := os.WriteFile(filepath.Join(homes, strings.Repeat("x", 200)+strconv.Itoa(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if right, _ := o.HasRightOwner("own"); !right {
+		t.Error("a home beside files has a wrong owner")
+	}
+	if err := os.WriteFile(homes+"/more", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if right, _ := o.HasRightOwner("own"); right {
+		t.Error("names without an end are examined")
 	}
 }

@@ -19,16 +19,31 @@ var (
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink refuses a file with other names (hard links), because it may have to stay root's under those names.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
+	// ErrKept refuses a file of a user whose files are not given away, see [Owner].Keep.
+	ErrKept = errors.New("a file of a user who keeps it is refused")
 	// ErrMount means that another file system is mounted there.
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is the user that files are given to, and says how to handle files with several names (hard links).
+// Owner is the user that files are given to, and says which files other users keep.
 type Owner struct {
 	UID, GID uint32
 	// KeepLinked refuses root's regular files with several names, with [ErrHardLink]. Without [HardLinksProtected], a user could
 	// link a file of root's into a directory whose files are then given to this user.
 	KeepLinked bool
+	// Keep reports whether the files of another user stay this user's, with [ErrKept]; nil: of no user. A decision by the name of a
+	// file would not be enough, because the agent renames directories of other users too.
+	Keep func(uid uint32) bool
+}
+
+// Keeps reports whether a file of the user uid is not given to o, see [ErrKept].
+func (o Owner) Keeps(uid uint32) bool { return uid != o.UID && o.Keep != nil && o.Keep(uid) }
+
+// Taking returns o with one exception from o.Keep: files of the user uid are given to o.
+func (o Owner) Taking(uid uint32) Owner {
+	keep := o
+	o.Keep = func(other uint32) bool { return other != uid && keep.Keeps(other) }
+	return o
 }
 
 // HardLinksProtected reports whether the kernel keeps users from linking files that they neither own nor can write
@@ -41,7 +56,7 @@ func HardLinksProtected() bool {
 // Chown gives rel to another user, the parameter to. If rel is "", it gives away the directory itself. A file that already
 // belongs to this user keeps its group. Chown returns the old owner and whether the owner has changed.
 //
-// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names. A regular
+// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names and of users who keep them. A regular
 // file loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
@@ -95,6 +110,9 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
+	}
+	if to.Keeps(st.Uid) {
+		return false, ErrKept
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK, unix.S_IFCHR:

@@ -244,22 +244,30 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 
 // giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts. A
 // profile that is a tenant, with a user of its own, gets the files in its home, and also the home itself if that has another
-// owner.
+// owner. A home that belongs to a tenant's user and has another profile's name stays as it is.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	all, err := d.Sub(boot.ProfilesDir) // Sub opens it even if it is a mount
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
 	defer all.Close()
-	tenants, homes, _ := OwnersOf(r.Tenants, all, "")
+	tenants, homes, err := OwnersOf(r.Tenants, all, "")
+	if err != nil && r.Tenants.On {
+		r.walk.Failed++
+		r.addCulprit(all.Path(), 0, err)
+		return nil
+	}
 	if names == nil {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	agents := r.walk.To
-	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast = agents, false, false }()
+	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
 	for _, name := range names {
-		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants)
-		r.walk.TopLast = r.walk.RefuseLinked
+		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants, homes)
+		r.walk.TopLast, r.walk.Top = r.walk.RefuseLinked, nil
+		if was, known := homes[name]; known {
+			r.walk.Top = &was
+		}
 		if err := r.giveTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
@@ -278,7 +286,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	switch {
 	case r.stop != nil:
 		return r.stop
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
 	case errors.Is(err, fsutil.ErrMount):
 		r.walk.Mounts++
 	case errors.Is(err, fsutil.ErrSymlink):

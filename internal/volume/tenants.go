@@ -3,6 +3,7 @@ package volume
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
 	"hinit/internal/boot"
@@ -53,6 +56,9 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 			assigned[name], taken[uid] = uid, true
 		}
 	}
+	for _, uid := range homes { // also those of homes that were renamed: their users are still theirs
+		taken[uid] = true
+	}
 	for _, name := range names {
 		if _, has := assigned[name]; has {
 			continue
@@ -70,22 +76,34 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the current owner of each home, both by profile. d is the
 // directory of the homes; it may act with the agent's identity. last is the profile that gives way if several homes have the same
-// owner.
+// owner. A directory with more than [fsutil.MostNames] names is an error. So is a home that is renamed meanwhile: it could seem to
+// be two homes with the same owner.
 func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
-	var names []string
-	err = d.EachName("", func(name string, kind fs.FileMode) bool {
-		if kind.IsDir() && !strings.HasPrefix(name, ".") {
-			names = append(names, name)
-		}
-		return true
+	type inode struct{ dev, ino uint64 }
+	seen, inodes := 0, make(map[inode]bool)
+	var wrong error
+	err = d.WithIdentity(func(d *fsutil.Dir) error {
+		return d.EachName("", func(name string, kind fs.FileMode) bool {
+			if seen++; seen > fsutil.MostNames {
+				wrong = fsutil.ErrCrowded
+			} else if kind.IsDir() && !strings.HasPrefix(name, ".") {
+				if info, err := d.Lstat(name); err == nil {
+					st := fsutil.Stat(info)
+					if id := (inode{st.Dev, st.Ino}); inodes[id] {
+						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
+					} else {
+						inodes[id], homes[name] = true, st.Uid
+					}
+				}
+			}
+			return wrong == nil
+		})
 	})
-	for _, name := range names {
-		if info, err := d.Lstat(name); err == nil {
-			homes[name] = fsutil.UID(info)
-		}
+	if err = cmp.Or(err, wrong); err != nil {
+		return nil, nil, err
 	}
-	return assignUIDs(t, homes, last, reserved), homes, err
+	return assignUIDs(t, homes, last, reserved), homes, nil
 }
 
 // reserved reports whether a uid belongs to a user in /etc/passwd.
@@ -94,13 +112,15 @@ func reserved(uid uint32) bool {
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner returns the user to whom a profile's home and its files must belong. tenants has the uids of all tenants. tenant
-// reports whether this is a user of the profile's own.
-func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fsutil.Owner, tenant bool) {
+// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are those of [OwnersOf]. tenant
+// reports whether this is a user of the profile's own. Then the user also gets files of the home's present owner, because a copied
+// home belongs to the original's user. No other file of a tenant is given away.
+func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
 	if tenant {
 		to.UID, to.GID = uid, uid
+		to = to.Taking(homes[profile])
 	}
 	return to, tenant
 }
@@ -108,13 +128,13 @@ func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fs
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome gives the home of a profile, in the directory d, to another user, the parameter to. It changes first all files in the
-// home, then the home itself. So when the home has the new owner, the move is complete, and an interrupted move is repeated.
-// tenant says that the user is the profile's own. w counts the results; with w.DryRun nothing changes.
-func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
-	w.To, w.RefuseLinked, w.TopLast = to, tenant, true
-	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of other profiles here
-		w.Copied = fsutil.UID(info)
+// MoveHome gives the home of a profile, in the directory d, from the user was to another user, the parameter to. It changes first
+// all files in the home, then the home itself. So when the home has the new owner, the move is complete, and an interrupted move is
+// repeated. tenant says that the user is the profile's own. w counts the results; with w.DryRun nothing changes.
+func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
+	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
+	if tenant { // the agent could have linked files of other profiles here
+		w.Copied = was
 	}
 	err := w.Give(d, profile, false)
 	if err == nil && tenant && !w.DryRun {
@@ -126,8 +146,8 @@ func MoveHome(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *ow
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives each home that has the wrong owner to the right user. It stops after moveTime; the repair in the background
-// does the rest. Then it removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home
+// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime; the repair in the background does the
+// rest. It takes no home from a tenant's user, except a copied one. Then it removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home
 // of this profile, which is about to start, because gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
@@ -138,6 +158,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	defer d.Close()
 	tenants, homes, err := OwnersOf(o.Tenants, d, starting)
 	if err != nil {
+		say.Warn("no home is given to the user of its profile: cannot read the homes in %s: %v — continuing", d.Path(), err)
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTime)
@@ -146,16 +167,21 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		if starting != "" && name != starting {
 			continue
 		}
-		to, tenant := HomeOwner(o, name, tenants)
-		if !tenant && o.Tenants.Includes(name) {
+		switch _, tenant := tenants[name]; {
+		case tenant:
+		case o.Tenants.Includes(name):
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
 			continue
+		case o.Tenants.HasUID(homes[name]):
+			say.Warn("%s — continuing", boot.RenamedHome(name, homes[name]))
+			continue
 		}
-		if homes[name] == to.UID || !tenant && !o.Tenants.HasUID(homes[name]) {
+		to, tenant := HomeOwner(o, name, tenants, homes)
+		if homes[name] == to.UID || !tenant {
 			continue
 		}
 		w := owntree.Walk{Between: func() error { return context.Cause(ctx) }}
-		if err := MoveHome(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+		if err := MoveHome(d, name, homes[name], to, tenant, &w); err != nil || w.Failed > 0 {
 			say.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
 			continue
 		}

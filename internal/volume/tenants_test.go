@@ -1,12 +1,23 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
+	"hinit/internal/testkit"
 )
 
 func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
@@ -44,6 +55,10 @@ func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 	if taken["a"] == first["a"] || !tenants.HasUID(taken["a"]) {
 		t.Errorf("a user of /etc/passwd is a profile's: %v", taken)
 	}
+	former := assignUIDs(tenants, map[string]uint32{"plain": first["a"], "a": 10000}, "", none)
+	if former["a"] == first["a"] || !tenants.HasUID(former["a"]) {
+		t.Errorf("a new profile has the user of a home that was renamed: %v", former)
+	}
 	if outside := assignUIDs(tenants, map[string]uint32{"a": 20000, "b": 30000}, "", none); !tenants.HasUID(outside["a"]) || !tenants.HasUID(outside["b"]) {
 		t.Errorf("homes of the group's uid and of another range: %v", outside)
 	}
@@ -65,5 +80,153 @@ func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
 	}
 	if zero := (boot.Tenants{}); len(assignUIDs(zero, homes, "", nil)) != 0 || zero.HasUID(20001) {
 		t.Error("no tenants are some")
+	}
+}
+
+// tenantVolume returns options for a data directory with the home of the tenant coder, and its uid. With all, every profile is a
+// tenant, else only coder.
+func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
+	t.Helper()
+	home := volume(t)
+	write(t, home+"/profiles/coder/.env", "SECRET=1")
+	write(t, home+"/profiles/coder/work/deep/file", "x")
+	write(t, home+"/profiles/coder/cron/jobs.json", "x")
+	give(t, home, agentUID)
+	o, said = options(t, home, nil)
+	o.Tenants = boot.Tenants{On: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, Own: map[string]bool{"default": false}}
+	if !all {
+		o.Tenants.Own["coder"] = true
+	}
+	bootTenants(t, o)
+	if uid = uidOf(t, home+"/profiles/coder/.env"); !o.Tenants.HasUID(uint32(uid)) {
+		t.Fatalf("the home is uid %d's", uid)
+	}
+	wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+	return o, said, uid
+}
+
+// bootTenants does what a start of the container does, and then the starts of the gateways of all profiles.
+func bootTenants(t *testing.T, o Options) {
+	t.Helper()
+	boot.Prepare(t.Context(), o.Options)
+	moveHomes(t.Context(), o.Options, "")
+	Repair(t.Context(), o, nil)
+	homes, _ := os.ReadDir(o.Home + "/profiles")
+	for _, home := range homes {
+		if right, _ := o.HasRightOwner(home.Name()); !right {
+			moveHomes(t.Context(), o.Options, home.Name())
+		}
+		must(t, boot.Adopt(t.Context(), o.Options, home.Name()))
+		o.OnlyProfiles = []string{home.Name()}
+		Repair(t.Context(), o, nil)
+	}
+}
+
+// TestTheAgentTakesNoHomeByRenamingIt: the agent renamed the home of a tenant, so that root gave all of it to the agent.
+func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
+	testkit.NeedRoot(t)
+	for name, c := range map[string]struct {
+		all   bool
+		moves [][2]string // in the data directory
+		home  string      // the home afterwards
+		said  string
+	}{
+		"to a name of no tenant":                {false, [][2]string{{"profiles/coder", "profiles/foo"}}, "profiles/foo", "hinit isolate apply foo"},
+		"to the root profile":                   {true, [][2]string{{"profiles/coder", "profiles/default"}}, "profiles/default", "hinit isolate apply default"},
+		"with all homes":                        {true, [][2]string{{"cron", "old"}, {"profiles", "cron"}}, "cron/coder", ""},
+		"as a directory":                        {true, [][2]string{{"pairing", "old"}, {"profiles/coder", "profiles/cron"}, {"profiles", "pairing"}}, "pairing/cron", ""},
+		"into a new home":                       {true, [][2]string{{"profiles", "new"}, {"new", "profiles/evil"}}, "profiles/evil/coder", ""},
+		"as a directory of a new home":          {true, [][2]string{{"profiles/coder", "profiles/cron"}, {"profiles", "new"}, {"new", "profiles/evil"}}, "profiles/evil/cron", ""},
+		"as a directory of a home of no tenant": {false, [][2]string{{"profiles/coder", "profiles/cron"}, {"profiles", "new"}, {"new", "profiles/evil"}}, "profiles/evil/cron", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, said, uid := tenantVolume(t, c.all)
+			for _, m := range c.moves {
+				must(t, agent().Do(func() error {
+					return errors.Join(os.MkdirAll(filepath.Dir(o.Home+"/"+m[1]), 0o755), os.Rename(o.Home+"/"+m[0], o.Home+"/"+m[1]))
+				}))
+			}
+			bootTenants(t, o)
+			for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644", "/cron": "0755", "/cron/jobs.json": "0644"} {
+				wantOwner(t, o.Home+"/"+c.home+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
+			}
+			if !strings.Contains(said.text(), c.said) {
+				t.Errorf("said %q", said.text())
+			}
+			for _, m := range slices.Backward(c.moves) { // evil belongs to a tenant by now, so root moves it
+				if m[0] == "profiles" {
+					must(t, os.RemoveAll(o.Home+"/profiles"))
+				}
+				must(t, os.Rename(o.Home+"/"+m[1], o.Home+"/"+m[0]))
+			}
+			bootTenants(t, o)
+			wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
+			if right, warning := o.HasRightOwner("coder"); !right || warning != "" || read(t, o.Home+"/profiles/coder/.env") != "SECRET=1" {
+				t.Errorf("after it was renamed back: %t, %q", right, warning)
+			}
+		})
+	}
+}
+
+// TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith: the agent exchanged two homes after root had decided about one of them.
+func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	to := fsutil.Owner{UID: agentUID, GID: agentGID}
+	if err := MoveHome(d, "coder", agentUID, to, true, &owntree.Walk{}); !errors.Is(err, unix.ESTALE) || uidOf(t, o.Home+"/profiles/coder/.env") != uid {
+		t.Errorf("another home was given away: %v", err)
+	}
+	if err := MoveHome(d, "coder", uint32(uid), o.Owner(), false, &owntree.Walk{}); !errors.Is(err, fsutil.ErrKept) {
+		t.Errorf("automatic work takes a tenant's home: %v", err)
+	}
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().Taking(uint32(uid)), false, &owntree.Walk{}))
+	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
+}
+
+// TestACopiedHomeGetsItsOwnUser: root copied a home, so the copy belonged to the user of the original.
+func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	must(t, exec.Command("cp", "-a", o.Home+"/profiles/coder", o.Home+"/profiles/copy").Run())
+	bootTenants(t, o)
+	copied := uidOf(t, o.Home+"/profiles/copy")
+	if copied == uid || !o.Tenants.HasUID(uint32(copied)) || uidOf(t, o.Home+"/profiles/copy/work/deep/file") != copied {
+		t.Errorf("the copy is uid %d's", copied)
+	}
+	wantOwner(t, o.Home+"/profiles/coder/work/deep/file", fmt.Sprintf("%d:%d 0644", uid, uid))
+}
+
+// TestTooManyNamesBesideTheHomesAreAnError: the boot program kept each name that the agent made beside the homes.
+func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, said, uid := tenantVolume(t, true)
+	for i := range fsutil.MostNames {
+		must(t, os.WriteFile(fmt.Sprintf("%s/profiles/x%d", o.Home, i), nil, 0o600))
+	}
+	moveHomes(t.Context(), o.Options, "")
+	if r := Repair(t.Context(), o, nil); r.Failed != 1 {
+		t.Errorf("the repair: %s", r)
+	}
+	if !strings.Contains(said.text(), "too many names") {
+		t.Errorf("said %q", said.text())
+	}
+	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
+}
+
+// TestHomesOnFileSystemsOfTheirOwnAreTwo: both have the same inode number.
+func TestHomesOnFileSystemsOfTheirOwnAreTwo(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, _ := tenantVolume(t, true)
+	for _, name := range []string{"one", "two"} {
+		mount(t, o.Home+"/profiles/"+name)
+	}
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	if tenants, homes, err := OwnersOf(o.Tenants, d, ""); err != nil || len(tenants) != 3 || len(homes) != 3 {
+		t.Errorf("%v, %v, %v", tenants, homes, err)
 	}
 }

@@ -156,6 +156,7 @@ profiles:
   %[5]s: {env: {%[3]s: %[11]s}}
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
+  taken: {isolation: none}
 `, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses, s.roles[0], s.roles[1], s.yaml, share)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
@@ -235,12 +236,13 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	}
 	modes := []string{"none", "files", "user"}
 	reports := make(map[string]report)
-	outlived := make(map[string]bool)
+	outlived, taken := make(map[string]bool), make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}})
 			reports[mode] = c.attack(t)
 			outlived[mode] = c.outlives(t)
+			taken[mode] = c.takesHome(t)
 		})
 	}
 	if t.Failed() {
@@ -266,7 +268,8 @@ func TestNoTenantReachesAnother(t *testing.T) {
 		row(a.name, func(mode string) bool { _, is := reports[mode].Open[a.name]; return is })
 	}
 	row("outlive the stop of its own gateway", func(mode string) bool { return outlived[mode] })
-	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+1, open["none"], open["files"], open["user"])
+	row("have hinit give a home to the agent's user by renaming it", func(mode string) bool { return taken[mode] })
+	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+2, open["none"], open["files"], open["user"])
 	_ = tw.Flush()
 	t.Logf("%d profiles in each mode, Landlock ABI %d\n%s", profiles, isolation.LandlockABI(), table.String())
 	for _, a := range attacks {
@@ -285,6 +288,29 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			t.Errorf("%s: a process has outlived its gateway", mode)
 		}
 	}
+	if taken["user"] || !taken["none"] { // elsewhere the agent's user reads all homes
+		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
+	}
+}
+
+// takesHome has the agent's user rename a home to the name of a profile that is not isolated, and reports whether it can read the home
+// when hinit has adopted that profile.
+func (c *container) takesHome(t *testing.T) bool {
+	t.Helper()
+	agent := func(command ...string) error {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentID, Gid: agentID}}
+		return cmd.Run()
+	}
+	home := filepath.Join(c.dir, "home", "profiles")
+	if err := agent("mv", filepath.Join(home, name(4)), filepath.Join(home, "taken")); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "hinit has found the renamed home", func() bool { _, err := c.status("taken"); return err == nil })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, _ = c.client.Start(ctx, "taken", client.Wait{}) // the agent's user can't enter the home of another user, so this may fail
+	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 
 // outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether that lives on.

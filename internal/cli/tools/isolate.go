@@ -79,7 +79,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	if err != nil {
 		return nil, err
 	}
-	if len(names) == 0 {
+	named := len(names) > 0
+	if !named {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	running := make(map[string]bool)
@@ -95,18 +96,20 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	moves = []homeMove{}
 	for _, name := range names {
 		uid, is := homes[name]
-		to, tenant := volume.HomeOwner(options, name, tenants)
+		to, tenant := volume.HomeOwner(options, name, tenants, homes)
 		m := homeMove{Profile: name, From: int(uid), To: int(to.UID)}
 		switch {
 		case !is:
 			m.Error = "there is no such profile"
 		case !tenant && options.Tenants.Includes(name):
 			m.Error = "isolation.uids has no more uids; make the range larger"
+		case !named && to.Keeps(uid):
+			m.Error = "it belongs to the user of an isolated profile; rename it back, or give it to the agent's user: hinit isolate apply " + name
 		case running[name]:
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if err := volume.MoveHome(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+			if err := volume.MoveHome(d, name, uid, to.Taking(uid), tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
 			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
@@ -127,6 +130,10 @@ func (m *manager) returnHome(name string) error {
 		return err
 	}
 	defer d.Close()
-	to, _ := volume.HomeOwner(options, name, nil)
-	return volume.MoveHome(d, name, to, false, &owntree.Walk{})
+	info, err := d.Lstat(name)
+	if err != nil {
+		return err
+	}
+	was := fsutil.UID(info)
+	return volume.MoveHome(d, name, was, options.Owner().Taking(was), false, &owntree.Walk{})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
+	"hinit/internal/config"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/owners"
 	"hinit/internal/fsutil"
@@ -38,7 +40,7 @@ func (t *teller) Say(format string, args ...any) {
 
 func (t *teller) repairer() *owners.Repairer {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(context.Context, string) {})
+	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
 }
 
 // work is the boot program's repair in this process.
@@ -163,5 +165,24 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 		if len(told.said) != warnings {
 			t.Errorf("%v: %q", fault, told.said)
 		}
+	}
+}
+
+// A home that the agent had renamed was given to it as soon as its new name appeared.
+func TestARenamedHomeIsReportedAndStays(t *testing.T) {
+	home, o := makeVolume(t, "foo")
+	o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20009}, Own: map[string]bool{"coder": true}}
+	dir := filepath.Join(home, "profiles", "foo")
+	if err := os.Chown(dir, 20005, 20005); err != nil {
+		t.Fatal(err)
+	}
+	said := &teller{}
+	r := said.repairer()
+	r.Adopt(t.Context(), o, "foo")
+	if want := []string{boot.RenamedHome("foo", 20005)}; !slices.Equal(said.said, want) {
+		t.Errorf("said %q, want %q", said.said, want)
+	}
+	if info, err := os.Lstat(dir); err != nil || info.Sys().(*syscall.Stat_t).Uid != 20005 {
+		t.Errorf("the home was given away: %v", err)
 	}
 }

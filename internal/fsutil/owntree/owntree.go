@@ -37,6 +37,9 @@ type Walk struct {
 	// DryRun changes nothing. Changed counts what would change.
 	DryRun bool
 	From   uint32 // change only files of this uid; 0: files of any user
+	// Top is the user who must own the top directory. For another owner Give changes nothing, and the error is ESTALE: the directory
+	// was replaced after the decision to give it away. nil means any user.
+	Top *uint32
 
 	// Between is called after every [Batch] entries. If it returns an error, the walk ends.
 	Between func() error
@@ -46,7 +49,7 @@ type Walk struct {
 
 	Seen    int64 // entries that the walk has examined
 	Changed int64 // entries whose owner was changed
-	Refused int64 // entries that were refused, see [fsutil.ErrDevice] and [fsutil.ErrHardLink]
+	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrKept]
 	Failed  int64 // entries that could not be changed or read
 	Mounts  int64 // mount points that were skipped
 
@@ -64,15 +67,23 @@ func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
 
 // Give gives the directory rel and everything below it to the user w.To. It changes the owner of links and never follows them. It
 // does not enter other mounts. It may miss a file that is renamed meanwhile. See [fsutil.Dir.Chown] for the files that it
-// refuses.
+// refuses. It doesn't enter a refused directory; if this is rel itself, the error is [fsutil.ErrKept].
 //
 // With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file can't be
 // changed, the walk counts this in Failed and continues. An error of Give comes from w.Between, or says why rel could not be
 // opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
+		switch st, err := fsutil.Fstat(fd); {
+		case err != nil:
+			return err
+		case w.Top != nil && st.Uid != *w.Top:
+			return unix.ESTALE
+		case w.To.Keeps(st.Uid):
+			return fsutil.ErrKept
+		}
 		if w.names = nil; w.RefuseLinked {
-			counting := Walk{Between: w.Between, counts: true, names: make(map[inode]uint64)}
+			counting := Walk{To: w.To, Between: w.Between, counts: true, names: make(map[inode]uint64)}
 			counting.tree(in, fd, path, 1)
 			if counting.stop != nil {
 				return counting.stop
@@ -98,6 +109,9 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 	}
 	if depth > 1 || !w.TopLast {
 		w.give(fd, st, path)
+	}
+	if w.To.Keeps(st.Uid) {
+		return
 	}
 	if depth > maxDepth {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
@@ -229,7 +243,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 		changed, err = fsutil.ChangeOwner(fd, st, w.To, w.DryRun)
 	}
 	switch {
-	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink):
+	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrKept):
 		w.Refused++
 	case err != nil:
 		w.fail(path, st.Uid, err)
