@@ -59,18 +59,23 @@ func Root(socket string, pid int) string {
 
 // RootsOf returns the main processes that a status lists, for [proc.ServiceRoots.Owners]. It reads their marks below root.
 func RootsOf(st client.Status, root string) proc.ServiceRoots {
-	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
-		dir := root + "/" + strconv.Itoa(pid)
-		limits, _ := os.ReadFile(dir + "/limits") // without these files there is no mark
-		status, _ := os.ReadFile(dir + "/status")
-		return proc.ParseMark(limits, status)
-	}}
+	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: Marks(root)}
 	for i := range st.Services {
 		if s := &st.Services[i]; s.PID > 1 {
 			r.Mains[s.PID] = s.Name
 		}
 	}
 	return r
+}
+
+// Marks returns a function that reads the mark of a process below root, for [proc.ServiceRoots].
+func Marks(root string) func(pid int) (proc.Mark, bool) {
+	return func(pid int) (proc.Mark, bool) {
+		dir := root + "/" + strconv.Itoa(pid)
+		limits, _ := os.ReadFile(dir + "/limits") // without these files there is no mark
+		status, _ := os.ReadFile(dir + "/status")
+		return proc.ParseMark(limits, status)
+	}
 }
 
 // Read reads all processes below root. A process that ends during the call may be missing. If old is not nil, Read overwrites

@@ -14,7 +14,6 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/procusage"
 	"hinit/profiles"
 )
 
@@ -36,11 +35,7 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		return err
 	}
 	defer home.Close()
-	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string)}
-	for _, w := range list {
-		roots.Mains[w.Main] = w.Service
-	}
-	all, err := procusage.Read("/proc", nil)
+	processes, err := gatewayProcesses(o, list)
 	if err != nil {
 		return err
 	}
@@ -52,13 +47,11 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	}
 	for _, w := range list {
 		used[w.Service] = 0
-	}
-	for pid, main := range roots.Owners(all) {
-		if service, is := roots.Mains[main]; is && main != 0 {
+		for _, pid := range processes[w.Service] {
 			status := procstat.StatusOf(strconv.Itoa(pid))
 			anonymous, _ := status.Number("RssAnon", 10)
 			swapped, _ := status.Number("VmSwap", 10)
-			used[service] += (anonymous + swapped) << 10
+			used[w.Service] += (anonymous + swapped) << 10
 		}
 	}
 	text, err := json.Marshal(used)

@@ -112,3 +112,22 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 		t.Errorf("the agent's: %v", used)
 	}
 }
+
+// TestTheMemoryOfATenantsProcessThatLeftIsRecorded: a tenant's daemon was missing in the record, so that the gateway started beside others
+// without room for it.
+func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
+	testkit.NeedRoot(t)
+	data := tempDir(t)
+	profile := filepath.Join(data, "profiles", "coder")
+	must(t, os.MkdirAll(profile, 0o755))
+	give(t, profile, tenantID)
+	leave(t, profile, ":")
+	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
+	must(t, recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder"}}))
+	home, err := fsutil.OpenNoLink(data, fsutil.Self())
+	must(t, err)
+	defer home.Close()
+	if used := readMemoryRecord(home); used["gateway-coder"] < 10_000 {
+		t.Errorf("%v", used)
+	}
+}

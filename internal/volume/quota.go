@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,8 +18,6 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
-	"hinit/internal/proc"
-	"hinit/internal/procusage"
 )
 
 const (
@@ -58,7 +58,11 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		return nil
 	}
 	defer temporary.Close()
-	unnamed := unnamedFiles(list)
+	var scratch syscall.Stat_t
+	if info, err := temporary.Lstat(""); err == nil {
+		scratch = *fsutil.Stat(info)
+	}
+	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
 		end := time.Now().Add(homeTime)
 		w, s := list[i], &diskUsage{linked: make(map[uint64]bool), timedOut: func() bool { return ctx.Err() != nil || time.Now().After(end) }}
@@ -66,14 +70,15 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		if err != nil {
 			continue // the profile has no home
 		}
-		home := info.Sys().(*syscall.Stat_t)
+		home, devices := fsutil.Stat(info), map[uint64]bool{scratch.Dev: w.Isolated}
 		if own, is := fileSystemUsage(o.Home, w.Profile); is {
 			s.bytes = own
 		} else {
 			s.addDir(homes, w.Profile, 0)
+			devices[home.Dev] = true
 			end = time.Now().Add(homeTime) // so that a home with many files leaves time to find its open files
-			unnamed(s, w, home)
 		}
+		s.addUnnamed(processes[w.Service], home, devices)
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
 		if info, err := temporary.Lstat(name); err == nil && w.Isolated && fsutil.UID(info) == home.Uid {
 			s.addDir(temporary, name, 0)
@@ -165,37 +170,57 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	s.bytes += max(leastFile, uint64(st.Blocks)*512)
 }
 
-// unnamedFiles prepares the search for deleted files that processes of profiles still have open, because these files take space
-// too. It returns a function that adds the files of one profile to s.
-func unnamedFiles(list []boot.Gateway) func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
-	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string)}
-	for _, w := range list {
-		roots.Mains[w.Main] = w.Service
-	}
-	all, _ := procusage.Read("/proc", nil) // without /proc, nothing is found
-	owners := roots.Owners(all)
-	return func(s *diskUsage, w boot.Gateway, home *syscall.Stat_t) {
-		// Act as the profile's user: the kernel shows a user its own processes' files.
-		_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
-			for pid := range all {
-				if owners[pid] != w.Main || w.Main == 0 {
-					continue
+// addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files take space too.
+// home is the status of its home, and devices has the file systems whose files count.
+func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices map[uint64]bool) {
+	mapped := make(map[uint64]uint64) // the least size of files that are only mapped, by inode
+	// Act as the profile's user: the kernel shows a user its own processes' files.
+	_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
+		for _, pid := range processes {
+			dir := "/proc/" + strconv.Itoa(pid)
+			names, _ := os.ReadDir(dir + "/fd")
+			for _, name := range names {
+				if s.part = s.part || s.timedOut(); s.part { // a profile may have very many files open
+					return nil
 				}
-				if s.timedOut() { // a profile may have very many files open
-					s.part = true
-					break
-				}
-				fds := "/proc/" + strconv.Itoa(pid) + "/fd/"
-				names, _ := os.ReadDir(fds)
-				for _, name := range names {
-					var st unix.Stat_t
-					if unix.Stat(fds+name.Name(), &st) == nil && st.Nlink == 0 && st.Dev == home.Dev && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
-						s.linked[st.Ino] = true // a process may have it open twice
-						s.bytes += uint64(st.Blocks) * 512
-					}
+				var st unix.Stat_t
+				if unix.Stat(dir+"/fd/"+name.Name(), &st) == nil && st.Nlink == 0 && devices[st.Dev] && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
+					s.linked[st.Ino] = true // a process may have it open twice
+					s.bytes += uint64(st.Blocks) * 512
 				}
 			}
-			return nil
-		})
+			s.addMapped(dir+"/maps", devices, mapped)
+		}
+		return nil
+	})
+	for inode, size := range mapped {
+		if !s.linked[inode] {
+			s.bytes += size
+		}
+	}
+}
+
+// addMapped adds the deleted files that a process maps, according to the file maps below /proc (proc_pid_maps(5)), to mapped. The
+// kernel tells only privileged processes how large such a file is, so the end of its last mapping counts.
+func (s *diskUsage) addMapped(maps string, devices map[uint64]bool, mapped map[uint64]uint64) {
+	f, err := os.Open(maps)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if s.part = s.part || s.timedOut(); s.part {
+			return
+		}
+		if !strings.HasSuffix(lines.Text(), " (deleted)") {
+			continue
+		}
+		var first, end, offset, inode uint64
+		var rights string
+		var major, minor uint32
+		n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %x:%x %d", &first, &end, &rights, &offset, &major, &minor, &inode)
+		if n == 7 && devices[unix.Mkdev(major, minor)] {
+			mapped[inode] = max(mapped[inode], offset+end-first)
+		}
 	}
 }

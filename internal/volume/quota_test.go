@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
+	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
@@ -20,18 +22,67 @@ import (
 // weighed measures one profile with a quota of 1 and 2 MiB, after change has made its home.
 func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
 	t.Helper()
-	data := t.TempDir()
+	data := tempDir(t)
 	home := filepath.Join(data, boot.ProfilesDir, "coder")
 	if err := os.MkdirAll(filepath.Join(home, "deep", "er"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
-	found := measureDisk(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Gateway{w})
+	found := measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w})
 	if len(found) != 1 || found[0].Service != "gateway-coder" {
 		t.Fatalf("%+v", found)
 	}
 	return found[0]
+}
+
+var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
+
+// tenantID is a user of someTenants.
+const tenantID = 20001
+
+// leave starts a process that belongs to a gateway only by its user. It runs the script in the directory dir, and goes on until the end
+// of the test.
+func leave(t *testing.T, dir, script string) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: tenantID, Gid: tenantID}}
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	must(t, errors.Join(err, cmd.Start()))
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var word string
+	if _, err := fmt.Fscan(out, &word); err != nil || word != "done" {
+		t.Fatalf("the process has ended: %v", err)
+	}
+}
+
+// TestAFileWithoutANameCountsForATenantWhoseProcessLeft: a daemon held a deleted file, and the volume was full without a culprit.
+func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
+	testkit.NeedRoot(t)
+	w := weighed(t, boot.Gateway{}, func(home string) {
+		must(t, os.Chmod(filepath.Dir(home), 0o755))
+		give(t, home, tenantID)
+		leave(t, home, `head -c 3000000 /dev/zero >gone; exec 3<gone; rm gone`)
+	})
+	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestAFileThatIsOnlyMappedCounts: a program mapped a file, deleted and closed it, so that no descriptor showed it.
+func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
+	w := weighed(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
+		file(t, home+"/gone", 3000)
+		f, err := os.Open(home + "/gone")
+		must(t, err)
+		memory, err := unix.Mmap(int(f.Fd()), 0, 3000<<10, unix.PROT_READ, unix.MAP_SHARED)
+		must(t, errors.Join(err, f.Close(), os.Remove(home+"/gone")))
+		t.Cleanup(func() { _ = unix.Munmap(memory) })
+	})
+	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("%+v", w)
+	}
 }
 
 // file writes so many KiB, which the disk has.

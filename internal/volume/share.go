@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/boot"
-	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/procusage"
@@ -41,16 +40,9 @@ type tenant struct {
 // until the profile uses less. It requests a restart of the gateway that holds most of the ports, if ports run out. It needs no
 // capability: each step runs as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
-	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
-	if err != nil {
-		return nil
-	}
-	defer homes.Close()
 	all := make(map[uint32]*tenant)
-	for _, w := range list {
-		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.HasUID(fsutil.UID(info)) {
-			all[fsutil.UID(info)] = &tenant{Gateway: w, uid: fsutil.UID(info)}
-		}
+	for uid, w := range gatewaysByUser(o, list) {
+		all[uid] = &tenant{Gateway: w, uid: uid}
 	}
 	var every, fewer unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &every); err != nil {

@@ -56,7 +56,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 			assigned[name], taken[uid] = uid, true
 		}
 	}
-	for _, uid := range homes { // also those of homes that were renamed: their users are still theirs
+	for _, uid := range homes { // a home that was renamed keeps its user too
 		taken[uid] = true
 	}
 	for _, name := range names {
@@ -112,8 +112,8 @@ func reserved(uid uint32) bool {
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are those of [OwnersOf]. tenant
-// reports whether this is a user of the profile's own. Then the user also gets files of the home's present owner, because a copied
+// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of [OwnersOf].
+// tenant reports whether this is a user of the profile's own. Then the user also gets files of the home's present owner, because a copied
 // home belongs to the original's user. No other file of a tenant is given away.
 func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()

@@ -44,6 +44,9 @@ func TestMain(m *testing.M) {
 	case "eater":
 		eater()
 		return
+	case "holder":
+		holder()
+		return
 	case "taker", "misser":
 		taker(os.Getenv(roleVar) == "misser")
 		return
@@ -293,8 +296,8 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	}
 }
 
-// takesHome has the agent's user rename a home to the name of a profile that is not isolated, and reports whether it can read the home
-// when hinit has adopted that profile.
+// takesHome has the agent's user rename a home to the name of a profile that is not isolated. It reports whether the agent's user can
+// read the home when hinit has adopted that profile.
 func (c *container) takesHome(t *testing.T) bool {
 	t.Helper()
 	agent := func(command ...string) error {

@@ -74,12 +74,27 @@ var resources = []resource{
 		held: "the same", open: everyMode, stopped: "quota",
 	},
 	{
+		name: "space, by a deleted file of a daemon", take: func(f field) (func(), error) { return hold(f, f.home, "open") },
+		miss: func(f field) error { return small(f.b) },
+		held: "the same: the daemon has the mark of its run, or the user of its profile", open: everyMode, stopped: "quota",
+	},
+	{
+		name: "space, by a deleted file that is mapped", take: func(f field) (func(), error) { return hold(f, f.home, "mapped") },
+		miss: func(f field) error { return small(f.b) },
+		held: "the same", open: everyMode, stopped: "quota",
+	},
+	{
 		name: "files (inodes) of the volume", take: func(f field) (func(), error) { return manyFiles(f.home) }, miss: func(f field) error { return small(f.b) },
 		held: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
 	},
 	{
 		name: "space of /tmp", take: func(field) (func(), error) { return fill(os.TempDir()) }, miss: func(field) error { return small(os.TempDir()) },
 		held: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
+	},
+	{
+		name: "space of /tmp, by a deleted file", take: func(f field) (func(), error) { return hold(f, os.TempDir(), "open") },
+		miss: func(field) error { return small(os.TempDir()) },
+		held: "the same", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
 		name: "space of /dev/shm", take: func(field) (func(), error) { return fill("/dev/shm") },
@@ -149,6 +164,52 @@ func fill(dir string) (func(), error) {
 		return nil, err
 	}
 	return func() { _, _ = file.Close(), os.Remove(path) }, nil
+}
+
+// hold has a daemon fill the file system of a directory by a deleted file, which it has open or mapped. The daemon has no parent, group,
+// session or environment of the gateway.
+func hold(f field, dir, how string) (func(), error) {
+	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, f.dir+"/bin/role")
+	cmd.Env = []string{roleVar + "=holder", "HOLDER_DIR=" + dir, "HOLDER_HOW=" + how}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	var pid int
+	_, err = fmt.Fscan(out, &pid)
+	_ = cmd.Wait() // only the shell, which has ended
+	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
+}
+
+// holder is the daemon of hold. It says its number when it has the file.
+func holder() {
+	dir := os.Getenv("HOLDER_DIR")
+	remove, err := fill(dir)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	file, err := os.Open(filepath.Join(dir, "fill"))
+	remove()
+	if err == nil && os.Getenv("HOLDER_HOW") == "mapped" {
+		var info os.FileInfo
+		if info, err = file.Stat(); err == nil {
+			_, err = unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+		}
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(os.Getpid())
+	untilStopped()
+	runtime.KeepAlive(file)
 }
 
 // manyFiles makes files until there can be no more.
