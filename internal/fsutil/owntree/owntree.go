@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +22,10 @@ const (
 	maxDepth = 1000
 	// Batch is how many entries a walk handles between two calls of [Walk].Between.
 	Batch = 256
+	// pieceSize is how many bytes of a file are copied between two calls of [Walk].Between.
+	pieceSize = 1 << 20
+	// tempPrefix begins the name of a copy until it is complete.
+	tempPrefix = ".hinit-copy-"
 )
 
 // Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields down to Found; the others
@@ -41,7 +47,7 @@ type Walk struct {
 	// was replaced after the decision to give it away. nil means any user.
 	Top *uint32
 
-	// Between is called after every [Batch] entries. If it returns an error, the walk ends.
+	// Between is called after every [Batch] entries, and while a file is copied. If it returns an error, the walk ends.
 	Between func() error
 	// Found is called for every file of another owner. err is nil if the file was changed; otherwise it says why the file was
 	// refused or could not be changed. Found may be nil.
@@ -187,7 +193,11 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced meanwhile
 	case w.hasNamesOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
-		if err := w.separate(in, parent, name, st); err != nil {
+		err := w.separate(in, parent, name, st)
+		if w.stop != nil {
+			return
+		}
+		if err != nil {
 			w.fail(path+"/"+name, st.Uid, err)
 			return
 		}
@@ -215,23 +225,57 @@ func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t
 	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
 		return errors.Join(err, unix.ESTALE) // replaced meanwhile
 	}
-	to, temp, err := fsutil.CreateTemp(parent, "."+name)
-	if err != nil {
-		return err
+	temp := ""
+	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // nothing is left if this program is killed
+	if err != nil {                                                                         // not every file system has files without a name
+		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix); err != nil {
+			return err
+		}
 	}
 	target := os.NewFile(uintptr(to), temp)
 	defer target.Close()
-	_, err = io.Copy(target, source)
-	if err == nil {
+	if err = w.copyData(target, source, st.Size); err == nil {
 		err = errors.Join(unix.Fchown(to, int(w.To.UID), int(w.To.GID)), fsutil.ChmodFD(to, st.Mode&0o777), target.Sync())
+	}
+	if err == nil && temp == "" {
+		temp = tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
+		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(to), parent, temp, unix.AT_SYMLINK_FOLLOW)
 	}
 	if err == nil {
 		err = unix.Renameat(parent, temp, parent, name)
 	}
-	if err != nil {
-		return errors.Join(err, unix.Unlinkat(parent, temp, 0))
+	if err != nil && temp != "" {
+		err = errors.Join(err, unix.Unlinkat(parent, temp, 0))
 	}
-	return nil
+	return err
+}
+
+// copyData copies the first size bytes of a file and leaves its holes out, so that the copy needs no more space than the file. It
+// calls w.Between before each piece.
+func (w *Walk) copyData(to, from *os.File, size int64) error {
+	for at := int64(0); at < size; {
+		if w.Between != nil {
+			if w.stop = w.Between(); w.stop != nil {
+				return w.stop
+			}
+		}
+		data, err := from.Seek(at, unix.SEEK_DATA)
+		switch {
+		case errors.Is(err, unix.ENXIO): // the rest is a hole
+			return to.Truncate(size)
+		case err != nil:
+			return err
+		}
+		hole, err := from.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		at = min(hole, data+pieceSize, size)
+		if _, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, at-data)); err != nil {
+			return err
+		}
+	}
+	return to.Truncate(size)
 }
 
 func (w *Walk) give(fd int, st unix.Stat_t, path string) {

@@ -1,0 +1,116 @@
+package owntree_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
+	"hinit/internal/testkit"
+)
+
+const before, after = 10000, 20001
+
+// linked makes a home with a file of the user before that has another name outside, and returns the directory of the home.
+func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.Dir, home string) {
+	t.Helper()
+	testkit.NeedRoot(t)
+	top := t.TempDir()
+	home = filepath.Join(top, "home")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(home, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(write(f), f.Chown(before, before), f.Close(), os.Link(f.Name(), filepath.Join(top, "elsewhere")))
+	if err == nil {
+		d, err = fsutil.OpenNoLink(top, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d, home
+}
+
+func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
+	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, Copied: before, Between: between}
+	err := w.Give(d, "home", false)
+	return w, err
+}
+
+// TestTheCopyOfASparseFileIsSparse: the agent made a file of a terabyte with two names and without data, and the copy filled the volume.
+func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
+	const size = 1 << 40
+	name := string(bytes.Repeat([]byte("n"), 255)) // no room for a longer temporary name
+	d, home := linked(t, name, func(f *os.File) error {
+		_, err := f.WriteAt([]byte("middle"), size/2)
+		return errors.Join(err, f.Truncate(size))
+	})
+	if w, err := give(d, nil); err != nil || w.Failed != 0 || w.Changed != 2 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	info, err := os.Lstat(filepath.Join(home, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); st.Size != size || st.Blocks > 1<<10 || st.Uid != after || st.Nlink != 1 {
+		t.Errorf("the copy is %+v", st)
+	}
+	f, err := os.Open(filepath.Join(home, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	data := make([]byte, 8)
+	if _, err := f.ReadAt(data, size/2-1); err != nil || string(data) != "\x00middle\x00" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+func TestACopyHasAllData(t *testing.T) {
+	text := bytes.Repeat([]byte("0123456789abcde\n"), 300_000) // some pieces, and a part of one
+	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(text); return err })
+	pieces := 0
+	if w, err := give(d, func() error { pieces++; return nil }); err != nil || w.Failed != 0 || pieces < 4 {
+		t.Fatalf("%+v after %d pieces, %v", w, pieces, err)
+	}
+	if got, err := os.ReadFile(home + "/file"); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(text), err)
+	}
+	if entries, err := os.ReadDir(home); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// TestACopyEndsWhenItsTimeIsOver: a copy was made to its end, whatever the time was, and a killed one left a file behind.
+func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
+	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(make([]byte, 8<<20)); return err })
+	pieces, over, during := 0, errors.New("over"), 0
+	w, err := give(d, func() error {
+		if pieces++; pieces < 4 {
+			return nil
+		}
+		entries, _ := os.ReadDir(home)
+		during = len(entries)
+		return over
+	})
+	if !errors.Is(err, over) || w.Failed != 0 || pieces != 4 {
+		t.Errorf("%+v after %d pieces, %v", w, pieces, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(home+"/file", &st); err != nil || st.Nlink != 2 || st.Uid != before {
+		t.Errorf("the file is %+v, %v", st, err)
+	}
+	if entries, err := os.ReadDir(home); err != nil || len(entries) != 1 || during != 1 {
+		t.Errorf("%d names during the copy, then %v, %v", during, entries, err)
+	}
+}
