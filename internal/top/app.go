@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // time between two updates of the ages on the screen, and of the check whether hinit still answers
+	tickEvery   = time.Second            // interval at which the screen updates ages, and checks whether hinit still answers
 	restTime    = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
-	eventPast   = 200 // number of past events that the event pane shows first
-	mostAtOnce  = 8   // largest number of orders in progress at the same time
+	eventPast   = 200 // number of past events that the event pane shows at first
+	mostAtOnce  = 8   // maximum number of orders that are in progress at the same time
 )
 
 // app connects the terminal library, the model and the feeds. It implements tea.Model.
@@ -46,22 +46,22 @@ type app struct {
 	drawn   time.Time
 }
 
-// report is a message from a source of data. The goroutine of the terminal library calls it, and it changes the model.
+// report is a message from a data source. The goroutine of the terminal library calls it to change the model.
 type report func(now time.Time) next
 
-// next says what to do after a message: run a command of the terminal library, and draw the screen or not.
+// next is what follows a message: a command for the terminal library to run, and whether to draw the screen.
 type next struct {
 	cmd  tea.Cmd
 	draw bool
 }
 
-// event is an event of one host, an index of app.feeds.
+// event is an event of one host. host is the index in app.feeds.
 type event struct {
 	client.Event
 	host int
 }
 
-// report makes the goroutine of the terminal library call change, which changes the model, and then draw the screen.
+// report makes the goroutine of the terminal library call change, which may change the model, and then draws the screen.
 func (a *app) report(change func(now time.Time)) {
 	a.send(report(func(now time.Time) next {
 		change(now)
@@ -85,7 +85,8 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns the command that updates the screen after tickEvery, unless it has just been drawn.
+// tick returns a command that waits for tickEvery and then updates the model. It draws the screen, unless a frame was drawn
+// recently.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
 		return report(func(now time.Time) next {
@@ -95,7 +96,7 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// reportUse returns a report of the measured usage of services. The next tick draws it.
+// reportUse returns a report with the measured usage of services. The next tick draws it.
 func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
 	used := lo.MapValues(measured, func(u procusage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
@@ -104,14 +105,14 @@ func (a *app) reportUse(host int, measured map[string]procusage.Usage) report {
 	}
 }
 
-// reportEnd returns a report that an order has ended.
+// reportEnd returns a report that an order has ended, with err as its result.
 func (a *app) reportEnd(o model.Order, err error) report {
 	return func(time.Time) next {
 		return next{a.startOrders(a.model.Ended(model.Result{Order: o, Err: err})), true}
 	}
 }
 
-// Update implements tea.Model. It handles a message: a report, a key, the mouse, or a new size of the screen.
+// Update implements tea.Model. It handles a message: a report, a key, a mouse event, or a new screen size.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	then := next{draw: true}
 	switch msg := msg.(type) {
@@ -153,7 +154,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, then.cmd
 }
 
-// draw makes the frame that View returns. The library calls View after each message, and most messages change nothing.
+// draw renders the frame that View returns. The library calls View after every message, but most messages change nothing.
 func (a *app) draw() {
 	a.drawn = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
@@ -169,8 +170,8 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// startOrders carries out orders in goroutines, at most mostAtOnce at a time. A shell takes over the terminal, so it is returned
-// as a command for the terminal library.
+// startOrders carries out orders in goroutines, at most mostAtOnce at a time. A shell needs the terminal, so startOrders returns
+// it as a command for the terminal library.
 func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
@@ -202,7 +203,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// updateSources starts and stops the sources that only some panes need, after the model says which ones it wants.
+// updateSources starts and stops the data sources that only some panes need. The model says which ones it needs now.
 func (a *app) updateSources() {
 	now := a.model.Wants()
 	was := a.wants
@@ -229,14 +230,15 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.events { // it goes on when the pane closes, so that no event is missing when it opens again
+	if now.Events && !a.events { // the goroutine continues when the pane closes, so that no event is missing when it opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// startAfterRest calls run in a goroutine once the cursor has stayed for restTime on the same service. It returns a function that
-// ends run. If wanted is false, it starts nothing. doing describes the goroutine for a fault.
+// startAfterRest calls run in a goroutine after restTime. It returns a function that cancels the wait, or the context of run;
+// call it when the cursor moves on. If wanted is false, startAfterRest starts nothing. doing describes the goroutine in an error
+// report.
 func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
@@ -272,7 +274,7 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for range len(fresh) { // no other goroutine receives, so these receives do not block
+		for range len(fresh) { // no other goroutine receives, so these receives don't block
 			batch = append(batch, <-fresh)
 		}
 		a.report(func(time.Time) {
@@ -283,10 +285,11 @@ func (a *app) followEvents() {
 	}
 }
 
-// shell runs hinit shell NAME on the terminal of this process. It implements tea.ExecCommand; the screen waits meanwhile.
+// shell runs hinit shell NAME on the terminal of this process. It implements tea.ExecCommand. The screen is suspended until the
+// shell ends.
 type shell struct{ name string }
 
-// Run runs the shell until it ends. The exit code of its last command is no error.
+// Run runs the shell until it ends. The exit code of the shell's last command is not an error.
 func (s shell) Run() error {
 	hinit, err := cmdline.Hinit()
 	if err != nil {
@@ -299,8 +302,8 @@ func (s shell) Run() error {
 	return err
 }
 
-// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing: the shell always has the files of this
-// process.
+// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing, because the shell always has the files of
+// this process.
 func (shell) SetStdin(io.Reader) {}
 
 // SetStdout implements tea.ExecCommand.
@@ -309,5 +312,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere is the error for a shell of a service in another container.
+// errElsewhere is the error of a request for a shell of a service in another container.
 var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

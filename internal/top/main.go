@@ -30,11 +30,11 @@ const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
-// framesPerSecond is the largest number of frames that the terminal library draws in a second. The effect of a key shows after
+// framesPerSecond is the maximum number of frames that the terminal library draws in a second. The effect of a key shows after
 // one frame. The status of hinit changes once a second.
 const framesPerSecond = 20
 
-// Main runs hinit top with its arguments, and returns the exit code.
+// Main runs hinit top with the arguments args, and returns the exit code.
 func Main(args []string) int {
 	c := cmdline.NewCall(verb(), args, os.Stdout, os.Stderr)
 	themeName := c.Flags.String("theme", "", "`NAME` of the colours: "+themeNames()+"; NO_COLOR takes the last")
@@ -85,8 +85,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openFeeds opens a feed, a source of data about one hinit, for each socket in list, the value of -H. It also returns their names
-// for the screen. An empty list means the init of this container.
+// openFeeds opens a feed (the data source for one hinit) for each socket in list, the value of -H. It also returns the names of
+// the feeds for the screen. An empty list means the init of this container.
 func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		f, err := feed.Open(os.LookupEnv)
@@ -114,8 +114,8 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 	return feeds, names, nil
 }
 
-// printOnce prints the table of hinit status, for an output that is not a terminal. If there are several hosts, the name of the
-// host precedes each table.
+// printOnce prints the table of hinit status, for an output that is not a terminal. With several hosts, each table follows the
+// name of its host.
 func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
@@ -135,7 +135,7 @@ func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	return failed
 }
 
-// runScreen shows the screen until the user quits, a signal arrives, or the terminal is gone.
+// runScreen shows the screen until the user quits, a signal arrives, or the terminal closes. It returns the exit code.
 func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

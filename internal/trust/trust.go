@@ -1,9 +1,9 @@
-// Package trust checks whether a user other than root could change a thing that root relies on. Such a thing is a file that root
-// reads, a program that it runs, or a directory on its PATH.
+// Package trust checks whether a user other than root could change something that root relies on. Such a thing is a file that
+// root reads, a program that it runs, or a directory on its PATH.
 //
-// It resolves a path component by component, including links. It checks each component on the descriptor from which it opens the
-// next one. Since it never looks a name up twice, nothing can be exchanged between the check and the use. The exec shim links
-// this package, so it imports little. It starts no goroutine.
+// It resolves a path component by component, including symbolic links. It checks each component on the descriptor from which it
+// opens the next one. Since no name is looked up twice, nothing can be exchanged between the check and the use. The exec shim
+// links this package, so it imports little. It starts no goroutine.
 package trust
 
 import (
@@ -15,31 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks limits the links on a path, as in path_resolution(7).
+// maxLinks limits the symbolic links on a path, as in path_resolution(7).
 const maxLinks = 40
 
-// Doubt says how a user other than root could change a path.
+// Doubt describes how a user other than root could change a path.
 type Doubt struct {
 	Path   string // the component that the user can change: the file, a link, or a directory above
 	Why    string // "belongs to uid 10000", "can be written by everybody", "can be written by gid 50"
 	Remedy string // the command that removes the doubt
-	Link   bool   // a link was followed after Path, so that user may have chosen the file
+	Link   bool   // a link was followed after Path, so the user may have chosen the file
 }
 
-// String returns the doubt in words, with the remedy.
+// String returns the doubt as a sentence, with the remedy.
 func (d *Doubt) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Judge examines the owner and mode of an inode. It returns how other users could change the inode, and a command that prevents
-// it. It returns "" if they can't.
+// Judge examines the owner and mode of an inode. If other users could change the inode, why explains how, and remedy is the
+// command that prevents it, without its file argument. Otherwise both are empty.
 type Judge func(st *unix.Stat_t) (why, remedy string)
 
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
 const overflow = 65534
 
-// Outside reports whether uid stands for the users that don't exist in this user namespace.
+// Outside reports whether uid is the owner that the kernel shows for users that don't exist in this user namespace.
 func Outside(uid uint32) bool { return uid == overflow && !mapped(overflow) }
 
-// mapped reports whether a user exists in this user namespace (user_namespaces(7)). Without /proc it returns true.
+// mapped reports whether a user exists in this user namespace (user_namespaces(7)). If /proc/self/uid_map can't be read, it
+// returns true.
 func mapped(uid uint32) bool {
 	fd, err := retry(func() (int, error) { return unix.Open("/proc/self/uid_map", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -65,8 +66,8 @@ func mapped(uid uint32) bool {
 	return false
 }
 
-// RootOnly is a Judge like sshd's: the inode must belong to root, and neither its group nor others may be able to write it. The
-// rights that an access control list gives appear in the group's bits (acl(5)).
+// RootOnly is a Judge with the rule of sshd: the inode must belong to root, and neither its group nor others may write to it.
+// Rights from an access control list appear in the group's bits (acl(5)).
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
 	case st.Uid != 0 && !Outside(st.Uid):
@@ -79,7 +80,7 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	return "", ""
 }
 
-// OwnedBy returns a Judge like [RootOnly] that also accepts inodes of the given user.
+// OwnedBy returns a Judge like [RootOnly] that also accepts inodes of the user uid.
 func OwnedBy(uid uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		own := *st
@@ -90,7 +91,7 @@ func OwnedBy(uid uint32) Judge {
 	}
 }
 
-// NotChangeableBy returns a Judge that rejects each file that a user with these groups could change.
+// NotChangeableBy returns a Judge that rejects each inode that a user with these groups could change.
 func NotChangeableBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		switch {
@@ -101,21 +102,22 @@ func NotChangeableBy(uid uint32, groups []uint32) Judge {
 	}
 }
 
-// writable reports whether a mode has one of the bits. The mode of a link is meaningless.
+// writable reports whether an inode's mode has at least one of the bits. It returns false for a symbolic link, whose mode has no
+// meaning.
 func writable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is about the first component of the path to which the judge objects; nil means
-// that it objects to none. A file on a read-only mount is never in doubt. Neither is a sticky directory of root, where users can
-// change only their own entries. A nil judge objects to nothing.
+// Open opens a regular file for reading. doubt is about the first component of the path that judge rejects; it is nil if judge
+// accepts all. Two things are never in doubt: a file on a read-only mount, and a sticky directory of root, where users can change
+// only their own entries. A nil judge accepts everything.
 //
-// path must be absolute. Open blocks as long as the disks on the path do, but not on a FIFO.
+// path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
 func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
 	return open(path, &walk{judge: judge})
 }
 
-// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may be writable by another mount.
+// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a writable mount.
 func OpenAnyMount(path string, judge Judge) (fd int, doubt *Doubt, err error) {
 	return open(path, &walk{judge: judge, anyMount: true})
 }
@@ -139,7 +141,7 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 		unix.Close(fd)
 		return -1, w.doubt, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG { // it was exchanged meanwhile
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // the file was exchanged since the last check
 		unix.Close(fd)
 		return -1, w.doubt, errors.New("not a regular file")
 	}
@@ -147,9 +149,9 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 	return fd, w.doubt, nil
 }
 
-// Check resolves a path like [Open], but opens nothing. A directory is also in doubt if another user could create entries in it,
-// as in a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and the doubt says
-// whether another user could create it.
+// Check resolves a path like [Open], but does not open it. A directory is also in doubt if another user could create entries in
+// it, as in a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and the doubt
+// says whether another user could create it.
 func Check(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
@@ -160,16 +162,16 @@ func Check(path string, judge Judge) (*Doubt, error) {
 	return w.doubt, err
 }
 
-// walk is the resolution of one path.
+// walk is the state of the resolution of one path.
 type walk struct {
 	judge    Judge
 	anyMount bool   // check files on a read-only mount too
-	doubt    *Doubt // the first one found
-	open     *Doubt // doubt about the last directory if it is sticky: others can create entries in it
-	parent   int    // directory of at
-	at       int    // the last resolved component, an O_PATH descriptor
+	doubt    *Doubt // first doubt found
+	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries in it
+	parent   int    // directory that contains at
+	at       int    // the last resolved component, opened with O_PATH
 	st       unix.Stat_t
-	where    string // path of at, without links
+	where    string // path of at, without symbolic links
 	name     string // name of at in parent
 }
 
@@ -180,7 +182,7 @@ func (w *walk) close() {
 
 const openFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// resolve resolves path, following links. Afterwards w.at is the result.
+// resolve resolves path, following symbolic links. After it succeeds, w.at is the result.
 func (w *walk) resolve(path string) error {
 	w.parent, w.at = -1, -1
 	if !strings.HasPrefix(path, "/") {
@@ -225,13 +227,13 @@ func (w *walk) startAtRoot() error {
 	return w.examine()
 }
 
-// step sets w.at to fd, whose directory is parent.
+// step sets w.at to fd and w.parent to parent, the directory that contains fd.
 func (w *walk) step(parent, fd int) {
 	unix.Close(w.parent)
 	w.parent, w.at = parent, fd
 }
 
-// enter opens a name in the directory w.at.
+// enter moves to the entry name of the directory w.at, and examines it.
 func (w *walk) enter(name string) error {
 	fd, err := retry(func() (int, error) { return unix.Openat(w.at, name, openFlags, 0) })
 	if err != nil {
@@ -250,7 +252,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine reads the status of w.at into w.st, and records why it should not be trusted, if there is a reason.
+// examine reads the status of w.at into w.st, and records a doubt if there is one.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.at, &w.st); err != nil {
 		return err
@@ -259,7 +261,8 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordDoubt lets the judge examine an inode, and records its doubt unless an earlier component already has one.
+// recordDoubt passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
+// Inodes on read-only mounts are not in doubt, unless anyMount is set.
 func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
 	w.open = nil
 	if w.judge == nil || w.doubt != nil {
@@ -281,7 +284,7 @@ func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
 	w.doubt = doubt
 }
 
-// follow returns the target of the link w.at, and goes to the directory where the target begins.
+// follow returns the target of the symbolic link w.at, and sets w.at to the directory from which to resolve the target.
 func (w *walk) follow() (string, error) {
 	if w.doubt != nil {
 		w.doubt.Link = true
@@ -315,8 +318,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// ContainsPath reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in
-// an option. If in doubt it returns true.
+// ContainsPath reports whether the value of a variable contains the path dir, or a path inside dir: alone, in a list, or in an
+// option. If the answer is uncertain, it returns true.
 func ContainsPath(value, dir string) bool {
 	for {
 		i := strings.Index(value, dir)
@@ -330,8 +333,8 @@ func ContainsPath(value, dir string) bool {
 	}
 }
 
-// continuesName reports whether a byte after a path can be part of the same name. Then the name is longer, and belongs to another
-// directory.
+// continuesName reports whether the byte c after a path can be part of the same name. In that case the path refers to another
+// file.
 func continuesName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }

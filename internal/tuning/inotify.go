@@ -8,20 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachInotify makes the kernel close the inotify instances of this process after its end instead of during its exit. Otherwise
-// the exit takes longer, because the last close of an instance waits up to 20 ms for every processor. Call it shortly before the
-// process ends: until then the instances keep their watches. If it fails, the exit just takes longer.
+// DetachInotify makes the kernel close the inotify instances of this process after the process has exited, instead of during its
+// exit. The exit is then faster. Otherwise it would wait, because the last close of an instance takes up to 20 ms for every
+// processor. Call it shortly before the process exits; until then the instances keep their watches. If it fails, the exit is
+// merely slower.
 //
-// It sends the descriptors of the instances over a socket, together with that socket itself. So the instances stay open when this
-// process has closed them. After its end no process can receive them. The kernel then closes them in a kernel thread (unix(7),
-// since Linux 6.9; an older kernel does so in the exit).
+// It sends the descriptors of the instances over a socket, together with the socket itself. So the instances stay open when this
+// process has closed them. After its exit, no process can receive them. The kernel then closes them in a kernel thread (unix(7),
+// since Linux 6.9). An older kernel closes them during the exit.
 func DetachInotify() {
 	if fds := inotifyInstances(); len(fds) > 0 {
-		_, _, _ = sendToSocket(fds) // after an error the exit takes longer
+		_, _, _ = sendToSocket(fds) // after an error, the exit is slower
 	}
 }
 
-// sendToSocket sends the descriptors from one socket to its peer, where they wait in the queue. It returns the receiving and the
+// sendToSocket sends the descriptors from one socket to its peer, where they stay in the queue. It returns the receiving and the
 // sending socket. Both must stay open.
 func sendToSocket(fds []int) (to, from int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -42,7 +43,7 @@ func inotifyInstances() (fds []int) {
 		return nil // without /proc, they can't be found
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // a partial list is used
+	names, _ := dir.Readdirnames(-1) // after an error, use the names read so far
 	for _, name := range names {
 		fd, err := strconv.Atoi(name)
 		if err != nil {

@@ -21,21 +21,21 @@ import (
 const cgroupDir = "/sys/fs/cgroup"
 
 const (
-	// descriptorsPerService is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
-	// written.
+	// descriptorsPerService is the number of descriptors that a service with a log needs: its two pipes. Log files are open only
+	// while they are written.
 	descriptorsPerService = 2
 	// descriptorsKept is the number of descriptors that hinit reserves for itself: control socket, clients, log files and
 	// profiles.
 	descriptorsKept = 64
-	// processesKept is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
+	// processesKept is the number of processes and threads that the container needs besides services: hinit itself, hooks, docker
+	// exec.
 	processesKept = 32
 )
 
 const (
-	// processMargin is the number of free process numbers below which the status warns.
+	// processMargin is the minimum number of free process numbers. With fewer, the status shows a warning.
 	processMargin = 8
-	// mostScanned limits the search for the service with most processes. hinit searches only if the container may have at most
-	// this many processes.
+	// mostScanned is the process limit of a container above which hinit does not search for the service with most processes.
 	mostScanned = 8192
 )
 
@@ -56,7 +56,7 @@ func CloseInheritedOnExec() {
 	}
 }
 
-// LimitWarnings returns warnings about limits of the container that are too low for this number of services.
+// LimitWarnings returns a warning for each limit of the container that is too low for this number of services.
 func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsPerService + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
@@ -70,8 +70,8 @@ func LimitWarnings(services int) (warnings []string) {
 	return warnings
 }
 
-// descriptorLimit returns how many descriptors hinit may have open. At its start, the Go runtime has raised the soft limit to the
-// hard limit.
+// descriptorLimit returns the maximum number of descriptors that hinit may have open. When it starts, the Go runtime raises the
+// soft limit to the hard limit.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -80,11 +80,11 @@ func descriptorLimit() uint64 {
 	return limit.Cur
 }
 
-// roundUp returns the next power of two, at least 1024.
+// roundUp returns the smallest power of two that is at least n, but not less than 1024.
 func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
-// CheckDescriptors returns an error if a further service would use descriptors that hinit reserves for itself (descriptorsKept).
-// A new descriptor gets the lowest free number (open(2)). So its number shows about how many are open.
+// CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself (descriptorsKept). It
+// opens a descriptor to estimate the number of open ones, because a new descriptor gets the lowest free number (open(2)).
 func CheckDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
@@ -97,9 +97,9 @@ func CheckDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
 }
 
-// ProcessesUsedUp returns a warning if the process numbers of the container are used up, else "". If one service has many
-// processes, the warning names it. leaders returns the main processes of the services by name; it is called only for a warning.
-// ProcessesUsedUp does not block on a disk.
+// ProcessesUsedUp returns a warning if the process numbers of the container are almost used up, and "" otherwise. If one service
+// has many processes, the warning names it. leaders returns the main processes of the services by name; it is called only for a
+// warning. ProcessesUsedUp does not block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
 	return text
@@ -118,29 +118,29 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if limit > mostScanned {
 		return text
 	}
-	// A service with few processes is not at fault. Then the processes belong to no service, or have left the session of their
-	// service.
+	// Don't blame a service with few processes. In that case the processes belong to no service, or have left the session of
+	// their service.
 	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
 	}
 	return text
 }
 
-// processLimit returns the number of processes that the container's control group allows. ok is false without a limit.
+// processLimit returns the maximum number of processes that the container's control group allows. ok is false if it has no limit.
 func processLimit(cgroup string) (int, bool) {
 	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
 }
 
-// FreeProcesses returns how many more process numbers the container may use. limited is false if its control group has no limit,
-// although an outer control group may still have one.
+// FreeProcesses returns the number of process numbers that the container may still use. limited is false if its control group has
+// no limit, although an outer control group may still have one.
 func FreeProcesses() (free int, limited bool) {
 	limit, limited := processLimit(cgroupDir)
 	used, told := cgroupNumber(cgroupDir, "pids.current", "pids/pids.current")
 	return limit - used, limited && told
 }
 
-// cgroupNumber reads a number from the first file of the control group that exists. names are its names in version 2 and in
-// version 1 of control groups. ok is false if there is no number, such as for "max".
+// cgroupNumber reads a number from the first file of the control group that exists. names are the file's names in version 2 and
+// in version 1 of control groups. ok is false if the file contains no number (for example "max"), or if no file exists.
 func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {
@@ -151,8 +151,8 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	return 0, false
 }
 
-// mostProcesses returns the service with most processes in the session of its main process, and their number. Processes that have
-// moved to another session are not counted.
+// mostProcesses returns the name of the service with the most processes, and their number. It counts the processes in the session
+// of the service's main process. Processes that have moved to another session are not counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
 	sessions := make(map[int]int)
 	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out

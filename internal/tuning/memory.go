@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// bootGCPercent is the GOGC value during the boot: how much the heap may grow between two garbage collections, in percent. It
+	// bootGCPercent is the GOGC value during the boot: the growth of the heap between two garbage collections, in percent. It
 	// also delays the first collection.
 	bootGCPercent = 400
-	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
+	// ReleaseAfter is the time for which PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
-	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and left
-	// garbage behind.
+	// ReleaseAgain is the delay before PID 1 returns memory a second time. By then each periodic task has run once and has left
+	// garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// leastGrowth is how many bytes the heap must have grown since the last collection before Release collects again. It must
-	// also have grown by an eighth, because the cost of a collection grows with the heap.
+	// leastGrowth is the minimum growth of the heap since the last collection, in bytes, for Release to collect again. The heap
+	// must also have grown by an eighth, because the cost of a collection grows with the heap.
 	leastGrowth = 256 << 10
 )
 
-// RelaxGC makes the garbage collector run less often until the boot ends and the caller calls normal. Turning the collector off
-// would cost more, because new memory is more expensive than used memory.
+// RelaxGC makes the garbage collector run less often. Call normal when the boot ends, to restore the setting. Turning the
+// collector off would be slower, because new memory is more expensive than used memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
-	if percent < 0 || percent > bootGCPercent { // GOGC sets another value or turns the collector off, so keep its setting
+	if percent < 0 || percent > bootGCPercent { // keep a GOGC setting that is higher or turns the collector off
 		debug.SetGCPercent(percent)
 	}
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// PID 1 may use the container's memory limit divided by memoryShare, but always at least leastMemory.
+// The heap of PID 1 may use the container's memory limit divided by memoryShare, but always at least leastMemory bytes.
 const (
 	memoryShare = 8
 	leastMemory = 24 << 20
@@ -53,29 +53,29 @@ func limitMemory(cgroup string) {
 	}
 }
 
-// MemoryLimit returns how many bytes the control group of the container allows. ok is false without a limit.
+// MemoryLimit returns the memory limit of the container's control group, in bytes. ok is false if it has no limit.
 func MemoryLimit() (limit int, ok bool) { return memoryLimit(cgroupDir) }
 
 func memoryLimit(cgroup string) (limit int, ok bool) {
 	return cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes")
 }
 
-// Releaser returns unused memory to the kernel when PID 1 becomes idle. That is after the boot, after a burst of starts or
-// crashes, and after requests to the control API. The zero value is ready for use by one goroutine.
+// Releaser returns unused memory to the kernel when PID 1 becomes idle. This happens after the boot, after a burst of starts or
+// crashes, and after requests to the control API. The zero value is ready to use. Only one goroutine may use it.
 type Releaser struct {
 	last uint64 // size of the heap after the last release
 }
 
-// Release returns unused memory to the kernel. Call it when PID 1 was idle for [ReleaseAfter], and again after [ReleaseAgain]. It
-// collects garbage only if the heap has grown. With hundreds of services it then takes a few milliseconds, else a tenth of a
-// millisecond.
+// Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
+// [ReleaseAgain]. It collects garbage only if the heap has grown. A collection with hundreds of services takes a few
+// milliseconds; without one, Release takes a tenth of a millisecond.
 func (r *Releaser) Release() {
 	defer dropProgramText()
 	if r.last != 0 && heapInUse() < r.last+max(leastGrowth, r.last/8) {
 		return
 	}
-	// A collection also halves the stacks that are mostly empty. The stacks of waiting log pumps are four times too large,
-	// because opening a file needed a deep stack once. So two collections are needed; FreeOSMemory does the second.
+	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because
+	// opening a file once needed a deep stack. So two collections are needed; FreeOSMemory does the second.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.last = heapInUse()
@@ -87,8 +87,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). When a page is used, the
-// kernel maps it again from the page cache. Both mappings are read-only and of a file, so nothing is lost.
+// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). The kernel maps a page
+// again from the page cache when it is used. All these mappings are read-only mappings of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

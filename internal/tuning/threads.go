@@ -15,33 +15,34 @@ import (
 )
 
 const (
-	// mostComputing is how many goroutines of PID 1 may compute at the same time, even on a machine with more processors. Each of
-	// them needs a thread, and so memory.
+	// mostComputing is the maximum number of goroutines of PID 1 that compute at the same time, even on a machine with more
+	// processors. Each of them needs a thread, and so memory.
 	mostComputing = 4
 	// reservedThreads is the number of threads for goroutines that may block in the kernel without a turn of package blocking.
-	// These are the supervisor's loop, which forks and reads /proc, the boot, the reports, and the two consoles. One more accepts
-	// connections, and two wait for notifications.
+	// These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One more
+	// accepts connections, and two wait for notifications.
 	reservedThreads = 8
-	// runtimeThreads is the number of threads that the Go runtime needs for itself. These are its monitor, the thread that waits
-	// for signals, the thread that makes others, and the current thread.
+	// runtimeThreads is the number of threads that the Go runtime needs for itself. These include its monitor, the thread that
+	// waits for signals, the thread that makes others, and the current thread.
 	runtimeThreads = 5
 	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
-	// runtime of that program may make a few more threads at its start.
+	// runtime of that program may make a few more threads when it starts.
 	spareThreads = 4
-	// settleTime limits how long awaitThreads waits for threads that the runtime has begun to make.
+	// settleTime limits the time for which awaitThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second
-	// smallLimit is the process limit of the container below which hinit uses as few threads as possible.
+	// smallLimit is the container's process limit below which hinit uses as few threads as possible.
 	smallLimit = 64
 )
 
-// allowedProcessors is how many processors the container may use.
+// allowedProcessors is the number of processors that the container may use.
 var allowedProcessors = runtime.NumCPU()
 
-// Processors returns how many processors the container may use.
+// Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns how many gateways may start at the same time (first), and how many more may start once one of them is
-// ready (spare). setting is start.parallel of the configuration: a number, or "auto" for a value that depends on the processors.
+// ParallelStarts returns limits for the start of gateways. first is the number that may start at the same time. spare is the
+// number of additional ones that may start as soon as one of them is ready. setting is start.parallel of the configuration: a
+// number, or "auto" for values that depend on the processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0
@@ -49,15 +50,16 @@ func ParallelStarts(setting string) (first, spare int) {
 	return allowedProcessors, 2 * allowedProcessors
 }
 
-// MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until they exist. The
-// error says that the container does not allow so many threads.
+// MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until the threads
+// exist. The error means that the container does not allow so many threads.
 //
-// The Go runtime makes a new thread when all of its threads are busy or wait for the kernel, and ends the process when it can't.
-// A thread needs a process number. So a service that uses up the process numbers of the container could make PID 1 end. Therefore
-// MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may wait (see
-// [blocking.Turns]), and the reserve. The runtime reuses existing threads and never ends them. After a re-execution, most and
-// mostProcessors are the numbers of threads and processors of the old program, which the new program must not exceed. Otherwise
-// they are 0.
+// When all threads are busy or blocked in the kernel, the Go runtime makes a new one, and crashes the process if it can't. A
+// thread needs a process number, so a service that uses up the container's process numbers could crash PID 1. Therefore
+// MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may block (see
+// [blocking.Turns]), and the reserve. The runtime reuses threads and never ends them.
+//
+// After a re-execution, most and mostProcessors are the numbers of threads and processors of the old program. The new program
+// must not exceed them. Otherwise they are 0.
 func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	allowedProcessors = runtime.GOMAXPROCS(0)
 	n := min(allowedProcessors, mostComputing)
@@ -86,8 +88,8 @@ func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	return func() { <-done }, nil
 }
 
-// awaitThreads waits until the kernel has made every thread that the runtime has asked for, and returns how many exist. The
-// runtime leaves some of that work to another thread, which may be late. It may also count a thread that it never makes. So
+// awaitThreads waits until the kernel has made every thread that the runtime has requested, and returns the number of threads.
+// The runtime makes some of them through another thread, which may be late. It may also count a thread that it never makes. So
 // awaitThreads gives up when the number has not changed for a quarter of a second. It checks a dozen times at most.
 func awaitThreads() (threads int) {
 	for wait := time.Millisecond; ; wait *= 2 {

@@ -1,6 +1,5 @@
-// Package varfiles finds the environment files from which a service reads variables when it starts, and tells whether they have
-// changed since the start. It only looks at modification times. Clients of PID 1 use it with their own permissions. It owns no
-// goroutine.
+// Package varfiles finds the environment files from which a service reads variables when it starts, and checks whether they have
+// changed since. It compares modification times only. Clients of PID 1 use it with their own permissions. It starts no goroutine.
 package varfiles
 
 import (
@@ -16,8 +15,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Of returns the paths of a service's environment files: the files that env_file names, and the files that variables NAME_FILE in
-// environ name. environ is the container's environment.
+// Of returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
+// environ refer. environ is the container's environment.
 func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 	if own, is := cfg.Services[s.Name]; is {
 		if own.User != "" && own.User != cfg.Agent.User {
@@ -37,7 +36,7 @@ func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 }
 
 // Changed returns the newest modification time among files, if the service s is running and was started before that time.
-// Otherwise it returns the zero time. The time of a directory is the newest one of the directory itself and the files in it.
+// Otherwise it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it.
 func Changed(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {
@@ -64,7 +63,7 @@ func Changed(s *client.Service, files []string) time.Time {
 	return youngest
 }
 
-// start returns when the process pid was started. known is false if that can't be determined.
+// start returns the start time of the process pid. known is false if the time can't be determined.
 func start(pid int) (began time.Time, known bool) {
 	var now unix.Timespec
 	st, err := procstat.Read(pid)

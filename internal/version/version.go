@@ -1,7 +1,7 @@
-// Package version says which build of hinit is running.
+// Package version returns the build of hinit that is running.
 //
-// It uses only what the go command has stamped into the binary: no linker flags and no generated file. It promises that a build
-// without a stamp says so, instead of inventing a version. It owns no goroutine.
+// It uses only what the go command has stamped into the binary: no linker flags and no generated file. A build without a stamp is
+// reported as such, without an invented version. The package starts no goroutine.
 package version
 
 import (
@@ -20,7 +20,7 @@ type Info struct {
 	Go       string `json:"go"`                 // version of Go, such as go1.26.0
 }
 
-// Get returns the version of the running binary, which is determined once. Any goroutine may call Get.
+// Get returns the version of the running binary. It is determined only once. Any goroutine may call Get.
 func Get() Info { return get() }
 
 var get = sync.OnceValue(func() Info {
@@ -52,8 +52,8 @@ func fromBuild(build *debug.BuildInfo) Info {
 	return info
 }
 
-// String returns the build on one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0". If the build
-// was not stamped, it contains "unknown revision".
+// String returns the build in one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0". If the build
+// was not stamped with a revision, the line contains "unknown revision".
 func (i Info) String() string {
 	parts := []string{"unknown revision"}
 	if i.Revision != "" {

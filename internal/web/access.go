@@ -33,7 +33,7 @@ func newKeys(token string) keys {
 	return keys{session: []byte(sign([]byte(token), "hinit session")), page: []byte(rand.Text())}
 }
 
-// sign returns the signature of a text in hexadecimal digits.
+// sign returns the HMAC-SHA256 signature of text in hexadecimal digits.
 func sign(key []byte, text string) string {
 	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(text))
@@ -47,23 +47,24 @@ func same(a, b string) bool {
 
 type connKey struct{}
 
-// ConnContext is for [http.Server]. It records whether a request came over a Unix socket.
+// ConnContext is the ConnContext function of the [http.Server]. It records for each connection whether it is a Unix socket
+// connection.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c.LocalAddr().Network() == "unix")
 }
 
-// bySocket reports whether a request came over a Unix socket. Only permitted users can open one.
+// bySocket reports whether a request came over a Unix socket. Only permitted users can connect to it.
 func bySocket(r *http.Request) bool {
 	local, _ := r.Context().Value(connKey{}).(bool)
 	return local
 }
 
-// bearer returns the token in the Authorization header of a request, if it has one.
+// bearer returns the token in the Authorization header of a request. is is false if the request has none.
 func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// hasToken reports whether a request has the token, or a cookie of a session for which a client has shown it. It does not limit
+// hasToken reports whether a request has the token, or the cookie of a session that was begun with the token. It does not limit
 // attempts, so the right token is accepted after any number of wrong ones.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
@@ -81,7 +82,8 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
-// limitKey returns the key under which limits count a request: the address, or [owner] for a request that may change something.
+// limitKey returns the rate-limit key of a request: [owner] if the request may change something, and the client's address
+// otherwise.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -89,7 +91,7 @@ func (s *Server) limitKey(r *http.Request) string {
 	return limitKeyOf(r)
 }
 
-// mayControl reports whether a request may change something.
+// mayControl reports whether a request may change something: it came over a Unix socket, or has the token.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
 // beginSession sets the session cookie for a client that has shown the token.
@@ -105,7 +107,8 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value s
 	})
 }
 
-// formSecret returns the secret for the forms of a page, and sets the cookie from which it is derived.
+// formSecret returns the secret for the forms of a page. If the browser has no cookie from which to derive it, formSecret sets
+// one.
 func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || len(c.Value) != 32 {
@@ -115,7 +118,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	return sign(s.keys.page, c.Value)
 }
 
-// fromOurPage reports whether a form came from a page that this server sent to the same browser.
+// fromOurPage reports whether a form came from a page that this server has sent to the same browser.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || s.crossOrigin.Check(r) != nil {
@@ -124,8 +127,9 @@ func (s *Server) fromOurPage(r *http.Request) bool {
 	return same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
-// knownHost reports whether the host name in a request means this machine, or is a configured name. Without this check, a page of
-// any name that resolves to a loopback address would have the same origin as this page (DNS rebinding).
+// knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the
+// network, any IP address is accepted too. Without this check, a page of any name that resolves to a loopback address would have
+// the same origin as this page (DNS rebinding).
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -174,11 +178,12 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// owner is the key under which limits count all requests with the token or over the Unix socket. Requests of other clients do not
-// use up its limits.
+// owner is the rate-limit key that all requests with the token or over the Unix socket share. Other clients have their own keys,
+// and so can't use up its limits.
 const owner = "owner"
 
-// limitKeyOf is like [Server.limitKey], but ignores the token: the key is the address, or [owner] for a Unix socket.
+// limitKeyOf is like [Server.limitKey], but ignores the token: the key is [owner] for a Unix socket, and the client's address
+// otherwise.
 func limitKeyOf(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -186,8 +191,8 @@ func limitKeyOf(r *http.Request) string {
 	return addressKey(r.RemoteAddr)
 }
 
-// addressKey returns the key under which limits count an address. All loopback addresses have the same key, and so have all IPv6
-// addresses of a /64 network, which usually belongs to one customer.
+// addressKey returns the rate-limit key of an address. All loopback addresses share a key. So do all IPv6 addresses of a /64
+// network, which usually belongs to one customer.
 func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -220,14 +225,14 @@ func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
-// allow reports whether the key may make another request now, and counts it.
+// allow counts a request of the key, and reports whether the limit allows it.
 func (l *limiter) allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // this gives every address a new burst
+			clear(l.buckets) // this gives every key a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -235,13 +240,13 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// connectionLimit limits the open connections: in total, and for each key to half of the total. Connections of the owner do not
-// count towards the total.
+// connectionLimit limits the number of open connections, in total and for each key. A key gets at most half of the total.
+// Connections of the owner are not counted in the total.
 type connectionLimit struct {
 	most int
 
 	mu    sync.Mutex
-	taken int // without the connections of the owner
+	taken int // open connections, without the connections of the owner
 	by    map[string]int
 }
 
@@ -249,7 +254,8 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{most: most, by: make(map[string]int)}
 }
 
-// acquire reserves a connection for a key, and reports whether the limits allow it. [connectionLimit.release] releases it.
+// acquire reserves a connection for a key, and reports whether the limits allow it. Call [connectionLimit.release] when the
+// connection is closed.
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

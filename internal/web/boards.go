@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// dispatcher is the name of the service that dispatches the tasks of the task boards.
+// dispatcher is the name of the service that dispatches the tasks on the task boards.
 const dispatcher = "kanban"
 
 const (
@@ -24,7 +24,7 @@ const (
 	mostProfiles = 500
 )
 
-// safeText is a text from another program. [oneLine] makes it safe when it is decoded.
+// safeText is a text from another program. Decoding it passes the text through [oneLine], which makes it safe.
 type safeText string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -45,17 +45,17 @@ type board struct {
 	Runs    []attempt
 }
 
-// attempt is one attempt to carry out a task. EndedAt is 0 while it runs.
+// attempt is one attempt to carry out a task. EndedAt is 0 while the attempt runs.
 type attempt struct {
 	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
 	EndedAt                              int64 `json:"ended_at"`
 }
 
-// Started returns when the attempt began.
+// Started returns the start time of the attempt.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took returns the duration of the attempt, or its duration so far.
+// Took returns the duration of the attempt, up to now if it still runs.
 func (a attempt) Took() time.Duration {
 	end := time.Now()
 	if a.EndedAt > 0 {
@@ -64,7 +64,7 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look returns how the page shows the outcome.
+// Look returns the style, sign and text with which the page shows the outcome.
 func (a attempt) Look() look {
 	switch {
 	case a.EndedAt == 0:
@@ -84,7 +84,7 @@ type sandbox struct {
 	Commands                                        int
 }
 
-// Look returns how the page shows the state.
+// Look returns the style, sign and text with which the page shows the state.
 func (s sandbox) Look() look {
 	if s.State == "running" {
 		return look{"good", "●", "running"}
@@ -95,14 +95,14 @@ func (s sandbox) Look() look {
 // boardsPage is the content of the page with the task boards.
 type boardsPage struct {
 	Fault      string
-	Dispatcher string // name of the dispatcher's service, "" without one
+	Dispatcher string // name of the dispatcher's service; "" if the container has none
 	Looks      look
 	Says       string // the dispatcher's problem, or its status text
 	Boards     []board
 }
 
-// decodeList decodes the JSON list in said, the answer of a program. fault says why the list is old or missing; "" if it is
-// neither.
+// decodeList decodes a program's answer as a JSON list. fault is the reason why the list is outdated or missing. It is "" if the
+// list is current.
 func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -139,7 +139,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // the page works without hinit
+	st, _ := s.hub.current(r.Context()) // without an answer of hinit, the page works too
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.there {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -155,33 +155,34 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	}{fault, list[:min(len(list), mostSandboxes)]})
 }
 
-// optionalPages reports which navigation entries a page has: the boards and the sandboxes, if the container has any.
+// optionalPages reports whether a page's navigation has entries for the boards and for the sandboxes. Each is hidden if the
+// container has none.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
 	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
 }
 
-// Programs has functions that run other programs of hinit for the home of the init. Each returns the JSON output of its command.
-// The error is [fs.ErrNotExist] if the container has no boards or sandboxes.
+// Programs are functions that run other programs of hinit. home is the init's data directory. Each returns the JSON output of its
+// command. The error is [fs.ErrNotExist] if the container has no boards or no sandboxes.
 type Programs struct {
 	Boards    func(ctx context.Context, home string) ([]byte, error) // hinit kanban stats --all
 	Sandboxes func(ctx context.Context, home string) ([]byte, error) // hinit sandbox ls --json
 }
 
 const (
-	pageAge        = 2 * time.Second  // longest age of an answer on the page of the boards or sandboxes
-	navigationAge  = 30 * time.Second // longest age of an answer for the entries in the navigation
+	pageAge        = 2 * time.Second  // maximum age of an answer on the page of the boards or sandboxes
+	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
 	programTimeout = 5 * time.Second  // time limit of a command
 
-	firstAnswerTimeout = time.Second // longest wait for the first answer; then the page is shown without it
+	firstAnswerTimeout = time.Second // maximum wait for the first answer; after it, the page is shown without the answer
 )
 
-// programOutput caches the output of a command for all readers. It runs the command when the output is too old, one run at a
-// time.
+// programOutput caches the output of a command for all readers. It runs the command again when the output is too old, one run at
+// a time.
 type programOutput struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
-	none   string // output that means that there is nothing to show, as [fs.ErrNotExist] does
+	none   string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
 	asking singleflight.Group
 
 	mu   sync.Mutex
@@ -190,14 +191,14 @@ type programOutput struct {
 
 // answer is the last result of a command.
 type answer struct {
-	at    time.Time // zero: it has never run
-	text  []byte    // JSON, nil for none
+	at    time.Time // time of the last run; zero if the command has never run
+	text  []byte    // JSON; nil if there is none
 	there bool      // the container has boards or sandboxes
-	fault string    // why there is no newer text
+	fault string    // error of the last run, after which text is outdated; "" if it succeeded
 }
 
-// latest returns an answer whose age is at most old. To get it, latest may run the command. If no answer arrives within patience,
-// it returns the last one.
+// latest returns an answer that is at most old. If the cached answer is older, it runs the command. If the command takes longer
+// than patience, latest returns the cached answer.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
@@ -220,8 +221,8 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	return last
 }
 
-// runProgram runs the command once and stores its answer. If the command hangs because the kernel waits for a volume, latest does
-// not start a second one.
+// runProgram runs the command and stores its answer. If the command hangs because the kernel waits for a volume, latest does not
+// start another one.
 func (s *programOutput) runProgram(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()

@@ -1,10 +1,12 @@
-// Package web is the status page of hinit, and /metrics. The server renders HTML that works without scripts. With scripts,
-// server-sent events keep the page up to date. It is a client of the control API.
+// Package web serves the status page of hinit, and /metrics. The server renders HTML that works without scripts. With scripts,
+// server-sent events keep the page up to date. The package is a client of the control API.
 //
 // Only permitted users can control hinit through it. A request can change something only if it came over a Unix socket or has the
-// token, and a form also needs a secret from its page. Without a configured token, the page answers only requests that name this
-// machine. Texts that an agent has chosen are escaped, and secrets of known shapes in them are hidden. Slow or too many readers
-// do not delay others: they share one state, get the newest version when they read, and are cut off when they don't.
+// token. A form also needs a secret from its page. Without a configured token, the page answers only requests with a host name of
+// this machine. Texts that an agent has chosen are escaped, and secrets of known shapes in them are hidden.
+//
+// Slow readers, or too many, do not delay others: all readers share one state, get the newest version when they read, and are
+// disconnected if they don't.
 //
 // [Server.Run] owns the goroutines that follow hinit. Each stream of server-sent events has the goroutine of its request, and a
 // second goroutine that produces its events.

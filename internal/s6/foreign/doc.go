@@ -1,7 +1,7 @@
 // Package foreign supervises services whose service directories were made by other programs. It follows the rules of s6.
 //
-// A [Service] is such a directory, together with its logger if it has one. Before each start, the package reads the files
-// again.
+// A [Service] is such a directory, together with its logger if it has one. The package reads the files of the directory again
+// before each start.
 //
 // # Promises
 //
@@ -9,8 +9,8 @@
 //     program then runs from the same descriptor that was checked. All other programs run as the agent's user.
 //   - The pipe between a service and its logger stays open when either of them restarts. When a service is removed, its logger
 //     reads all input to the end.
-//   - If a directory is not in order, this is reported and appears in the status. It affects no other directory. After a
-//     change, hinit tries the directory again.
+//   - A faulty directory is reported and appears in the status. It affects no other directory. After the directory changes, hinit
+//     tries it again.
 //
 // The package starts no goroutine. Each Service is used only by the goroutine of its scanner, see package scandir.
 package foreign

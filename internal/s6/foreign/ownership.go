@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// Limits for a service directory that is run as root: number of files, and depth of its subdirectories.
+	// Limits for a service directory that is run as root: the number of files, and the depth of its subdirectories.
 	mostFiles = 4096
 	deepest   = 16
 )
@@ -23,9 +23,9 @@ func skipsCheck(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers checks whether users other than root may have written anything in a service directory. The result what
-// describes the first such file, "" if there is none. All files are checked, because programs also read files in env and data.
-// owned reports whether the directory itself belongs to root.
+// writtenByOthers checks whether users other than root may have written anything in a service directory. It describes the first
+// such file in what, and returns "" if all files are root's. All files are checked, because programs also read files in env and
+// data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -88,7 +88,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable says why users other than root can change a file, "" if they can't.
+// writable describes why users other than root can change a file. It returns "" if they can't.
 func writable(info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // how long a logger without a service may take to end by itself
-	loggerPoll = 100 * time.Millisecond // interval of the checks whether such a logger has ended
+	loggerTime = 5 * time.Second        // how long a logger without a service may take to exit by itself
+	loggerPoll = 100 * time.Millisecond // interval of the checks whether such a logger has exited
 )
 
 // Supervisor is the part of PID 1 that a Service needs.
@@ -39,14 +39,14 @@ type Scanner interface {
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check all directories after the time d.
+	// LookIn makes the scanner check all directories after d.
 	LookIn(d time.Duration)
 	// Agent returns the scanner's context, which ends with the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service whose directory was made by another program, with its logger. Fields without a reexec tag are also
-// handed over at re-execution.
+// Service is a service whose directory was made by another program, with its logger. At re-execution, fields are handed over
+// unless their tag is "-".
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
@@ -56,8 +56,9 @@ type Service struct {
 	Read    *os.File
 	Write   *os.File
 	Leaving bool // the directory was removed, and the service is ending
-	Left    bool `reexec:"-"` // the service of a removed directory has ended, and the supervisor has forgotten it
-	// LoggerEnds is when a logger that has lost its service is removed at the latest. Zero means that there is no such logger.
+	Left    bool `reexec:"-"` // the directory was removed, the service has ended, and the supervisor has forgotten it
+	// LoggerEnds is the time at which a logger that has lost its service is removed, even if it still runs. The zero time means
+	// that there is no such logger.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
@@ -101,8 +102,8 @@ func (s *Service) closePipe() {
 	}
 }
 
-// Take opens the directory at path for the service; link says that path is a symbolic link. Call Begin next. If the service of
-// a previous directory of this name has not ended yet, the new one uses the same pipe.
+// Take opens the directory at path for the service. link is true if path is a symbolic link. If the service of a previous
+// directory of this name has not ended yet, the new one uses the same pipe. Call Begin next.
 func (s *Service) Take(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *Service) Begin() {
 	s.define()
 }
 
-// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start.
+// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the service's next start.
 func (s *Service) Refresh() {
 	if s.Leaving || s.Left || s.Main.dir == nil {
 		return
@@ -139,7 +140,7 @@ func (s *Service) Refresh() {
 	s.define()
 }
 
-// define registers the service and its logger according to the definitions that are now in their directories.
+// define registers the service and its logger with the definitions that are in their directories now.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.LoggerPlace
@@ -149,7 +150,7 @@ func (s *Service) define() {
 	if s.Main.moved || had != s.LoggerPlace || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerPlace != nil { // not earlier: the service must have another output first
+	if !def.Logger && s.LoggerPlace != nil { // do this last: the service must have another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -182,9 +183,9 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service in a directory with the supervisor. It publishes before that, because a re-execution must
-// hand over every directory whose service the supervisor knows. If the last start has failed, but the definition is now valid
-// again, supervise starts the service at once.
+// supervise registers the service in a directory with the supervisor. It publishes the state before it registers, because a
+// re-execution must hand over every directory whose service the supervisor knows. If the last start failed and the definition has
+// been repaired since, supervise starts the service immediately.
 func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	s.complain(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -232,8 +233,8 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval ends a service whose directory was removed: the service gets its down signal. When the service has ended, the
-// logger sees the end of its input.
+// BeginRemoval stops a service whose directory was removed, by its down signal. When the service has ended, the logger reads the
+// end of its input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.shut()
@@ -250,7 +251,7 @@ func (s *Service) markLeft() {
 	s.scanner.Publish()
 }
 
-// dropLogger ends the logger: it reads all input to the end, and is then not restarted.
+// dropLogger ends the logger: the logger reads its input to the end, and is not restarted.
 func (s *Service) dropLogger() {
 	if s.LoggerPlace == nil {
 		return
@@ -264,7 +265,7 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes the logger from the supervisor if it has ended, or if its time is over.
+// endLogger removes the logger from the supervisor if it has exited, or if its time is over. Otherwise it requests another check.
 func (s *Service) endLogger() {
 	if s.LoggerPlace != nil { // a new logger has taken its place
 		s.LoggerEnds = time.Time{}
@@ -280,8 +281,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle makes up for records of the supervisor that were lost. If the supervisor has forgotten the service, Settle does so
-// too. It removes a logger that has ended or whose time is over.
+// Settle repeats the work for records of the supervisor that were lost. If the supervisor has forgotten a service that is being
+// removed, Settle marks it as gone. It also removes a logger that has exited or whose time is over.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
@@ -291,18 +292,18 @@ func (s *Service) Settle() {
 	}
 }
 
-// Observe handles a record of the supervisor about the service or its logger.
+// Observe handles a supervisor record about the service or its logger.
 func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
 	case r.Exit != nil && !s.Left:
-		s.Refresh() // before countDeath, because Refresh may find that the directory no longer belongs to root
+		s.Refresh() // before countDeath, because Refresh may find that root no longer owns the directory
 		s.countDeath(r)
 	}
 }
 
-// countDeath records the end of a run in the file for s6-svdt. Errors are ignored, because the file is only for people.
+// countDeath adds the end of a run to the file that s6-svdt reads. Errors are ignored, because the file is only for people.
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
@@ -322,7 +323,8 @@ func (s *Service) countDeath(r supervisor.Record) {
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // ignored, see above
 }
 
-// TakeOver opens the directories of the service again after a re-execution. link says that path is a symbolic link.
+// TakeOver opens the directories of the service again after a re-execution. link is true if the service's path is a symbolic
+// link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Left {

@@ -29,12 +29,12 @@ func IDOf(info fs.FileInfo) ID {
 	return ID{st.Dev, st.Ino}
 }
 
-// Place is a directory that defines a service or a logger. Fields without a reexec tag are also handed over at re-execution.
+// Place is a directory that defines a service or a logger. At re-execution, fields are handed over unless their tag is "-".
 type Place struct {
 	Path      string // path of the directory in the scan directory
 	ID        ID
 	Root      bool     // the service runs as root
-	Pin       *os.File // if Root: the open directory from which the service runs, even after the name was given to another directory
+	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
 	Complaint string   `reexec:"Said"` // the last error about the directory that was reported
 
 	Definition formats.Definition `reexec:"-"` // the definition as last read
@@ -62,8 +62,8 @@ func (p *Place) close() {
 	p.Pin = nil
 }
 
-// open opens a service directory and decides which user will run it. It follows a link only as the agent's user, because the
-// agent may have made the link.
+// open opens a service directory and decides whether its service runs as root or as the agent. It follows a link only as the
+// agent's user, because the agent may have made the link.
 func (s *Service) open(path string, link bool) (*Place, error) {
 	_, agent := s.scanner.Agent()
 	p := &Place{Path: path, link: link, moved: true}
@@ -82,7 +82,7 @@ func (s *Service) open(path string, link bool) (*Place, error) {
 	return p, nil
 }
 
-// Open opens a directory as the user as, and returns its ID. path may be a symbolic link only if link is true.
+// Open opens the directory at path with the identity as, and returns its ID. path may be a symbolic link only if link is true.
 func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	open := fsutil.OpenNoLink
 	if link {
@@ -99,7 +99,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	return d, IDOf(info), nil
 }
 
-// checkLogger returns an error if the logger's directory was replaced after the service's own directory was opened.
+// checkLogger returns an error if the logger's directory was replaced after the service's own directory had been opened.
 func (p *Place) checkLogger(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -112,8 +112,8 @@ func (p *Place) checkLogger(logs *Place) error {
 }
 
 // openRoots opens and pins a service directory if only root can have written to it, so that the service may run as root. The
-// service runs from the pin, the open directory, so no other directory can take its place. For all other directories openRoots
-// returns nil.
+// service runs from the pin (the open directory), so no other directory can take its place. If users other than root can write to
+// the directory, openRoots returns nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().In(blocking.Foreign))
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check of a directory. If the result has changed, it returns a new Place and closes p;
-// otherwise it returns nil.
+// reopened repeats the ownership check of a directory. If the service must now run as a different user, reopened closes p and
+// returns a new Place. Otherwise it returns nil.
 func (s *Service) reopened(p *Place) *Place {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
@@ -157,15 +157,15 @@ func (s *Service) reopened(p *Place) *Place {
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // the directory was replaced or is just being changed; the next check decides
+		return nil // the directory was replaced or is being changed; the next check decides
 	}
 	p.close()
 	next.Complaint = p.Complaint
 	return next
 }
 
-// reopen opens the directory of p again after a re-execution, unless its name now means another directory. A link may lead to
-// another directory.
+// reopen opens the directory of p again after a re-execution. It leaves p without a directory if another directory now has the
+// name. The target of a symbolic link may have changed.
 func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().In(blocking.Foreign)
@@ -174,14 +174,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // the name now means another directory
+		_ = dir.Close() // another directory now has the name
 	default:
 		p.dir, p.ID, p.link = dir, id, link
 	}
 }
 
-// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. If the service runs as root, the
-// agent may nevertheless own the subdirectory supervise; then the result is false.
+// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. The result is false if the service
+// runs as root, but other users can change the subdirectory supervise.
 func (p *Place) mayRecordDeaths() bool {
 	if !p.Root {
 		return true

@@ -11,10 +11,10 @@ import (
 
 const (
 	restartDelay = time.Second      // delay between the end of a run, including its finish program, and the next run
-	spawnRetry   = time.Minute      // delay after a start that has failed
-	readyEnough  = time.Second      // a run that was ready for at least this long is followed by a restart without a delay
-	killGrace    = 10 * time.Second // grace period for a service that is never killed, because the policy must have one
-	permanent    = 125              // exit code by which a finish program says: do not restart
+	spawnRetry   = time.Minute      // delay after a failed start
+	readyEnough  = time.Second      // a run that was ready for at least this long is restarted without a delay
+	killGrace    = 10 * time.Second // grace period for a service that is never killed: unused, but the policy must have one
+	permanent    = 125              // exit code by which a finish program requests that the service is not restarted
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
@@ -35,7 +35,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.Announces {
-		policy.ReadyRestart = readyEnough // only then does hinit know whether a run was ready
+		policy.ReadyRestart = readyEnough // a service that does not report readiness has no ready time
 	}
 	if def.KillGroup {
 		policy.KillScope = supervisor.ScopeGroup

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Exports returns the variables that a POSIX shell script exports with literal values, without executing it. It considers the
-// lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear lists,
-// sorted, the exported variables whose values a shell would have to expand.
+// Exports returns the variables that a POSIX shell script exports with literal values, without executing the script. It parses
+// the lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear is the
+// sorted list of exported variables whose values a shell would have to expand.
 func Exports(script []byte) (set map[string]string, unclear []string) {
 	set = make(map[string]string)
 	dark := make(map[string]bool)
@@ -32,7 +32,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 			} else {
 				dark[name] = true
 			}
-			found = clear // words after an unclear value may belong to it
+			found = clear // after an unclear value, the next words may belong to it
 		}
 		if !found {
 			rest = text
@@ -47,8 +47,8 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment parses NAME=WORD at the beginning of text. name is "" if there is none. clear reports whether the value is
-// literal.
+// assignment parses NAME=WORD at the beginning of text. name is "" if text doesn't begin with an assignment. clear reports
+// whether the value is literal.
 func assignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {

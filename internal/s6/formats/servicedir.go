@@ -29,7 +29,7 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// IsDefinitionFile reports whether the file name in a service directory is part of the service's definition.
+// IsDefinitionFile reports whether a file with this name in a service directory is part of the service's definition.
 func IsDefinitionFile(name string) bool {
 	switch name {
 	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:
@@ -39,11 +39,11 @@ func IsDefinitionFile(name string) bool {
 }
 
 const (
-	// MaxName is the longest name of a service directory.
+	// MaxName is the maximum length of a service directory's name, in bytes.
 	MaxName = 251
 	// maxDefinition limits the size of a file that holds a setting, in bytes.
 	maxDefinition = 4 << 10
-	// maxFD limits the descriptor in notification-fd, because every start needs a table of that size.
+	// maxFD limits the descriptor in notification-fd, because each start needs a descriptor table of that size.
 	maxFD                = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
@@ -56,7 +56,7 @@ type Files interface {
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition is what the files of a service directory say about the service.
+// Definition holds the settings of a service, as its service directory defines them.
 type Definition struct {
 	Broken        string        // why the service can't run; "" if it can
 	FinishTimeout time.Duration // time limit of the finish program; 0 for none
@@ -65,15 +65,15 @@ type Definition struct {
 	DownSignal    int
 	ReloadSignal  int
 	NotifyFD      int  // descriptor on which the service reports readiness; 0 for none
-	Tally         int  // how many deaths TallyFile keeps
+	Tally         int  // maximum number of deaths in TallyFile
 	Down          bool // the service is not started automatically
 	Logger        bool // the service has a logger, in the directory log
 	// Warnings describe the files that could not be parsed; for these the defaults apply.
 	Warnings []string
 }
 
-// ReadDefinition reads a service directory. It never fails. A file that can't be read or parsed causes a warning, and a
-// directory without an executable run file is Broken.
+// ReadDefinition reads the settings in a service directory. It always returns a Definition. A file that can't be read or parsed
+// causes a warning, and a directory without an executable run file is Broken.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
 	d.Broken = unrunnable(dir)
@@ -119,7 +119,8 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line parses the first line of the file name into into, if the file exists. wrong is the warning if the line is invalid.
+// line parses the first line of a setting's file and stores the value in *into. A missing file leaves *into unchanged. wrong is
+// the warning for an invalid line.
 func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,19 +21,19 @@ var svcSignals = map[byte]struct {
 	'a': {number: 14}, 't': {number: 15}, 'c': {number: 18}, 'p': {number: 19}, 'y': {number: 28}, 'P': {19, true}, 'C': {18, true}, 'K': {9, true},
 }
 
-// SvcSignal returns the signal that a command letter sends. It is 0 if the letter does not stand for a fixed signal, such as d,
-// r and l.
+// SvcSignal returns the signal that a command letter sends, and whether it goes to the whole process group. number is 0 for
+// letters that don't stand for a fixed signal, such as d, r and l.
 func SvcSignal(letter byte) (number int, group bool) {
 	return svcSignals[letter].number, svcSignals[letter].group
 }
 
-// ParseMilliseconds parses a time limit in milliseconds, as the tools of s6 use it.
+// ParseMilliseconds parses a time limit in milliseconds, the unit of the s6 tools.
 func ParseMilliseconds(text string) (time.Duration, bool) {
 	ms, err := strconv.ParseUint(text, 10, 32)
 	return time.Duration(ms) * time.Millisecond, err == nil
 }
 
-// synonyms maps additional names that ParseSignal accepts to signals.
+// synonyms holds the additional signal names that ParseSignal accepts.
 var synonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
 const lastSignal = 64

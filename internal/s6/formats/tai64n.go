@@ -16,15 +16,15 @@ const (
 	taiOffset = 1<<62 + 10
 )
 
-// leaps holds the Unix times right after each leap second, from 1972 to 2017. TAI counts leap seconds, and Unix time does not.
+// leaps holds the Unix time right after each leap second, from 1972 to 2017. TAI counts leap seconds; Unix time does not.
 var leaps = [...]int64{
 	78796800, 94694400, 126230400, 157766400, 189302400, 220924800, 252460800, 283996800, 315532800,
 	362793600, 394329600, 425865600, 489024000, 567993600, 631152000, 662688000, 709948800, 741484800,
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns the number of leap seconds before seconds. each is 1 if seconds counts leap seconds (TAI), and 0 if not
-// (Unix time).
+// leapsUntil returns the number of leap seconds before a time. each is 1 if seconds is TAI, which counts leap seconds, and 0 if
+// it is Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {
@@ -47,8 +47,8 @@ func appendBinary(b []byte, t time.Time) []byte {
 // TAI64N returns the label of a time; see [AppendTAI64N].
 func TAI64N(t time.Time) string { return string(AppendTAI64N(make([]byte, 0, labelSize), t)) }
 
-// ParseTAI64N parses a label at the beginning of text. It returns the label's time in the local time zone, and the rest of the
-// text. ok is false if there is no label, or if the time is before 1970.
+// ParseTAI64N parses a label at the beginning of text. It returns the label's time in the local time zone, and the text after the
+// label. ok is false if text doesn't begin with a label, or if the time is before 1970.
 func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	if len(text) < labelSize || text[0] != '@' {
 		return t, text, false

@@ -8,15 +8,15 @@ const TallyFile = "supervise/death_tally"
 
 const (
 	defaultTally = 100
-	// MaxTally is the greatest number of deaths that are recorded, even if max-death-tally allows more.
+	// MaxTally is the maximum number of deaths that are recorded, even if max-death-tally allows more.
 	MaxTally = 4096
 	// deathSize is the size of one recorded death: a binary TAI64N label, the exit code, and the signal.
 	deathSize = binarySize + 2
-	// signalledCode plus a signal is the exit code after this signal, as in shells.
+	// signalledCode plus the signal's number is the exit code of a process that a signal has ended, as in shells.
 	signalledCode = 128
 )
 
-// MaxTallyFile is the greatest size of TallyFile, in bytes.
+// MaxTallyFile is the maximum size of TallyFile, in bytes.
 const MaxTallyFile = MaxTally * deathSize
 
 // Death is the end of one run.
@@ -26,7 +26,8 @@ type Death struct {
 	Signal int // signal that ended the run, 0 for none
 }
 
-// DeathOf returns a Death. After a signal, Code is set as shells do, and the argument code is ignored.
+// DeathOf returns the Death of a run that ended at the time at. If a signal ended the run, Code is 128 plus the signal, and the
+// argument code is ignored.
 func DeathOf(at time.Time, code, signal int) Death {
 	if signal != 0 {
 		code = signalledCode + signal
@@ -34,15 +35,16 @@ func DeathOf(at time.Time, code, signal int) Death {
 	return Death{At: at, Code: code, Signal: signal}
 }
 
-// AddDeath adds a death to the content of TallyFile, and keeps only the last most deaths. Incomplete entries are dropped.
+// AddDeath appends a death to the content of TallyFile and returns the new content. It keeps the latest deaths, at most `most` of
+// them, and drops an incomplete entry.
 func AddDeath(tally []byte, d Death, most int) []byte {
 	tally = tally[:len(tally)/deathSize*deathSize]
 	tally = append(appendBinary(tally, d.At), byte(d.Code), byte(d.Signal))
 	return tally[max(0, len(tally)-most*deathSize):]
 }
 
-// Deaths returns the deaths in the content of TallyFile, the oldest first. Entries that are incomplete or have an invalid time
-// are left out.
+// Deaths parses the content of TallyFile and returns the deaths, oldest first. Entries that are incomplete or have an invalid
+// time are left out.
 func Deaths(tally []byte) []Death {
 	var deaths []Death
 	for ; len(tally) >= deathSize; tally = tally[deathSize:] {

@@ -19,10 +19,10 @@ import (
 )
 
 // intentTime limits how long a command to a slot waits until the operator's intent is recorded on the data volume. After this
-// time hinit confirms only that it has received the command; s6 does not promise more (contract of s6, section 1).
+// time hinit confirms only that it has received the command. s6 does not promise more (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
-// Slots implements control.Slots. If the scan directory does not answer in time, it returns no slots.
+// Slots implements control.Slots. It returns nil if the scan directory does not answer before ctx ends.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
 	var out []client.Slot
 	err := blocking.Wait(ctx, "looking at the scan directory", func() error {
@@ -65,7 +65,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// viewSlot returns a slot as the tools of s6 see it. In a slot without a service, hinit itself appears as the process.
+// viewSlot returns a slot in the form that the tools of s6 expect. A slot without a service shows hinit itself as its process.
 func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.Fixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.since}
@@ -73,8 +73,8 @@ func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
 
-// viewOf returns a service as the tools of s6 see it. A service that will not restart by itself, because it is parked or has
-// failed, counts as wanted down.
+// viewOf returns a service in the form that the tools of s6 expect. A service that will not restart by itself, because it is
+// parked or has failed, is shown as wanted down.
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
@@ -104,7 +104,7 @@ func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
 	return slot, err
 }
 
-// SlotControl implements control.Slots. When ctx ends, SlotControl returns, but the commands are still carried out.
+// SlotControl implements control.Slots. It returns when ctx ends, but the commands are still carried out.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
@@ -119,8 +119,8 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	})
 }
 
-// carryOutLetter executes one command of s6-svc, given as a letter. For a service of hinit it also records the operator's
-// intent. For a service in a foreign directory it does the same as s6.
+// carryOutLetter executes one command of s6-svc, given as a letter. For a service of hinit, it also records the operator's
+// intent. For a service in a foreign directory, it does the same as s6.
 func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {
@@ -170,7 +170,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	case 't', 'r':
 		v := s.host.Snapshot().Find(name)
 		if native && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
-			// A gateway that gets this signal exits with a code that looks like a failure. So restart it in the proper way.
+			// A gateway that gets this signal exits with a code that looks like a failure. So restart it through the supervisor.
 			return s.host.Do(ctx, supervisor.Restart{Name: name})
 		}
 		signal := int(unix.SIGTERM)
@@ -186,8 +186,8 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// recordIntent executes a command to a service of hinit. If the volume is slow, recordIntent returns before the intent is
-// recorded.
+// recordIntent executes a command that changes a service of hinit and records the operator's intent. It waits at most intentTime.
+// If the volume is slower, recordIntent reports that and returns nil; the intent is recorded later.
 func (s *S6) recordIntent(ctx context.Context, name string, command func(context.Context) error) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()
@@ -199,7 +199,7 @@ func (s *S6) recordIntent(ctx context.Context, name string, command func(context
 	return nil
 }
 
-// SlotScan implements control.Slots.
+// SlotScan implements control.Slots. It executes commands of s6-svscanctl, given as letters.
 func (s *S6) SlotScan(ctx context.Context, letters string) error {
 	for _, letter := range letters {
 		var err error

@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// variable is the environment variable that turns the s6 personality on or off, in any image.
+	// variable is the environment variable that turns the s6 personality on or off in every image.
 	variable = "HINIT_S6"
 	// commandDir is the directory of the s6 tools in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the process name of PID 1 by which the agent's commands recognize s6.
+	// comm is the process name of PID 1. The agent's commands recognize s6 by it.
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init must act as s6: the environment says so, or it is PID 1 of an image made for s6.
+// Wanted reports whether this init must act as s6. The environment decides if it sets HINIT_S6; otherwise, the init must be PID 1
+// in an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
@@ -34,7 +35,7 @@ func Wanted() bool {
 	return made && os.Getpid() == 1
 }
 
-// Path returns the PATH for all processes that this init starts as the agent's user.
+// Path returns the PATH for all processes that this init starts as the agent's user. home is the user's home directory.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if Wanted() {

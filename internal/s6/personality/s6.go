@@ -18,7 +18,7 @@ import (
 // Host is the part of PID 1 that the personality needs. Its methods may be called from any goroutine.
 type Host interface {
 	scandir.Host
-	// Command carries out an operator's order to a service, and records the order as the operator's intent.
+	// Command carries out an operator's order to a service, and records the operator's intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
 	// Refuse returns an error if the service is a gateway that must not start now.
 	Refuse(name string) error
@@ -26,21 +26,21 @@ type Host interface {
 	Warn(format string, args ...any)
 }
 
-// Settings describes the container for the personality.
+// Settings describes the container that the personality serves.
 type Settings struct {
 	Agent *fsutil.Actor // the agent's user, who owns the scan directory
 	Cred  *proc.Cred    // user that runs services; nil for hinit's own user
 	Env   []string      // environment of the container
-	Since time.Time     // when the container was started
-	Main  bool          // no service is called main-hermes, so this name must stand for the container's CMD
+	Since time.Time     // start time of the container
+	Main  bool          // publish a slot main-hermes that stands for the container's CMD, because no service has this name
 }
 
-// S6 makes PID 1 act as s6 towards the tools of s6 and the agent.
+// S6 makes PID 1 act as s6 for the tools of s6 and the agent.
 type S6 struct {
 	*scandir.Scanner
 	host  Host
 	cred  *proc.Cred
-	since time.Time // when the container was started
+	since time.Time // start time of the container
 }
 
 var _ registry.Follower = (*S6)(nil)
@@ -65,8 +65,8 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	return s, nil
 }
 
-// TakeOver continues with the scan directory of the program before a re-execution. It changes no file. The work begins with
-// Start.
+// TakeOver continues with the scan directory of the program before a re-execution. It changes no file. Call Start to begin the
+// work.
 func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
 	scanner, err := scandir.TakeOver(host, with.layout(), old)
 	if err != nil {

@@ -28,7 +28,8 @@ func (s *S6) files(d registry.Slot) scandir.Files {
 	return f
 }
 
-// script returns a shell script that runs a command in a directory as a user. comment explains the script to its reader.
+// script returns a shell script that runs argv in dir, with the variables in env and the user cred. comment explains the script
+// to its reader.
 func script(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
@@ -43,7 +44,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // as a number, because the image may have another name for the user
+	if cred != nil { // use numbers, because the image may have another name for the user
 		user := strconv.FormatUint(uint64(cred.UID), 10) + ":" + strconv.FormatUint(uint64(cred.GID), 10)
 		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + user + " " + command + "\n")
 	}
@@ -62,7 +63,7 @@ func finishScript(parkOn []int) string {
 	return b.String()
 }
 
-// interpreter returns the first line of the scripts in slots.
+// interpreter returns the first line of the scripts in slots, an interpreter directive.
 var interpreter = sync.OnceValue(func() string {
 	err := blocking.Do(blocking.Foreign, func() error {
 		_, err := os.Stat(commandDir + "/with-contenv")

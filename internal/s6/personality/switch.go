@@ -12,8 +12,8 @@ import (
 // Handover is the state of the scan directory that is handed over at re-execution.
 type Handover = scandir.Handover
 
-// Switch turns the s6 personality of a container on: it is on after a successful Open or TakeOver. Until then the other methods
-// do nothing. The methods may be called from any goroutine.
+// Switch turns the s6 personality of a container on. The personality is on after a successful Open or TakeOver; until then the
+// other methods do nothing. The methods may be called from any goroutine.
 type Switch struct {
 	host     Host
 	follow   func(f registry.Follower, exports map[string]map[string]string)
@@ -21,8 +21,8 @@ type Switch struct {
 	s6       atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When it is turned on, it calls follow, which must make the registry inform a follower
-// about all slots.
+// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls follow with it and with the
+// variables that each slot's script exports. follow must make the registry report all slots to the personality.
 func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, follow: follow, settings: with}
 }
@@ -58,7 +58,7 @@ func (w *Switch) turnOn(s6 *S6) {
 	w.follow(s6, s6.Exports())
 }
 
-// HandOver returns the state that the next program needs; nil while the personality is off.
+// HandOver returns the state that the next program needs. It returns nil while the personality is off.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()
@@ -88,8 +88,8 @@ func (w *Switch) Observe(r supervisor.Record) {
 	}
 }
 
-// Made returns a channel that is closed when the slots that are queued now have been made. It is nil while the personality is
-// off.
+// Made returns a channel that is closed when all slots that are in the queue now have been made. The channel is nil while the
+// personality is off.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.WhenQueued()

@@ -19,17 +19,16 @@ import (
 // Handover is the state that a scanner passes on when PID 1 executes itself again.
 type Handover struct {
 	Slots  []*Slot
-	Pairs  []*foreign.Service   // services in foreign directories that the supervisor knows
-	Ending map[string]time.Time // when the wait for a logger without a service ends, by the logger's name
-	// Later holds the slots that are still in the queue, Refused the directories about which the scanner has already
-	// complained.
+	Pairs  []*foreign.Service   // services in foreign directories that are known to the supervisor
+	Ending map[string]time.Time // end of the wait for each logger without a service, by the logger's name
+	// Later holds the slots that are still in the queue. Refused holds the directories whose faults were already reported.
 	Later   map[string]definition
 	Refused map[string]foreign.ID
 	Lock    *os.File
 }
 
-// Hold pauses the scanner between two tasks, until release is called, so that HandOver returns the complete state. It fails if
-// the scanner does not finish its current task in time.
+// Hold pauses the scanner between two tasks until release is called. Meanwhile, HandOver returns the complete state. Hold fails
+// if the scanner does not finish its current task in time.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdPatience)
 	defer cancel()
@@ -70,8 +69,8 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver returns a scanner with the state of the program before a re-execution. It changes no file; the first check finds the
-// changes since then. When TakeOver returns, readers see the slots. [Scanner.Start] begins the work.
+// TakeOver returns a scanner that continues with the state of the program before a re-execution. It changes no file; the first
+// check finds changes made since then. When TakeOver returns, readers see the slots. Call [Scanner.Start] to begin the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
@@ -116,8 +115,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work after a re-execution. The work ends with ctx. Start waits until the directories of all slots are open,
-// but only for a limited time.
+// Start begins the work after a re-execution, in a goroutine that ends with ctx. Start waits until the directories of all slots
+// are open, or until a time limit is over.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -132,8 +131,9 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots, and then checks the whole scan directory. It registers every foreign service
-// again, because the supervisor may have missed the last registration. The check also finds slots that can't be opened.
+// reopen opens the directories of all slots again, and then schedules a check of the whole scan directory. It registers every
+// foreign service again, because the supervisor may have missed the last registration. The check also finds slots that can't be
+// opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

@@ -25,11 +25,12 @@ import (
 const (
 	DefaultScan = "/run/service"
 	DefaultBase = "/run/s6"
-	// ScanVariable is the environment variable that names the scan directory. Both hinit and the agent's commands use it.
+	// ScanVariable is the environment variable that holds the path of the scan directory. Both hinit and the agent's commands use
+	// it.
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearPatience limits how long the boot waits for the removal of old files.
+// clearPatience limits how long the boot waits until old files are removed.
 const clearPatience = 3 * time.Second
 
 const (
@@ -47,14 +48,14 @@ type Layout struct {
 	Agent *fsutil.Actor // the agent's user, who owns the scan directory
 	Env   []string      // the container's environment, which with-contenv reads
 
-	// Tests set these fields; 0 stands for the default value.
-	mostServices  int           // limit of the number of services
-	patience      time.Duration // how long to wait for the removal of old files
-	completeAfter time.Duration // how long after the last new slot the scanner begins to complete the slots
-	holdPatience  time.Duration // how long a re-execution waits for the scanner
+	// Only tests set these fields; 0 stands for the default value.
+	mostServices  int           // maximum number of services
+	patience      time.Duration // limit of the wait until old files are removed
+	completeAfter time.Duration // delay from the last new slot until the scanner begins to complete the slots
+	holdPatience  time.Duration // limit of a re-execution's wait for the scanner
 
 	self    *fsutil.Actor // this process's own identity
-	foreign *fsutil.Actor // the agent's identity, for paths that others have chosen
+	foreign *fsutil.Actor // the agent's identity, for paths that other programs have chosen
 }
 
 // withLimits sets the defaults. It also assigns the actors to the pools of package internal/blocking, which limit concurrent
@@ -100,8 +101,8 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if it
-// can empty it quickly.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. If an existing directory can be emptied
+// quickly, emptyDir keeps it. Otherwise it makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
@@ -122,8 +123,8 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenNoLink(path, owner)
 }
 
-// emptyOld makes owner the owner of a directory, empties it, and reports whether it could do so quickly. If the directory
-// belonged to another user, it must already be empty.
+// emptyOld gives a directory to owner and empties it. It reports whether that succeeded. It fails if the directory has too many
+// files to remove quickly, or if it belonged to another user and is not empty.
 func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -142,9 +143,8 @@ func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity with which the content of the directory at path must be removed. If owner owns the directory,
-// this is owner; otherwise it is this process. The owner may have moved a directory of root into it, which must not be removed
-// as root.
+// removerAt returns the identity with which the content of the directory at path must be removed. This is owner if owner owns the
+// directory, and this process otherwise. The owner may have moved a directory of root into it, which must not be removed as root.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -162,8 +162,8 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory
-// with the identity of this process.
+// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory with
+// the identity of this process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
@@ -209,7 +209,7 @@ func (l Layout) checkContent() error {
 	return nil
 }
 
-// takeLock locks the scan directory for this process. Closing the returned file releases the lock.
+// takeLock locks the scan directory for this process. To release the lock, close the returned file.
 func (l Layout) takeLock() (lock *os.File, err error) {
 	err = l.Agent.Do(func() (err error) {
 		const flags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -230,9 +230,9 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// makeFresh returns a new empty directory at path, with mode 0755. An old directory that is large, or belongs to another user,
-// is moved aside and removed in the background. Files in it that the user by is not allowed to remove stay there. A directory
-// that can't be moved, such as a mount point, is emptied instead.
+// makeFresh returns a new empty directory at path, with mode 0755. If the old directory is large or belongs to another user,
+// makeFresh moves it aside and removes it in the background. Files that the user by is not allowed to remove stay. If the old
+// directory can't be moved, as with a mount point, makeFresh empties it instead.
 func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -281,8 +281,8 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// openParent opens the directory that contains path, and creates it if it is missing. If it belongs to the agent, it is opened
-// as the agent. As root, hinit might remove a file there to which the agent has given the name.
+// openParent opens the directory that contains path, and creates it if it is missing. If that directory belongs to the agent,
+// openParent opens it as the agent: otherwise the agent could make root remove any file by renaming it.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -299,7 +299,8 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	return fsutil.OpenNoLink(filepath.Dir(path), l.Agent)
 }
 
-// fewFiles is how many files and directories the boot removes before it continues, instead of in the background.
+// fewFiles is the maximum number of files and directories that the boot waits to remove. Larger directories are removed in the
+// background.
 const fewFiles = 2000
 
 func hasFewFiles(in *fsutil.Dir, name string) bool {
@@ -344,7 +345,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes the directories that this process or an earlier one has moved aside. It ignores errors.
+// removeOld removes the directories that makeFresh has moved aside, in this process or an earlier one. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
@@ -356,7 +357,7 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 }
 
 // envFiles returns a file for each variable, in the format that with-contenv reads. An empty value is written as a single
-// newline. Variables that with-contenv could not read back, because of their names, are left out.
+// newline. Variables with names that with-contenv can't read back are left out.
 func envFiles(env []string) []fsutil.Node {
 	values := make(map[string]string, len(env)) // a map, because a name may occur twice
 	for _, kv := range env {

@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and asks the services of removed directories to end. A single scan serves
-// all requests that were made before it began.
+// Scan supervises new directories before it returns, and asks the services of removed directories to end. Requests that arrive
+// before a scan begins share that scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -31,7 +31,7 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune checks for removed directories, but ignores new ones.
+// Prune handles removed directories like Scan, but ignores new ones.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
 // Refresh reads the definition of a service in a foreign directory again, for its next start. It does nothing for other
@@ -44,7 +44,7 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	})
 }
 
-// checkSlots finds removed slots and changed definitions, and acts on them.
+// checkSlots finds removed slots and changed definitions, and updates the services.
 func (s *Scanner) checkSlots() {
 	s.pending.Store(false)
 	s.looked = time.Now()
@@ -60,7 +60,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.Settle()
 		}
-		if e.Refused != (foreign.ID{}) { // forget the complaint if the directory has changed, so that it is repeated if it returns
+		if e.Refused != (foreign.ID{}) { // forget the complaint once the directory has changed: a later fault is new
 			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
 				e.Refused = foreign.ID{}
 			}
@@ -73,8 +73,8 @@ func (s *Scanner) checkSlots() {
 	}
 }
 
-// goneSlots returns the names of slots whose directory was removed or replaced. Together changes the identity once for all of
-// them.
+// goneSlots returns the names of the slots whose directory was removed or replaced. It checks all slots with a single change of
+// identity.
 func (s *Scanner) goneSlots() map[string]bool {
 	gone := make(map[string]bool)
 	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, no slot counts as gone
@@ -101,8 +101,8 @@ func (s *Scanner) isLost(e *entry) {
 	}
 }
 
-// superviseNew supervises new directories. It limits the number of names that it reads, and the number of complaints. If a
-// limit is exceeded, a single message says so.
+// superviseNew supervises new directories. The number of names that it reads is limited, and so is the number of complaints. A
+// single message reports that a limit was exceeded.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadSome("", names)
@@ -133,7 +133,7 @@ func (s *Scanner) superviseNew() {
 	s.partial = partial
 }
 
-// noRoom says why no further service can be supervised, "" if one can.
+// noRoom returns the reason why another service can't be supervised. It returns "" if another one can.
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
@@ -156,14 +156,14 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// isNoService reports whether a name can't be the name of a service. The agent first creates gateway-NAME.tmp, and then renames
-// it to gateway-NAME.
+// isNoService reports whether a directory of this name is never a service. The agent first creates gateway-NAME.tmp, and then
+// renames it to gateway-NAME.
 func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse complains about a directory that can't be a slot, but only once about each directory. It returns false if there were
-// too many complaints.
+// refuse reports a directory that can't be a slot, but each directory only once. It returns false if most complaints are already
+// recorded.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {
@@ -209,7 +209,7 @@ func (s *Scanner) accept(name string, link bool) error {
 	return s.acceptForeignSlot(name, link)
 }
 
-// acceptGateway accepts a slot that the agent has made for a gateway. Of the slot's run script it uses only the exports.
+// acceptGateway accepts a slot that the agent has made for a gateway. It uses only the exports of the slot's run script.
 func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -258,7 +258,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script of a slot exports. It does not execute the script.
+// exportsOf returns the variables that the run script of a slot exports. It parses the script without executing it.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {

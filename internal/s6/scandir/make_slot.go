@@ -15,13 +15,13 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the directory for a service of hinit. An existing directory stays as it is. If it is the slot of a gateway that
-// was made by the agent and still waits for a scan, Publish accepts this slot.
+// Publish makes the slot for a service of hinit. An existing directory of hinit stays as it is. If the agent has made the slot of
+// a gateway and has not requested a scan yet, Publish accepts that slot.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.publishSlot(ctx, name, native, files, down)
 }
 
-// PublishFixed makes a directory that has no service, and always reports up.
+// PublishFixed makes a slot without a service, which is always reported as up.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
 	return s.publishSlot(ctx, name, fixed, files, false)
 }
@@ -40,11 +40,11 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Fi
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is how long to wait before another attempt to make a slot, after an error such as a full disk.
+// slotRetry is the delay before the next attempt to make a slot, after an error such as a full disk.
 const slotRetry = time.Second
 
-// makeQueued makes a queued slot. The slot stays in the queue until the next publish, or after an error until a later attempt
-// succeeds. Only the first failure is returned as an error.
+// makeQueued makes a queued slot. After a success, the slot leaves the queue at the next publish; after an error, it stays for a
+// later attempt. Only the first failure is returned.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -104,8 +104,8 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. If the agent is just making the same slot, makeDir returns errLater. The agent has
-// already checked that the name is free, and its rename would now fail (contract, section 9.3).
+// makeDir makes the directory of a slot. It returns errLater while the agent is making the same slot. The agent has then already
+// checked that the name is free, and its rename would fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.bare {
@@ -121,8 +121,8 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	})
 }
 
-// agentIsMaking reports whether the agent is just making the slot of a gateway under a temporary name. Temporary names that are
-// old, or have a wrong time stamp, don't count.
+// agentIsMaking reports whether the agent is making the slot of a gateway under a temporary name. It ignores temporary
+// directories that are old or have a wrong time stamp.
 func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false
@@ -142,17 +142,17 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit that is to be made. Fields without a "-" tag are also handed over at re-execution.
+// definition describes a slot of hinit that has yet to be made. At re-execution, fields are handed over unless their tag is "-".
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // the slot could not be made, and that was reported
+	Failed bool  `reexec:"failed"` // an earlier attempt to make the slot failed, which was reported
 
 	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
-// retryFailed tries again to make the slots that could not be made.
+// retryFailed repeats the attempts to make slots that have failed.
 func (s *Scanner) retryFailed() {
 	again := s.again
 	s.again = make(map[string]bool)
@@ -177,7 +177,7 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the directory of a service of hinit. If another directory has taken its name, that directory stays.
+// Withdraw removes the slot of a service of hinit. If another directory now has the slot's name, that directory stays.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -223,7 +223,7 @@ func (s *Scanner) setDown(slot *Slot, down bool) {
 	}
 }
 
-// checkPresent returns an error if the directory of a slot was removed, and then also starts a check of all slots.
+// checkPresent returns an error if the directory of a slot was removed. In that case it also starts a check of all slots.
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that still have to be made. The scanner makes them when it is idle, or earlier when a reader needs one.
-// A slot that could not be made stays in the queue.
+// queue holds the slots that still have to be made. The scanner makes them when it is idle, or earlier if a reader needs one. A
+// slot that could not be made stays in the queue.
 type queue struct {
 	wake chan struct{} // holds a token while turns are waiting
 
@@ -20,7 +20,7 @@ type queue struct {
 	open  map[string]definition // by name: slots that are queued, or are made but not yet published
 }
 
-// turn is an element of the queue: the name of a slot to make, or a channel to close when all earlier elements are done.
+// turn is an element of the queue: either the name of a slot to make, or a channel to close when all earlier elements are done.
 type turn struct {
 	name    string
 	reached chan<- struct{}
@@ -30,20 +30,20 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
 }
 
-// Enqueue makes the directory for a service of hinit later, otherwise like [Scanner.Publish]. It does not block. Errors are
-// reported to the host.
+// Enqueue asks the scanner to make the directory for a service of hinit later. It is like [Scanner.Publish], but does not block.
+// Errors are reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
 
-// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
+// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is in the queue now.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.await(turn{reached: reached})
 	return reached
 }
 
-// makeIfQueued makes the slot of the service directory at path now, if it is still queued.
+// makeIfQueued immediately makes the slot of the service directory at path, if the slot is still queued.
 func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
@@ -63,7 +63,7 @@ func (q *queue) add(name string, d definition) {
 	q.await(turn{name: name})
 }
 
-// setWithoutTurn adds a slot to the queue without a turn, because the caller makes it at once.
+// setWithoutTurn records the definition of a slot that the caller makes itself, so the scanner need not make it later.
 func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,8 +130,8 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// unseenMost is how many queued slots are made before the next publish. A publish after each slot would be expensive, because
-// its cost grows with the number of slots.
+// unseenMost is the maximum number of queued slots that are made before the next publish. A publish after each slot would be
+// expensive, because its cost grows with the number of slots.
 const unseenMost = 64
 
 func (s *Scanner) serveQueue() {
@@ -158,11 +158,11 @@ func (s *Scanner) makeOrReport(name string) {
 
 type madeSlot struct {
 	name string
-	down bool // it was made with a down file
+	down bool // the slot was made with a down file
 }
 
-// removePublished removes the slots that were just published from the queue. If SetDown was called after a slot was made, it
-// applies the change to the down file now.
+// removePublished removes the slots that were just published from the queue. If SetDown was called for a slot after it had been
+// made, removePublished now changes its down file.
 func (s *Scanner) removePublished() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -175,8 +175,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext is called when the scanner is idle. It adds the remaining files to a slot of which only the definition exists.
-// This can take longer than a short CMD, for example on an overlay file system, so it must not delay the end of the container.
+// completeNext adds the remaining files to a slot that has only its defining files. The scanner calls it when idle, because it
+// must not delay the end of the container. On an overlay file system, for example, it can take longer than a short CMD.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

@@ -26,33 +26,33 @@ var ErrUnknown = errors.New("no such slot")
 const (
 	maxServices  = 1000
 	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot
-	makingPoll   = 100 * time.Millisecond // interval of the checks whether it has finished
-	makingLimit  = 3 * makingTime         // how long to wait at most, if it renews its temporary name again and again
+	makingPoll   = 100 * time.Millisecond // interval of the checks whether that program has finished
+	makingLimit  = 3 * makingTime         // limit of the wait if that program keeps renewing its temporary name
 	idlePoll     = time.Hour              // interval of the checks if notifications work and all slots are hinit's own
 	foreignPoll  = time.Minute            // interval of the checks if another program has made a slot
 	busyPoll     = 5 * time.Second        // interval of the checks if notifications don't work
-	settleTime   = 50 * time.Millisecond  // delay from a notification to its check
-	lookAgain    = time.Second            // shortest time between two checks because of notifications
-	completeTime = 100 * time.Millisecond // how long after the last new slot the scanner begins to complete the slots
-	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after; longer than announcing a stop takes
+	settleTime   = 50 * time.Millisecond  // delay from a notification to the check that it causes
+	lookAgain    = time.Second            // minimum time between two checks that notifications cause
+	completeTime = 100 * time.Millisecond // delay from the last new slot until the scanner begins to complete the slots
+	holdTime     = 3 * time.Second        // wait of a re-execution for the scanner, before and after; announcing a stop takes less
 )
 
-// Host is the part of PID 1 that a scanner needs. The scanner's goroutine calls it, and the methods may block.
+// Host is the part of PID 1 that a scanner needs. The methods are called in the scanner's goroutine, and may block.
 type Host interface {
-	// SlotMade registers the gateway of a profile after a client has made its slot. If start is true, SlotMade also starts it.
-	// exports are the variables that the slot's run script adds to the container's environment.
+	// SlotMade registers the gateway of a profile after a client has made its slot. If start is true, SlotMade also starts the
+	// gateway. exports are the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved says why no service can have a name, "" if one can.
+	// Reserved returns the reason why no service may have this name. It returns "" if a service may.
 	Reserved(name string) string
-	// CheckCapacity returns an error that says why there can be no further service, or nil.
+	// CheckCapacity returns an error with the reason if another service can't be supervised.
 	CheckCapacity() error
 	// Register must also make a log for the service.
 	foreign.Supervisor
 }
 
-// serviceHost implements foreign.Scanner with the methods of a Host and a Scanner.
+// serviceHost combines a Host and a Scanner to implement foreign.Scanner.
 type serviceHost struct {
 	Host
 	s *Scanner
@@ -83,14 +83,14 @@ type Scanner struct {
 	entries map[string]*entry // by name in the scan directory
 	unseen  []madeSlot        // slots that were made from the queue, but not yet published
 	again   map[string]bool   // names of queued slots that could not be made
-	idle    *time.Timer       // fires when the scanner has been idle, and may complete slots
+	idle    *time.Timer       // fires when the scanner has been idle, so that it completes slots
 	partial string            // the last message about directories that are not supervised
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
-	hinted  bool      // a notification has moved the next check to an earlier time
-	looked  time.Time // when the last check was
-	scanned time.Time // when the last scan began
+	hinted  bool      // a notification has scheduled an earlier check
+	looked  time.Time // time of the last check
+	scanned time.Time // start of the last scan
 }
 
 // Open creates the directories of s6, or empties them, and starts the scanner. The scanner ends with ctx.
@@ -118,7 +118,7 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles starts file notifications for the scan directory. If that fails, the scanner checks the directory more often.
+// observeFiles starts file notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
 	hints, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Scanner) entryOf(name string) *entry {
 	return e
 }
 
-// removeUnused removes a foreign service that is gone, and then the entry if nothing is left in it.
+// removeUnused drops a foreign service that is gone from its entry, and then removes the entry if it is empty.
 func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
@@ -172,8 +172,7 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service with this name. For the name of a logger it returns the service to which the logger
-// belongs.
+// service returns the foreign service with this name. For a logger's name, it returns the service to which the logger belongs.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -182,8 +181,8 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It does not block: if the channel is full, the record is dropped,
-// and the next check finds the change.
+// Observe passes a supervisor record to the scanner. It does not block: if the channel is full, Observe drops the record, and the
+// next check finds the change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
 		return
@@ -211,7 +210,7 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // skipped after a panic, because the next program then continues with the files
+	s.end() // skipped after a panic: the next program continues with the files
 }
 
 func (s *Scanner) work() {
@@ -251,7 +250,7 @@ func (s *Scanner) work() {
 	}
 }
 
-// untilNextCheck returns the time until the next regular check.
+// untilNextCheck returns the interval until the next regular check.
 func (s *Scanner) untilNextCheck() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {
@@ -261,7 +260,7 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.poll
 }
 
-// scheduleCheck schedules an early check, but not right after the last one.
+// scheduleCheck schedules an early check, at least lookAgain after the last one.
 func (s *Scanner) scheduleCheck() {
 	if !s.hinted {
 		s.hinted = true
@@ -269,13 +268,13 @@ func (s *Scanner) scheduleCheck() {
 	}
 }
 
-// needsCheck reports whether a file notification requires a check. Most notifications don't: they are about temporary names, or
-// about files that services write in their own directories.
+// needsCheck reports whether a file notification requires a check. Most notifications don't, because they concern temporary
+// names, or files that services write in their own directories.
 func (s *Scanner) needsCheck(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                                      // a new directory is not checked before a scan
-		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // not for a slot that hinit itself has just made
+		slot := s.slot(name)                                                      // a new directory must wait for a scan
+		return slot != nil && !(ev.Has(fsnotify.Create) && s.nameUnchanged(slot)) // ignore the creation of a slot by hinit itself
 	}
 	return formats.IsDefinitionFile(name)
 }
@@ -300,7 +299,8 @@ func (s *Scanner) end() {
 
 var errGone = errors.New("the scanner has ended")
 
-// do executes f in the scanner's goroutine, and waits until f has returned.
+// do executes f in the scanner's goroutine, and waits until f has returned. If ctx ends first, do returns an error, and f may
+// still run.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
@@ -316,8 +316,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine. It returns when the goroutine has accepted f, and does not wait until f has
-// returned.
+// send passes f to the scanner's goroutine. It returns when the goroutine has accepted f, without waiting for its result.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

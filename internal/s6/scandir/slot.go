@@ -16,29 +16,29 @@ type kind int
 
 const (
 	native kind = iota // the slot of a service that hinit itself defines
-	fixed              // there is no service: the slot always reports up
-	other              // another program has made the directory, which defines the service, see package foreign
+	fixed              // a slot without a service, which is always reported as up
+	other              // another program has made the directory, which defines a foreign service, see package foreign
 )
 
-// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. Fields without a reexec tag
-// are also handed over at re-execution.
+// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. At re-execution, fields are
+// handed over unless their tag is "-".
 type Slot struct {
 	Name    string            // name of the service
-	Kind    kind              //
+	Kind    kind              // who defines the service
 	ID      foreign.ID        // identity of the directory
 	Link    foreign.ID        // identity of the link, if the name is a symbolic link
-	Exports map[string]string // variables from the run script, if it is a gateway's slot that a client has made
+	Exports map[string]string // variables from the run script of a gateway's slot that a client has made
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
-	dir    *fsutil.Dir `reexec:"-"` // the open directory, opened as the user who is allowed to read it
+	dir    *fsutil.Dir `reexec:"-"` // the open directory, opened as a user who may read it
 	reload int         `reexec:"-"` // signal that asks the service to reload its configuration; 0 for SIGHUP
 }
 
-// entry is what the scanner knows about one name in the scan directory. Empty entries are removed.
+// entry is the scanner's state for one name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // nil if there is none
+	Slot    *Slot            // nil if no slot has the name
 	Service *foreign.Service // the service of a foreign directory; stays until the service has ended
-	Refused foreign.ID       // the directory of this name about which the scanner has complained
+	Refused foreign.ID       // the directory of this name that the scanner has refused and reported
 
 	making time.Time     `reexec:"-"` // when the scanner first saw that another program is making the slot
 	rest   []fsutil.Node `reexec:"-"` // files that must still be added to the slot
@@ -60,7 +60,7 @@ func (e *entry) copy() *entry {
 // Native reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) Native() bool { return s.Kind == native }
 
-// Fixed reports whether the slot has no service. Such a slot always reports up, and ignores commands.
+// Fixed reports whether the slot has no service. Such a slot ignores commands, and is always reported as up.
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
 // ReloadSignal returns the signal that asks the service to reload its configuration.
@@ -68,8 +68,8 @@ func (s *Slot) ReloadSignal() int {
 	return cmp.Or(s.reload, int(syscall.SIGHUP))
 }
 
-// NormallyUp reports whether the service starts with the container, that is, whether it has no down file. It blocks on the file
-// system of the scan directory.
+// NormallyUp reports whether the service starts with the container, that is, whether its slot has no down file. It blocks on the
+// file system of the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
@@ -93,7 +93,7 @@ func (s *Slot) SetDown(down bool) error {
 	return nil
 }
 
-// hasName reports whether the slot's name in the scan directory in still refers to the slot's directory.
+// hasName reports whether the slot's name in the open scan directory still refers to the slot's directory.
 func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
@@ -111,12 +111,12 @@ func (s *Slot) close() {
 	}
 }
 
-// loggerOf returns a slot for the logger of a service of hinit. hinit itself writes this log.
+// loggerOf returns the slot for the logger of a service of hinit. It is fixed, because hinit itself writes this log.
 func loggerOf(slot *Slot) *Slot {
 	return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}
 }
 
-// slotsOf returns the slots of a foreign service and its logger. named is the service's entry in the scan directory.
+// slotsOf returns the slots of a foreign service and its logger. named is the service's slot in the scan directory.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Place, link foreign.ID) *Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}

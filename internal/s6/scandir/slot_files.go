@@ -7,20 +7,20 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Files holds the scripts of a slot of hinit. hinit never runs them, but people can.
+// Files holds the scripts that hinit writes into a slot. hinit never runs them, but people can.
 type Files struct {
 	Run    string
 	Finish string // "" for none
 	Log    string // script log/run; "" for none
 }
 
-// These modes let the agent's user query and control a service with the tools of s6 (contract of s6, section 5.1).
+// With these modes, the agent's user can query and control a service with the tools of s6 (contract of s6, section 5.1).
 const (
 	eventMode   = fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730
 	controlMode = fs.ModeNamedPipe | 0o660
 )
 
-// definingFiles returns the files that a slot must have from the moment its name appears.
+// definingFiles returns the files that a slot must have from the moment when its name appears.
 func (f Files) definingFiles(down bool) []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
@@ -29,7 +29,7 @@ func (f Files) definingFiles(down bool) []fsutil.Node {
 	return nodes
 }
 
-// otherFiles returns all other files of a slot. hinit and the agent don't read them.
+// otherFiles returns the files of a slot that neither hinit nor the agent reads.
 func (f Files) otherFiles() []fsutil.Node {
 	nodes := []fsutil.Node{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
 	if f.Finish != "" {

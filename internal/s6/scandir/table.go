@@ -11,7 +11,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// table is the state that readers in other goroutines see. It is immutable.
+// table is the scanner's state for readers in other goroutines. It is immutable.
 type table struct {
 	byName  map[string]*Slot
 	byID    map[foreign.ID]*Slot
@@ -49,8 +49,8 @@ func (t *table) add(slots ...*Slot) {
 // Slots returns all slots sorted by name. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Exports returns the slots of services of hinit, each with the variables that its run script exports. It does not block. The
-// caller must not change the maps.
+// Exports returns the variables that the run scripts of hinit's own slots export, by slot name. It does not block. The caller
+// must not change the maps.
 func (s *Scanner) Exports() map[string]map[string]string {
 	exports := make(map[string]map[string]string)
 	for name := range s.queue.definitions() {
@@ -64,14 +64,15 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether another program has made a directory that defines a service of this name. It does not block.
+// Foreign reports whether a foreign service has this name, that is, one that another program's directory defines. It does not
+// block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of the service directory at an absolute path, which may lead through links. If the slot is still
-// queued, Find makes it first. If there is no slot at the path, the error wraps [ErrUnknown]. Find blocks on the file system. A
+// Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is still
+// queued, Find makes it first. If path is not a slot's directory, the error wraps [ErrUnknown]. Find blocks on the file system. A
 // path that is not in the table is resolved as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
@@ -86,7 +87,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if slot := s.sameAs(path); slot != nil {
 		return slot, s.checkPresent(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // path may belong to the logger of a service of hinit, whose log hinit writes
+	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of a service of hinit
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
 			return loggerOf(slot), s.checkPresent(slot)
 		}
@@ -94,7 +95,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
 }
 
-// sameAs returns the slot to whose directory path leads, or nil.
+// sameAs resolves path and returns the slot of that directory, or nil.
 func (s *Scanner) sameAs(path string) *Slot {
 	d, id, err := foreign.Open(path, true, s.layout.foreign)
 	if err != nil {

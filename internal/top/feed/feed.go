@@ -1,8 +1,8 @@
-// Package feed reads the sources of hinit top: the status and the events of hinit as streams, the logs on the volume, and the
-// services' processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
+// Package feed reads the data sources of hinit top. These are the streams of hinit's status and events, the logs on the volume,
+// and the services' processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
 //
 // Its functions block until their context ends, and report by calling functions in the caller's goroutine. Only Log starts
-// goroutines. The package escapes no text. Several goroutines may use a [Feed].
+// goroutines. The package does not escape the text that it reads. Several goroutines may use a [Feed].
 package feed
 
 import (
@@ -37,34 +37,34 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Feed reads the sources of one hinit. Make it with Open or OpenSocket.
+// Feed reads the data sources of one hinit. Make it with Open or OpenSocket.
 type Feed struct {
 	env    func(string) (string, bool)
-	here   bool // the feed is of the init of this container
+	here   bool // the init of this container is read
 	client *dial.Client
-	status atomic.Pointer[client.Status] // last known status; nil before the first
+	status atomic.Pointer[client.Status] // last known status; nil before the first one
 }
 
-// Open returns the feed of the hinit of this container, which it finds through the environment. It blocks and fails as
-// [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
+// Open returns the feed of this container's hinit, which it finds through the environment. It blocks and fails like [dial.Dial].
+// If hinit moves to another socket later, the feed finds it again.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env, here: true, client: cmdline.Here(env)}
 	return f, f.client.Reach()
 }
 
-// OpenSocket returns the feed of the hinit that listens on a socket. It does not connect.
+// OpenSocket returns the feed of the hinit that listens on socket. It does not connect yet.
 func OpenSocket(env func(string) (string, bool), socket string) *Feed {
 	return &Feed{env: env, client: dial.New(socket)}
 }
 
-// Once asks for the current status, once.
+// Once requests the current status.
 func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
 
 // retry is the pause before the next request to a hinit that has not answered.
 const retry = 250 * time.Millisecond
 
-// Status follows the status until ctx ends, even if hinit ends or re-executes in between. It calls change for each change, and
-// lost after each failure.
+// Status follows the status until ctx ends. It calls change for each change, and lost after each failure. If hinit exits or
+// re-executes, Status connects again.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
 	f.repeat(ctx, lost, func() error {
@@ -78,7 +78,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events until ctx ends, and calls event for each. It begins with past events, at most last of them.
+// Events follows the events until ctx ends, and calls event for each. It begins with up to last past events.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.repeat(ctx, func(error) {}, func() error {
@@ -92,13 +92,13 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit runs, whose events are numbered from 1 again
+			seen = 0 // another hinit runs, and numbers its events from 1 again
 		}
 		return err
 	})
 }
 
-// repeat calls ask again and again until ctx ends, with a pause after each call. It calls lost with each error.
+// repeat calls ask repeatedly until ctx ends, with a pause after each call. It passes each error to lost.
 func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		err := ask()
@@ -112,7 +112,7 @@ func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	}
 }
 
-// withoutRequest returns err without the name of the failed request.
+// withoutRequest returns hinit's message in err without the name of the failed request. It returns all other errors as they are.
 func withoutRequest(err error) error {
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		return errors.New(said.Message)
@@ -136,7 +136,7 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	return err
 }
 
-// Save writes a text to a new file. It fails if the file exists, and follows no link.
+// Save writes text to a new file. It fails if the file exists, and doesn't follow symbolic links.
 func Save(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -146,13 +146,13 @@ func Save(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// Limits for the details of a service: the number of processes, and the bytes of a command line or a variable.
+// Limits for the details of a service: the number of processes, and the length in bytes of a command line or a variable.
 const (
 	mostProcesses = 64
 	mostText      = 4 << 10
 )
 
-// Inside reads the processes of a service, and the environment of its main process pid, from /proc. It hides secrets that it
+// Inside reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets that it
 // recognises.
 func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
 	out := model.ProcessDetails{ID: of}
@@ -188,7 +188,7 @@ func (f *Feed) Inside(of model.ID, pid int) model.ProcessDetails {
 	return out
 }
 
-// environment returns the variables of an environment as sorted lines, with secrets hidden.
+// environment returns the variables of environ, the content of a file /proc/PID/environ, as sorted lines. Secrets are hidden.
 func environment(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
@@ -202,17 +202,17 @@ func environment(environ []byte) []string {
 const (
 	// logHistory is the number of past lines with which Log begins.
 	logHistory = 500
-	// logEvery is the time between two calls of lines, the function that Log gets. logBatch is the largest number of lines in a
-	// call; older lines are dropped.
+	// logEvery is the interval between two batches of lines that Log delivers. logBatch is the maximum number of lines in a
+	// batch; older lines are dropped.
 	logEvery = 200 * time.Millisecond
 	logBatch = 2000
-	// logWidth limits the bytes of a line.
+	// logWidth is the maximum length of a line, in bytes.
 	logWidth = 4 << 10
 )
 
 // Log follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, Log reads the last lines of that
 // run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many lines arrive,
-// lines gets only the newest. A goroutine reads the file, so only that goroutine is delayed if the volume hangs.
+// lines gets only the newest. A separate goroutine reads the file, so Log itself is not delayed if the volume hangs.
 func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
 	if err != nil {
@@ -265,11 +265,11 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	}
 }
 
-// errPast ends the reading of an earlier run's log at the first line of a later run.
+// errPast stops the reading of an earlier run's log when a line of a later run is reached.
 var errPast = errors.New("the lines are of a later run")
 
-// logReader returns the user as whom to read the logs. The path of a log belongs to the file system of the init. If the user of
-// hinit top has named a socket, a log is read only if this process has the same file system, and never as root.
+// logReader returns the identity with which to read the logs. A log's path is a path in the init's file system. If the user gave
+// the socket, a log is read only if this process has the same file system, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {
@@ -290,9 +290,9 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 }
 
 const (
-	// measureEvery is the shortest time between two measurements.
+	// measureEvery is the minimum time between two measurements.
 	measureEvery = time.Second
-	// measureShare is the length of the pause between two measurements, as a multiple of the processor time of a measurement. So
+	// measureShare is the minimum pause between two measurements, as a multiple of the processor time of one measurement. So
 	// measuring takes at most a hundredth of a processor.
 	measureShare = 100
 )
@@ -305,8 +305,9 @@ func (f *Feed) proc() string {
 	return ""
 }
 
-// Usage measures the processor time and memory of the services until ctx ends. It measures once a second, or less often so that
-// it takes at most a hundredth of a processor. It calls used with the result, by service, or with nil if it can't measure.
+// Usage measures the processor time and memory of the services until ctx ends. It measures once a second, or less often if it
+// would take more than a hundredth of a processor. It calls used with the results by service name, or with nil if it can't
+// measure.
 func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage)) {
 	runtime.LockOSThread() // threadTime measures the thread, so the goroutine must stay on it
 	defer runtime.UnlockOSThread()

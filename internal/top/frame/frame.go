@@ -1,8 +1,8 @@
-// Package frame describes the content of a screen: lines of spans, which are texts with roles. A terminal or a picture turns the
-// roles into colours.
+// Package frame describes the content of a screen: lines of spans, which are texts with roles. A terminal or a picture shows each
+// role in a colour.
 //
-// The text of a span has no control characters when it is drawn, and no line is wider than the screen. The package holds no state
-// and owns no goroutine.
+// When a span is drawn, its text has no control characters, and no line is wider than the screen. The package holds no state and
+// starts no goroutine.
 package frame
 
 import (
@@ -19,7 +19,7 @@ type Role uint8
 // The roles.
 const (
 	Plain  Role = iota
-	Dim         // of little interest
+	Dim         // unimportant
 	Title       // heading of the screen, of a table or of a pane
 	Good        // works
 	Doing       // starting or stopping
@@ -53,7 +53,7 @@ func (l *Line) Add(role Role, text string) {
 	}
 }
 
-// Width returns the number of columns of a line.
+// Width returns the width of a line, in columns.
 func (l *Line) Width() int {
 	n := 0
 	for _, s := range l.Spans {
@@ -71,7 +71,7 @@ func (l *Line) String() string {
 	return b.String()
 }
 
-// Fit returns the spans of the line, cut or filled to exactly width columns, without control characters.
+// Fit returns the spans of the line, cut or filled to exactly width columns. Control characters are replaced.
 func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
@@ -102,7 +102,7 @@ func (l *Line) Wrap(width int) []Line {
 			if Width(text) > room {
 				part = ansi.Truncate(text, room, "")
 			}
-			if part == "" && room < width || room == 0 { // the next letter does not fit into the rest of the line
+			if part == "" && room < width || room == 0 { // the next letter doesn't fit on this line
 				out, room = append(out, Line{}), width
 				continue
 			}
@@ -126,7 +126,7 @@ type Frame struct {
 	Lines         []Line
 }
 
-// Plain returns the text of a frame without its colours, and without spaces at the ends of lines.
+// Plain returns the text of a frame without colours, and without spaces at the ends of lines.
 func (f Frame) Plain() string {
 	var b strings.Builder
 	for i := range f.rows() {
@@ -138,7 +138,7 @@ func (f Frame) Plain() string {
 
 func (f Frame) rows() int { return min(len(f.Lines), f.Height) }
 
-// Width returns the number of columns of a text.
+// Width returns the width of a text, in columns.
 func Width(text string) int {
 	if strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return ansi.StringWidth(text)
@@ -146,7 +146,7 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Cut shortens a text to most columns, and ends it with an ellipsis.
+// Cut returns a text of at most `most` columns. A longer text is shortened and ends with an ellipsis.
 func Cut(text string, most int) string {
 	if Width(text) <= most {
 		return text
@@ -154,20 +154,20 @@ func Cut(text string, most int) string {
 	return ansi.Truncate(text, max(most, 0), "…")
 }
 
-// Fill cuts a text to a width, or fills it with spaces.
+// Fill returns a text of exactly width columns. It cuts a longer text, and appends spaces to a shorter one.
 func Fill(text string, width int) string {
 	text = Cut(text, width)
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is like Fill, but aligns the text to the right.
+// Right is like Fill, but puts the spaces before the text.
 func Right(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean replaces control characters. It is a second line of defence: callers must have escaped texts of services and profiles
-// already.
+// clean replaces control characters by question marks. It is a second line of defence: callers must already have escaped the
+// texts of services and profiles.
 func clean(text string) string {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {
@@ -182,16 +182,17 @@ func clean(text string) string {
 	return text
 }
 
-// Theme has the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.
+// Theme defines the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.
 type Theme struct {
 	Name string
 	sgr  [roles]string
 }
 
-// Themes has all themes. The first is the default, the last has no colour.
+// Themes lists all themes. The first is the default, the last has no colour.
 var Themes = []Theme{
 	{"colours", [roles]string{Dim: "2", Title: "1", Good: "32", Doing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Figure: "36"}},
-	// People with every kind of colour blindness can tell blue from orange-yellow. Bold differs from normal text without any colour.
+	// Blue and orange-yellow look different to people with every kind of colour blindness. Bold differs from normal text without
+	// any colour.
 	{"colour-blind", [roles]string{Dim: "2", Title: "1", Good: "34", Doing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Figure: "34"}},
 	{"no colour", [roles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Doing: "4"}},
 }

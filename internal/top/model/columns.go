@@ -13,10 +13,11 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// mostMeasurements is how many measurements of a service are kept for its graphs.
+// mostMeasurements is the maximum number of measurements of a service that are kept for its graphs.
 const mostMeasurements = 60
 
-// usageHistory has the last measurements of a service, in seen. last is the newest; it is valid if known is true.
+// usageHistory holds the latest measurements of a service in seen. last is the newest one. known is false if the usage could not
+// be measured.
 type usageHistory struct {
 	last  Usage
 	known bool
@@ -28,8 +29,8 @@ func (r *usageHistory) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-mostMeasurements+1, 0):], u)
 }
 
-// sparks draws the last width measurements as a graph of one line. The full height stands for the largest value, or for least if
-// that is larger.
+// sparks draws the last width measurements as a graph of one line. figure selects the value to draw. The full height stands for
+// the largest value, or for least if least is larger.
 func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
@@ -59,7 +60,7 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// looks has the colour and the sign of each grade. The sign is for users who can't see the colours.
+// looks defines the colour and the sign of each grade. The sign is for users who can't see the colours.
 var looks = [grades]struct {
 	sign string
 	role frame.Role
@@ -72,16 +73,16 @@ var looks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  order // order after a click on the head of the column
+	sort  order // order after a click on the column's title
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
 	noteMinimum = 8  // with less room, the note is left out
-	shortNote   = 20 // least room that graphs must leave for the note
-	longNote    = 40 // least room that less important columns must leave for the note
-	widestName  = 40 // largest width of the name column
+	shortNote   = 20 // minimum room for the note that the five most useful optional columns must leave
+	longNote    = 40 // minimum room for the note that all other optional columns must leave
+	widestName  = 40 // maximum width of the name column
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -92,7 +93,7 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit on the screen. The more important ones are chosen first. The note gets the rest of the
+// columns returns the columns that fit on the screen. It chooses the more important ones first. The note gets the rest of the
 // line.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
@@ -102,7 +103,7 @@ func (m *Model) columns() []column {
 	}
 	most := min(widestName, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
-	if longest > most { // the names are too long, so drop the common prefix of gateways
+	if longest > most { // the names are too long: drop the common prefix of gateways
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
@@ -119,7 +120,7 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // room for the note, which ends the line
+	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // width left for the note, which ends the line
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful columns first
@@ -150,7 +151,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// optionalColumns returns the columns between the state and the note, which are shown if there is room.
+// optionalColumns returns the columns that stand between the state and the note if the screen has room for them.
 func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {

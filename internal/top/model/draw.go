@@ -9,21 +9,21 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// screenLayout says where the parts of the screen are and how high they are, in lines.
+// screenLayout is the position and height of the parts of the screen, in lines.
 type screenLayout struct {
-	head  int // line with the head of the table; -1 if the table is not shown
+	head  int // line with the column titles of the table; -1 if the table is not shown
 	rows  int // number of rows of the table
 	pane  int // line with the title of the pane
 	lines int // number of lines of the pane below its title
 }
 
-// leastTable is the smallest number of rows that the table keeps while a pane is shown. On a shorter terminal the pane replaces
+// leastTable is the minimum number of rows that the table keeps while a pane is shown. On a shorter terminal, the pane replaces
 // the table.
 const leastTable = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // two lines are the head of the table and the last line
+	body := max(m.height-at.head-2, 0) // two lines are the column titles and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at
@@ -59,12 +59,13 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// padLines returns exactly count lines: it cuts lines, or adds empty ones.
+// padLines returns exactly count lines: it drops the lines at the end, or adds empty ones.
 func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
-// tableLines returns the head of the table and height rows of it.
+// tableLines returns the column titles and the visible rows of the table, height rows in all. It scrolls so that the cursor is
+// visible.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
 	head := frame.Line{}
@@ -105,7 +106,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{Chosen: i == m.table.index}
 	marked := r.isService && m.table.marks[r.service.ID()]
-	// The sign before the row marks the cursor for users who can't see its colours.
+	// The sign at the beginning of the row marks the cursor for users who can't see its colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.isService {
@@ -180,8 +181,8 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// tableKeys and logKeys are the keys that the last line of the screen explains, the most important first. A narrow screen shows
-// only the first ones.
+// tableKeys and logKeys are the keys that the last line of the screen explains, most important first. A narrow screen shows only
+// the first ones.
 var (
 	tableKeys = [][2]string{
 		{"q", "quit"},
@@ -212,7 +213,7 @@ var (
 	}
 )
 
-// Keys lists all keys with their descriptions, for the help.
+// Keys lists all keys and their descriptions, for the help.
 var Keys = [][2]string{
 	{"up down j k", "go through the services (or the lines of a pane)"},
 	{"pgup pgdn g G", "a page; the first, the last"},
@@ -233,7 +234,8 @@ var Keys = [][2]string{
 	{"q ctrl+c", "quit"},
 }
 
-// help returns the help screen, scrolled to m.helpTop. On a narrow screen the description of a key is on the lines below it.
+// help returns the help screen, scrolled to m.helpTop. On a narrow screen, the description of a key is on the lines below the
+// key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line

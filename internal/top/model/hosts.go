@@ -13,16 +13,16 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// host is an init whose services the screen shows.
+// host is the state of an init whose services the screen shows.
 type host struct {
 	name   string
 	status client.Status
-	heard  time.Time // time of the last line of the status; zero before the first
-	lost   time.Time // since when the host does not answer; zero while it answers
+	heard  time.Time // when the last line of the status arrived; zero before the first one
+	lost   time.Time // when the host stopped answering; zero while it answers
 	why    string
 }
 
-// Change applies a line of the stream that follows the status of a host.
+// Change applies a status change of a host, a line of its status stream.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -47,7 +47,7 @@ func (m *Model) forgetRemoved() {
 	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 }
 
-// Lost records that a host does not answer.
+// Lost records that a host does not answer, and why.
 func (m *Model) Lost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -57,7 +57,7 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// SetUsage records the measured usage of a host's services, by name. nil means that it can't be measured here.
+// SetUsage records the measured usage of a host's services, by service name. usage is nil if it can't be measured here.
 func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
@@ -80,7 +80,8 @@ func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent reports whether a host does not answer, since when, and why.
+// silent reports whether a host is not answering. If so, since is the start of the silence, and why is the error, or "" if it is
+// unknown.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():
@@ -91,12 +92,12 @@ func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	return time.Time{}, "", false
 }
 
-// anyAnswered reports whether any host has answered.
+// anyAnswered reports whether any host has answered yet.
 func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
 }
 
-// label returns the name of a service on the screen. If there are several hosts, it begins with the host.
+// label returns the name of a service for the screen. With several hosts, the name of the host precedes it.
 func (m *Model) label(id ID) string {
 	if len(m.hosts) > 1 {
 		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
@@ -104,8 +105,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about a host if there is something to say: it does not answer, stops, boots, waits for its lease or has
-// a warning.
+// hostLine returns a line about the state of a host. is is false if the host needs no line. It needs one if it does not answer,
+// stops, boots, waits for its lease or has a warning.
 func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
@@ -138,8 +139,8 @@ func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// hostLines returns the first lines of the screen: a summary, and lines about hosts. Silent hosts come first, because a short
-// terminal has no room for all.
+// hostLines returns the first lines of the screen: a summary, and the lines of the hosts. Silent hosts come first, because a
+// short terminal does not show all lines.
 func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -163,7 +164,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// summary adds to l how many services are in each grade, and what they use. The services in trouble come first, because even the
+// summary adds to l the number of services in each grade, and their total usage. Services in trouble come first, because even the
 // narrowest screen must show them.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int

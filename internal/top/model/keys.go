@@ -53,15 +53,15 @@ func (m *Model) Key(key string) []Order {
 	return m.handleOrder(key)
 }
 
-// Paste handles one letter of pasted text. It adds the letter to the text that the user is typing. Elsewhere it ignores the
-// letter, because there it would act as a key.
+// Paste handles one letter of pasted text. If the user is typing a text, Paste adds the letter to it. Otherwise it ignores the
+// letter, which would act as a key.
 func (m *Model) Paste(letter rune) {
 	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
 
-// editText applies a key to text, the text that the user is typing.
+// editText applies a key to *text, the text that the user is typing.
 func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
@@ -102,7 +102,7 @@ func (m *Model) handleMove(key string) bool {
 	return true
 }
 
-// handleView handles the keys that change what is shown. It returns false for any other key.
+// handleView handles the keys that change the view. It returns false for any other key.
 func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
@@ -122,7 +122,7 @@ func (m *Model) handleView(key string) bool {
 	case "<", ">", "left", "right":
 		count := orders
 		if len(m.hosts) == 1 {
-			count = byHost // a single host has no host column, which is the last
+			count = byHost // with a single host, skip the host column, which is the last
 		}
 		step := order(1)
 		if key == "<" || key == "left" {
@@ -178,7 +178,7 @@ func (m *Model) sortBy(column order) {
 	m.arrange()
 }
 
-// open shows a pane below the table, or closes it if it is already shown.
+// open shows a pane below the table. If that pane is already shown, open closes it.
 func (m *Model) open(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
@@ -189,7 +189,7 @@ func (m *Model) open(kind paneKind) {
 	}
 }
 
-// escape handles the key esc: it undoes one thing, such as a rollout, a search, an open pane, the marks or the filter.
+// escape handles the key esc. It undoes one step, in this order: rollout, search, level of the log, pane, marks, filter.
 func (m *Model) escape() {
 	switch {
 	case m.rollout != nil:
@@ -209,7 +209,7 @@ func (m *Model) escape() {
 	}
 }
 
-// handleOrder handles the keys that mark services and give orders.
+// handleOrder handles the keys that mark services or request orders. It returns the orders that need no confirmation.
 func (m *Model) handleOrder(key string) []Order {
 	s, is := m.current()
 	switch key {
@@ -277,7 +277,7 @@ func (m *Model) Click(x, y int) {
 	}
 }
 
-// Wheel handles the mouse wheel, turned while the mouse is at line y. A positive by scrolls down.
+// Wheel handles the mouse wheel. y is the line of the mouse pointer. A positive by scrolls down.
 func (m *Model) Wheel(y, by int) {
 	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
 		m.scroll(3 * by)
@@ -293,7 +293,7 @@ type pending struct {
 	rollout bool
 }
 
-// rollout restarts services one after the other. Each restart begins when the service before it is ready.
+// rollout is a restart of several services, one after the other. Each restart begins when the previous service is ready.
 type rollout struct {
 	queue   []ID
 	running ID
@@ -302,8 +302,8 @@ type rollout struct {
 	ended   bool // the user has stopped the rollout
 }
 
-// ask asks the user to confirm an order for the chosen services, or to type the word that it needs. how selects the question. If
-// inTurn is true, the order is a rollout.
+// ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects the
+// question. If inTurn is true, the order is a rollout.
 func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.chosen()
 	switch {
@@ -316,7 +316,7 @@ func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	}
 }
 
-// question returns the question about the pending order, for the last line of the screen.
+// question returns the text of the question about the pending order, for the last line of the screen.
 func (m *Model) question() string {
 	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.label(id) })
 	what, whom := string(m.pending.verb), names[0]
@@ -337,7 +337,8 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders.
+// handleWord applies a key to the word that the user is typing. When the word is complete, handleWord returns the orders to carry
+// out.
 func (m *Model) handleWord(key string) []Order {
 	was := m.asking
 	m.editText(key, &m.word)
@@ -352,7 +353,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed is called when the user has confirmed the pending command. It returns the orders to send.
+// confirmed takes the pending order, which the user has confirmed, and returns the orders to carry out.
 func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
@@ -367,7 +368,8 @@ func (m *Model) confirmed() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
-// nextOfRollout returns the order for the next service of the rollout, or ends the rollout if there is none.
+// nextOfRollout returns the order for the next service of the rollout. If none is left, or if the user has stopped the rollout,
+// it ends the rollout.
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -379,8 +381,8 @@ func (m *Model) nextOfRollout() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// advanceRollout handles the end of a restart in the rollout. It stops the rollout after a failure, else it returns the next
-// order.
+// advanceRollout handles the result of a restart in the rollout. After a failure it stops the rollout. Otherwise it returns the
+// next order.
 func (m *Model) advanceRollout(result Result) []Order {
 	r := m.rollout
 	if result.Err != nil {

@@ -1,9 +1,9 @@
-// Package model is the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the keys.
-// Its outputs are frames and orders.
+// Package model implements the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the
+// keys. Its outputs are frames and orders.
 //
-// The same inputs make the same frames. The package reads no clock, file or socket: the caller passes the time with the inputs.
-// Text of a service, a profile or a log is escaped before it is in a frame. Only one goroutine may use a Model; the package
-// starts none.
+// The same inputs always produce the same frames. The package reads no clock, file or socket: the caller passes the time with the
+// inputs. Text of a service, a profile or a log is escaped before it is put into a frame. Only one goroutine may use a Model; the
+// package starts none.
 package model
 
 import (
@@ -14,14 +14,13 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is how long a host may be silent before it counts as not answering. A host that works sends a line of its status more
-// often.
+// Silence is the time without a status line after which a host is shown as not answering. A working host sends lines more often.
 const Silence = 2*client.WatchInterval + time.Second
 
-// Usage is what all processes of a service use together.
+// Usage is the total usage of all processes of a service.
 type Usage struct {
-	CPU       float64 // number of processors: 1 is one whole processor
-	Memory    uint64  // resident bytes; shared memory counts in each process
+	CPU       float64 // in processors: 1 is one whole processor
+	Memory    uint64  // resident bytes; shared memory is counted in each process
 	Processes int
 }
 
@@ -32,21 +31,21 @@ type Process struct {
 	Command    string // unescaped
 }
 
-// ProcessDetails has the details of a service that are read from its processes, for the detail pane.
+// ProcessDetails holds the details that are read from a service's processes, for the detail pane.
 type ProcessDetails struct {
 	ID
 	Processes   []Process
 	Environment []string // NAME=value, without secrets
-	Missing     string   // why there are none
+	Missing     string   // reason why details are missing; "" if none are
 }
 
-// ID identifies a service by its name and its host, an index of the list that [New] gets.
+// ID identifies a service by its name and host. Host is an index of the list that was passed to [New].
 type ID struct {
 	Host int
 	Name string
 }
 
-// Service is a service and its host, an index of the list that [New] gets.
+// Service is a service and its host, an index of the list that was passed to [New].
 type Service struct {
 	*client.Service
 	Host int
@@ -55,11 +54,11 @@ type Service struct {
 // ID returns the identity of the service.
 func (s Service) ID() ID { return ID{s.Host, s.Name} }
 
-// Verbs for orders that only the screen has. Package client defines the other ones.
+// Verbs of orders that only the screen has. Package client defines all other verbs.
 const (
 	VerbSignal client.Verb = "signal"
 	VerbShell  client.Verb = "shell"
-	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file that Word names
+	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file with the path Word
 )
 
 // Order is a command to a service that the user has confirmed.
@@ -69,17 +68,17 @@ type Order struct {
 	Word string // name of a signal, or the path of a file
 }
 
-// Result says how an order ended.
+// Result is an order that has ended, with its error.
 type Result struct {
 	Order
 	Err error // nil on success
 }
 
-// DataNeeds lists the data that the screen shows now and needs from its sources.
+// DataNeeds lists the data that the screen needs from its sources now.
 type DataNeeds struct {
 	Log    Log
 	Inside ID  // service whose processes and environment are shown; zero for none
-	PID    int // its main process
+	PID    int // main process of that service
 	Events bool
 }
 
@@ -87,7 +86,7 @@ type DataNeeds struct {
 type Log struct {
 	ID                    // service of the log; zero for no log
 	File        string    // path of the current log file, from hinit
-	From, Until time.Time // begin and end of the earlier run; zero to follow the log
+	From, Until time.Time // start and end of an earlier run; zero to follow the log
 }
 
 // paneKind is the content of the pane below the table.
@@ -100,7 +99,7 @@ const (
 	detailPane
 )
 
-// prompt says what the user is asked, and so how the next key is used.
+// prompt is the question that the user is being asked. It decides how the next key is used.
 type prompt int
 
 const (
@@ -152,7 +151,7 @@ func New(theme int, hosts ...string) *Model {
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), max(height, 1) }
 
-// Tick sets the time that the model takes as now.
+// Tick sets the model's current time.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
 // Over reports whether the user has asked to quit.
@@ -164,14 +163,14 @@ func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 // Event adds an event of a host to the event pane.
 func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host}) }
 
-// Log adds lines of a log, unescaped and without line ends. nil lines mean that the log is read from its beginning again, so it
-// drops the earlier ones.
+// Log adds lines of a log, unescaped and without line ends. If lines is nil, the log is being read from its beginning again, so
+// Log drops all earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
 // Inside sets the details of a service, for the detail pane.
 func (m *Model) Inside(in ProcessDetails) { m.pane.inside = in }
 
-// Ended records the end of an order, and returns the next orders of a rollout.
+// Ended records the result of an order. If the order is part of a rollout, Ended returns the next orders.
 func (m *Model) Ended(r Result) []Order {
 	if m.rollout != nil && m.rollout.running == r.ID {
 		return m.advanceRollout(r)
@@ -183,7 +182,7 @@ func (m *Model) Ended(r Result) []Order {
 	return nil
 }
 
-// Wants returns the data that the screen needs now.
+// Wants returns the data that the screen needs from its sources now.
 func (m *Model) Wants() (w DataNeeds) {
 	w.Events = m.pane.kind == eventPane
 	s, is := m.current()
@@ -203,12 +202,12 @@ func (m *Model) Wants() (w DataNeeds) {
 	return w
 }
 
-// runBefore returns the times of the run that ended last. They are zero if no run has ended.
+// runBefore returns the start and the end of the run that ended last. Both are zero if no run has ended.
 func runBefore(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	// The last lines get their time only after the end of the run. A new run has written little by then.
+	// The last lines get their time only after the end of the run. A new run has written few lines by then.
 	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()

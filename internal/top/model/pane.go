@@ -15,7 +15,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Limits for the lines that a pane keeps.
+// Limits of the number of lines that a pane keeps.
 const (
 	keptLines  = 2000
 	keptEvents = 500
@@ -40,10 +40,10 @@ type pane struct {
 	kind         paneKind
 	focused      bool
 	zoomed       bool
-	scrollOffset int // how many lines it is scrolled away from the end (log, events) or the beginning (details)
+	scrollOffset int // distance in lines from the end (log, events) or the beginning (details)
 	search       string
-	before       bool           // show the log of the earlier run
-	least        loglevel.Level // lowest level of the lines to show; 0 for all
+	before       bool           // show the log of the run that ended last
+	least        loglevel.Level // minimum level of the lines to show; 0 for all
 	of           Log            // the log to which lines belong
 	lines        []LogLine
 	levels       loglevel.Tracker
@@ -51,7 +51,8 @@ type pane struct {
 	inside       ProcessDetails
 }
 
-// reset ends scrolling after the cursor has moved to another service. The event pane is about all services, so it stays.
+// reset ends scrolling after the cursor has moved to another service. The event pane keeps its position, because it shows all
+// services.
 func (p *pane) reset() {
 	if p.kind != eventPane {
 		p.scrollOffset = 0
@@ -69,7 +70,7 @@ func (p *pane) event(e hostEvent) {
 }
 
 func (p *pane) log(of Log, lines []LogLine) {
-	if p.of != of || len(lines) == 0 { // it is another log, or is read from its beginning again
+	if p.of != of || len(lines) == 0 { // it is another log, or is being read from its beginning again
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0
@@ -102,7 +103,7 @@ func (m *Model) toggleRun() {
 	}
 }
 
-// raiseLevel raises the lowest level of log lines to show by one. After the highest level it shows all lines again.
+// raiseLevel raises the minimum level of the shown log lines by one. After the highest level it shows all lines again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.scrollOffset = next[m.pane.least], 0
@@ -112,7 +113,7 @@ func (m *Model) raiseLevel() {
 	}
 }
 
-// visibleLines returns the log lines whose level is high enough to show.
+// visibleLines returns the log lines that have at least the minimum level.
 func (p *pane) visibleLines() []LogLine {
 	if p.least == 0 {
 		return p.lines
@@ -120,7 +121,7 @@ func (p *pane) visibleLines() []LogLine {
 	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.least })
 }
 
-// LogText returns the lines that the log pane shows, with their times and unescaped.
+// LogText returns the lines that the log pane shows, unescaped, each with its time.
 func (m *Model) LogText() string {
 	var b strings.Builder
 	for _, l := range m.pane.visibleLines() {
@@ -141,7 +142,7 @@ func (m *Model) scroll(by int) {
 	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines())-1, 0))
 }
 
-// jumpToMatch scrolls to the next match of the search. by is -1 to search towards the beginning, and 1 towards the end.
+// jumpToMatch scrolls to the next match of the search: towards the beginning if by is -1, towards the end if it is 1.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines()
 	at := len(lines) - 1 - m.pane.scrollOffset
@@ -160,7 +161,7 @@ func (m *Model) jumpToMatch(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines returns all lines of the pane, broken to the width of the screen.
+// paneLines returns all lines of the pane, wrapped to the width of the screen.
 func (m *Model) paneLines() []frame.Line {
 	return lo.FlatMap(m.wholeLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
 }
@@ -204,7 +205,8 @@ func (m *Model) paneTitle() string {
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// plainLogText makes the text of a log line safe: it removes colours and replaces tabs by spaces.
+// plainLogText makes the text of a log line safe to show: it removes colours, replaces tabs by spaces, and escapes control
+// characters.
 func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
@@ -274,7 +276,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
-	const logged = "           | " // the head of a log line, which is printed even if it is empty
+	const logged = "           | " // the beginning of a log line, which is shown even if it is empty
 	say := func(role frame.Role, head, text string) {
 		if text != "" || head == logged {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
@@ -318,7 +320,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	return out
 }
 
-// window returns the part of the pane that fits into height lines, with the matches of the search marked.
+// window returns the part of the pane that fits into height lines. Matches of the search are highlighted.
 func (m *Model) window(height int) []frame.Line {
 	lines := m.paneLines()
 	end := len(lines) - m.pane.scrollOffset
@@ -339,7 +341,7 @@ func (m *Model) window(height int) []frame.Line {
 	return lines
 }
 
-// markMatches marks the matches of the search, ignoring case.
+// markMatches highlights the matches of search in spans, ignoring case.
 func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
@@ -347,7 +349,7 @@ func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // some letter has another length in lower case, so positions in lower would be wrong
+			if i < 0 || len(lower) != len(text) { // lower case changes the length, so positions in lower would be wrong
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})

@@ -17,7 +17,7 @@ import (
 type order int
 
 const (
-	byTrouble order = iota // services in trouble first; equal ones in the order of hinit
+	byTrouble order = iota // services in trouble first; services of equal grade in the order of hinit
 	byName
 	byState
 	bySince
@@ -30,7 +30,7 @@ const (
 
 var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
-// grade says how urgently a service needs attention. The constants are in the order in which the table shows them.
+// grade is the urgency with which a service needs attention. The table shows the grades in the order of the constants.
 type grade int
 
 const (
@@ -99,8 +99,7 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// arrange rebuilds the rows of the table from the services that match the filter, sorted and in groups. The cursor stays on its
-// service.
+// arrange rebuilds the rows of the table. It filters, sorts and groups the services. The cursor stays on its service.
 func (m *Model) arrange() {
 	t := &m.table
 	words := strings.Fields(strings.ToLower(t.filter))
@@ -127,7 +126,7 @@ func (t *table) add(services []Service) {
 	}
 }
 
-// restoreCursor puts the cursor on its row, or on the nearest one if its row is gone.
+// restoreCursor puts the cursor on its row. If the row no longer exists, the cursor stays at its index, or goes to the last row.
 func (m *Model) restoreCursor() {
 	t := &m.table
 	if t.at == (rowID{}) {
@@ -141,7 +140,7 @@ func (m *Model) restoreCursor() {
 	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
 }
 
-// move moves the cursor by a number of rows, downwards if it is positive.
+// move moves the cursor by a number of rows. A positive number moves it down.
 func (m *Model) move(by int) { m.setCursor(m.table.index + by) }
 
 // setCursor puts the cursor on a row, or on the nearest existing one.
@@ -155,8 +154,8 @@ func (m *Model) setCursor(index int) {
 	m.pane.reset()
 }
 
-// matchesFilter reports whether a service matches all words of the filter, which are in lower case. A word that begins with "!"
-// excludes the services that match its rest.
+// matchesFilter reports whether a service matches the filter. It must match all words, which are in lower case. A word that
+// begins with "!" excludes the services that match the text after the "!".
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -194,8 +193,8 @@ func (m *Model) compare(a, b Service) int {
 	}[m.table.sort]()
 }
 
-// chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the
-// services of the group at the cursor.
+// chosen returns the services to which an order applies. These are the marked services, in the order of the table. If none is
+// marked, it is the service at the cursor, or all services of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
 	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
@@ -226,12 +225,12 @@ const (
 
 var groupingNames = [groupings]string{"no groups", "grouped as in the configuration", "grouped by profile", "grouped by host"}
 
-// groupOf returns the group of a service, or "".
+// groupOf returns the name of a service's group, or "" if it belongs to none.
 func (m *Model) groupOf(s Service) string {
 	return [groupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
 }
 
-// regroup selects the next grouping in which a service has a group.
+// regroup selects the next grouping in which at least one service has a group.
 func (m *Model) regroup() {
 	t := &m.table
 	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
@@ -244,8 +243,8 @@ func (m *Model) regroup() {
 	m.arrange()
 }
 
-// inGroups appends the rows of all groups to the table: the head of the group and then its services. The groups have the order of
-// their first services. Services without a group come last.
+// inGroups appends the rows of all groups to the table: for each group its head, and then its services unless the group is
+// folded. The groups have the order of their first services. Services without a group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)
@@ -259,7 +258,7 @@ func (m *Model) inGroups(services []Service) {
 	}
 }
 
-// writeGroupHead writes the head of a group: how many of its services are up, in trouble or unknown.
+// writeGroupHead writes the head of a group: its name, and the numbers of services that are up, in trouble or unknown.
 func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	sign := "▾ "
 	if m.table.folded[r.group] {
