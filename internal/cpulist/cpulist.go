@@ -1,5 +1,5 @@
-// Package cpulist parses lists of processors such as 0-3,6. This is the list format of cpuset(7), without blanks. Its errors
-// are written for users. It starts no goroutine.
+// Package cpulist parses lists of processors such as 0-3,6: the list format of cpuset(7), without blanks. Its errors are written
+// for users. It starts no goroutine.
 package cpulist
 
 import (
@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Most is the highest processor number that is accepted.
+// Most is the highest processor number that Parse accepts.
 const Most = 1023
 
-// Parse returns the set of processors in a list.
+// Parse returns the set of the processors in a list.
 func Parse(list string) (*unix.CPUSet, error) {
 	var set unix.CPUSet
 	for part := range strings.SplitSeq(list, ",") {

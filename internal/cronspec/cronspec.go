@@ -1,7 +1,7 @@
 // Package cronspec parses schedules in the syntax of cron, and computes when they are due.
 //
-// The library that it uses defines the syntax: five fields, or a word such as @daily. The package promises that every schedule
-// that it accepts is due at some time. It reads only the container's time zone data, and owns no goroutine.
+// The library that it uses defines the syntax: five fields, or a word such as @daily. The package only accepts schedules that
+// will be due at some time. It reads only the container's time zone data, and owns no goroutine.
 package cronspec
 
 import (
@@ -19,8 +19,8 @@ type Spec struct {
 	zone     *time.Location
 }
 
-// Parse parses a schedule. zone names a time zone such as "Europe/Berlin"; "" stands for the container's time zone. Parse reads
-// the file of the time zone; the methods of the result read no file.
+// Parse parses a schedule. zone is the name of a time zone such as "Europe/Berlin", or "" for the container's time zone. Parse
+// reads the time zone's file; the methods of the result don't read files.
 func Parse(text, zone string) (Spec, error) {
 	if strings.TrimSpace(text) != text || text == "" {
 		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)
@@ -54,7 +54,7 @@ func Parse(text, zone string) (Spec, error) {
 	return spec, nil
 }
 
-// Zone returns the time zone with this name; "" stands for the container's time zone.
+// Zone returns the time zone with the given name, or the container's time zone if the name is "".
 func Zone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil

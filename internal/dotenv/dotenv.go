@@ -1,20 +1,20 @@
 // Package dotenv parses files that set environment variables, such as the .env of a profile and the env_file of a service. A file
-// has lines of the form NAME=VALUE, with or without "export". A quoted value may span several lines. After an unquoted value, "
-// #" begins a comment.
+// consists of lines of the form NAME=VALUE, with or without "export". A quoted value may span several lines. After an unquoted
+// value, " #" begins a comment.
 //
-// It promises not to fail: a line that sets no variable is ignored. It owns no goroutine and opens no file.
+// The functions never fail: they ignore a line that does not set a variable. The package owns no goroutine and opens no file.
 package dotenv
 
 import "strings"
 
-// Var is one variable as it is written in a file.
+// Var is one variable as it stands in a file.
 type Var struct {
 	Name  string
 	Raw   string // the value without its quotes, if it has any
-	Quote byte   // '"' or '\'', 0 for none
+	Quote byte   // '"' or '\'', or 0 for a value without quotes
 }
 
-// Value returns the value of the variable. Escapes are replaced only in a value that was in double quotes.
+// Value returns the value of the variable. It replaces escapes only if the value was in double quotes.
 func (v Var) Value() string {
 	if v.Quote == '"' {
 		return Unescape(v.Raw)
@@ -30,7 +30,7 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `
 // Parse returns the variables of a file, in order.
 func Parse(text string) []Var {
 	var vars []Var
-	var open [256]bool // quotes without an end in the rest of the text, which no line needs to search again
+	var open [256]bool // by quote character: the rest of the text is known to contain no closing quote, so later lines don't search it again
 	for text != "" {
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
@@ -51,9 +51,10 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted parses a value that begins with a quote. inner is the text up to the closing quote, which may be several lines further
-// on in rest, and after is the text after that line. If there is no closing quote, inner is the rest of the line, and stillOpen
-// is true. open says that rest is known to contain no closing quote, so that only the line itself is searched.
+// quoted parses a value that begins with a quote. rest is the text after the value's line. inner is the text up to the closing
+// quote, which may be several lines into rest, and after is the text after the line with that quote. If there is no closing
+// quote, inner is the rest of the value's line, and stillOpen is true. If open is true, rest is known to contain no closing
+// quote, so only the line itself is searched.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
 	if end := closing(value, quote); end >= 0 {

@@ -1,12 +1,13 @@
 // Package early starts to handle signals as early as a Go program can.
 //
-// If a process gets SIGTERM before it has a handler, the Go runtime ends it with code 2 and without a message. Packages are
-// initialized in the order of their imports and then of their paths. This package imports almost nothing, so it is initialized
-// before most others and long before main. Half of the time from hinit's execution to main passes after that.
+// If a process gets SIGTERM before it has a handler, the Go runtime ends it with exit code 2 and without a message. Go
+// initializes packages in the order of their imports and then of their paths. This package imports almost nothing, so it is
+// initialized before most others and long before main. At that time, half of the way from hinit's execution to main is still
+// ahead.
 //
-// The first steps of the runtime remain uncovered. Until the runtime has installed its handlers, the kernel does not deliver the
-// signal to process 1 of a container. After that, the signal ends the process until the runtime and the packages os and syscall
-// are initialized.
+// The first steps of the runtime are not covered. Until the runtime has installed its handlers, the kernel does not deliver the
+// signal to process 1 of a container. After that, and until the runtime and the packages os and syscall are initialized, the
+// signal kills the process.
 //
 // The package has one channel for the process, and owns no goroutine.
 package early
@@ -17,7 +18,7 @@ import (
 	"syscall"
 )
 
-// Shutdown is SIGRTMIN+3, which systemd takes as a request to shut down. Container managers that are made for systemd send it.
+// Shutdown is SIGRTMIN+3, which systemd takes as a request to shut down. Container managers for systemd send it.
 const Shutdown = syscall.Signal(37)
 
 // Meaningful returns the signals that the init acts on.
@@ -38,8 +39,8 @@ func Orders() chan os.Signal {
 	return orders
 }
 
-// listen starts to handle the signals if the process was started as an init. Any other process, such as a command, must end by a
-// signal.
+// listen starts to handle the signals if the process was started as an init. In any other process, such as a command, the signals
+// keep their default effect and end the process.
 func listen(argv []string) chan os.Signal {
 	if len(argv) > 0 && (names(argv[0], "init") || names(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && names(argv[0], "hinit") {
 		return notify()
@@ -53,7 +54,7 @@ func notify() chan os.Signal {
 	return c
 }
 
-// names reports whether the last component of a path is name.
+// names reports whether name is the last component of a path.
 func names(path, name string) bool {
 	dir := len(path) - len(name)
 	return dir >= 0 && path[dir:] == name && (dir == 0 || path[dir-1] == '/')

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Exit codes, the same as of hinit's command line and of the s6 tools (docs/reference/exit-codes.md).
+// Exit codes of hinit's command line and of the s6 tools (docs/reference/exit-codes.md).
 const (
 	exitFailed      = 1
 	exitNotUp       = 3
@@ -19,10 +19,10 @@ const (
 	exitSystem      = 111
 )
 
-// runtimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
+// runtimeDir is the directory of the control socket. HINIT_RUNTIME_DIR overrides it.
 var runtimeDir = "/run/hinit"
 
-// answerTime is how long to wait for an answer, in seconds. PID 1 itself waits up to 40 seconds for a stop.
+// answerTime is the maximum time to wait for an answer, in seconds. PID 1 itself waits up to 40 seconds for a service to stop.
 const answerTime = 50
 
 // The buffers are static, because there is no heap and the stack can't grow.
@@ -33,15 +33,15 @@ var (
 
 // pid1Request is an HTTP request to PID 1's control API.
 type pid1Request struct {
-	doing                       string // what the request does, for messages: follows "cannot"
+	doing                       string // the effect of the request, for messages: the text after "cannot"
 	method, before, name, after string // the target of the request is before + name + after
 	body                        string
 	named, health               bool
 }
 
-// askPID1 sends the request of a command line to PID 1, and returns the exit code. missing says that hinit-tools is not
-// installed. In that case, askPID1 returns -1 for a command that it can't translate, and if PID 1 can't be reached. The program
-// then goes on with the Go runtime, which reports the error.
+// askPID1 converts a command line to a request, sends it to PID 1, and returns the exit code. missing reports whether hinit-tools
+// is not installed. If it is missing, askPID1 returns -1 for a command that it can't convert, and if PID 1 can't be reached. The
+// program then continues with the Go runtime, which reports the error.
 func askPID1(name string, argv, env bare.Words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
@@ -86,7 +86,7 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 	return printAnswer(q, unsafe.String(&answer[0], n), failed)
 }
 
-// parse converts a command line to a request. It knows the commands that are needed when no process can be started.
+// parse converts a command line to a request. It knows only the commands that people need when the system can't start processes.
 func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
 		// accept only letters that don't wait, and an absolute path
@@ -138,8 +138,8 @@ func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
 
 var body bare.Text
 
-// isPlainWord reports whether a word is no option and needs no escaping in a request or in JSON. It may contain letters, digits,
-// "-", "_", "." and the characters in more.
+// isPlainWord reports whether a word is not an option and needs no escaping in a request or in JSON. It may contain letters,
+// digits, "-", "_", "." and the characters in more.
 func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
@@ -157,8 +157,8 @@ func isPlainWord(word, more string) bool {
 	return true
 }
 
-// dial connects to the control socket and returns the descriptor, or less than 0. It refuses a socket of a user other than root
-// and this user.
+// dial connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a socket whose
+// owner is neither root nor this user.
 func dial() int {
 	path.N = 0
 	path.Add(runtimeDir).Add("/control.sock")
@@ -187,7 +187,7 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // another user listens on the socket
+		return -1 // the socket belongs to another user
 	}
 	if peer.Pid == 0 && hasInit() {
 		return -1 // the init of another container listens on a volume that both containers mount
@@ -215,7 +215,7 @@ func hasInit() bool {
 // procOne is a C string.
 var procOne = [...]byte{'/', 'p', 'r', 'o', 'c', '/', '1', '/', 'c', 'm', 'd', 'l', 'i', 'n', 'e', 0}
 
-// printAnswer prints the answer of PID 1 and returns the exit code of the command. failed is the exit code for a failure.
+// printAnswer prints PID 1's answer and returns the exit code of the command. failed is the exit code for a failure.
 func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
 	end := bare.Index(all, "\r\n\r\n")
@@ -254,7 +254,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	return 0
 }
 
-// refuse prints why a command can't be carried out, with advice, and returns code.
+// refuse prints the reason why a command can't be carried out, with advice, and returns code.
 func refuse(name string, argv bare.Words, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {

@@ -9,20 +9,20 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// threads is how many threads it must be possible to create before the Go runtime is started. A hinit command starts with 4 to 6
-// threads, and other programs may take PIDs meanwhile.
+// threads is the number of threads that the process must be able to create before the Go runtime is started. A hinit command
+// starts with 4 to 6 threads, and in the meantime other programs may take PIDs.
 const threads = 8
 
 var (
 	leave uint32
 	never uint32      // always 0
-	held  [64]uintptr // thread IDs of the threads that makeThreads has created last
+	held  [64]uintptr // IDs of the threads that makeThreads has created last
 )
 
-// few is the smallest number of threads with which PID 1 can work, see internal/tuning.
+// few is the minimum number of threads with which PID 1 can work, see internal/tuning.
 const few = 20
 
-// FewThreads says that PID 1 must use as few threads as possible.
+// FewThreads is true if PID 1 must use as few threads as possible.
 var FewThreads bool
 
 // Only the assembly calls begin.
@@ -60,10 +60,10 @@ func begin(stack *uintptr) {
 	}
 }
 
-// toolsName is the program that implements most commands. It is in the same directory as hinit.
+// toolsName is the name of the program that implements most commands. It is in the same directory as hinit.
 const toolsName = "hinit-tools\x00"
 
-// isToolsProgram reports whether this program is hinit-tools. It leaves the program's directory, with a slash at the end, in the
+// isToolsProgram reports whether this program is hinit-tools. It stores the program's directory, with a slash at the end, in the
 // buffer path.
 func isToolsProgram() bool {
 	self := "/proc/self/exe\x00"
@@ -73,14 +73,15 @@ func isToolsProgram() bool {
 	return name == toolsName[:len(toolsName)-1]
 }
 
-// becomeTools executes hinit-tools from the directory that [isToolsProgram] has left in path. It returns an errno if that fails.
+// becomeTools executes hinit-tools from the directory that [isToolsProgram] has stored in path. It returns an errno if that
+// fails.
 func becomeTools(argv, env bare.Words) (errno int) {
 	path.Add(toolsName)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// isToolsCommand reports whether hinit-tools implements this command. These are the commands that people and agents call. The
-// others must start fast, or belong to hinit itself.
+// isToolsCommand reports whether hinit-tools implements this command. hinit-tools has the commands that people and agents call.
+// The other commands must start fast, or belong to hinit itself.
 func isToolsCommand(name string, argv bare.Words) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
@@ -89,10 +90,11 @@ func isToolsCommand(name string, argv bare.Words) bool {
 }
 
 // await waits until a re-executed PID 1 can create as many threads as the old program had. halted is the value of HINIT_HALTED,
-// which begins with that number. It is "" if enough PIDs are free.
+// which begins with that number, or "" if enough PIDs are free.
 //
 // If there is a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
-// container can have taken a PID, and such a process ends by itself, within a minute. After 2 s, few threads are enough.
+// container can have taken a PID, and such a process ends by itself within a minute. After 2 s, await is satisfied with fewer
+// threads.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -124,7 +126,7 @@ func sleep(nanoseconds int64) {
 }
 
 // HasRoomFor reports whether this process can create the given number of additional threads. It creates them and lets them end.
-// In a running program the caller must have locked its goroutine to its thread.
+// In a running program, the caller must have locked its goroutine to its thread.
 func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
@@ -134,13 +136,13 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program the caller must have locked
+// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program, the caller must have locked
 // its goroutine to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &never) }
 
-// makeThreads creates up to the given number of threads, which wait for leave, and returns how many it has created. They block
-// every signal, and so does this thread meanwhile. On a busy machine they may still live when the runtime starts, and its signal
-// handler would find no g in them.
+// makeThreads creates up to the given number of threads, which wait for leave, and returns the number that it has created. They
+// block every signal, and so does this thread during the call. On a busy machine the threads may still be alive when the runtime
+// starts, and its signal handler would find no g in them.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)
@@ -156,7 +158,7 @@ func makeThreads(threads int, leave *uint32) (made int) {
 	return made
 }
 
-// setMask sets the signals that this thread blocks.
+// setMask sets the signals that this thread blocks, and stores the old set in old.
 func setMask(set, old *uint64) {
 	const setmask = 2 // SIG_SETMASK
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)

@@ -2,7 +2,7 @@
 
 package entry
 
-// FewThreads says that PID 1 must use as few threads as possible.
+// FewThreads is true if PID 1 must use as few threads as possible.
 var FewThreads bool
 
 // HasRoomFor reports whether this process can create more threads. On this platform that can't be tested, so the result is true.

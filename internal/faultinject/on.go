@@ -17,10 +17,10 @@ import (
 // Enabled reports whether this binary can simulate faults.
 const Enabled = true
 
-// rulesVar is the environment variable with the path of the file of rules.
+// rulesVar is the environment variable that holds the path of the rules file.
 const rulesVar = "HINIT_FAULTS"
 
-// rule is one rule, a line of the file of rules.
+// rule is one rule: a line of the rules file.
 type rule struct {
 	call, name  string
 	errno       syscall.Errno
@@ -28,10 +28,10 @@ type rule struct {
 	short       int
 	crash       bool
 	trace       string
-	skip, times int // skip: matching calls still to ignore; times: calls still to affect, negative for no limit
+	skip, times int // skip: number of matching calls still to ignore; times: number of calls still to affect, negative for no limit
 }
 
-// loadedRules contains the rules as they were last read. It is a global variable because a process has one set of rules.
+// loadedRules holds the rules as they were last read. It is a global variable because a process has one set of rules.
 var loadedRules struct {
 	sync.Mutex
 
@@ -40,8 +40,8 @@ var loadedRules struct {
 	rules []*rule
 }
 
-// Before is called before a system call of kind c on name. If it returns an error, the caller must use that error in place of
-// making the call. It may also delay the caller.
+// Before is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and must
+// treat the error as the call's error. Before may also delay the caller.
 func Before(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -64,7 +64,7 @@ func wait(d time.Duration) {
 	stamp := loadedRules.stamp
 	for end := time.Now().Add(d); loadedRules.stamp == stamp && time.Now().Before(end); load() {
 		loadedRules.Unlock()
-		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted
+		time.Sleep(min(time.Until(end), 10*time.Millisecond)) // olint:forbidigo // the delay is the purpose
 		loadedRules.Lock()
 	}
 }
@@ -83,7 +83,8 @@ func After(c Call, name string) {
 	}
 }
 
-// Room returns how many of the n bytes of a write the caller may write, so that a test can cause a short write.
+// Room returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a test can
+// cause a short write.
 func Room(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)
@@ -101,7 +102,8 @@ func note(file, line string) {
 	_ = f.Close()
 }
 
-// match returns the rules that apply to the call c on name and for which sort returns true. It counts each of them as used once.
+// match returns the rules that apply to the call c on name and for which sort returns true. It counts a use of each of these
+// rules.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
 	loadedRules.Lock()
 	defer loadedRules.Unlock()
@@ -123,7 +125,7 @@ func match(c Call, name string, sort func(*rule) bool) []*rule {
 	return out
 }
 
-// load reads the file of rules if it has changed.
+// load reads the rules file if it has changed.
 func load() {
 	if loadedRules.file == "" {
 		if loadedRules.file = os.Getenv(rulesVar); loadedRules.file == "" {
@@ -191,7 +193,7 @@ func parse(f []string) (*rule, error) {
 	return r, nil
 }
 
-// errnoOf returns the system error with the given name, such as ENOSPC, or 0 if there is none.
+// errnoOf returns the system error with the given name, such as ENOSPC, or 0 if no error has that name.
 func errnoOf(name string) syscall.Errno {
 	for n := syscall.Errno(1); n < 200; n++ {
 		if unix.ErrnoName(n) == name {

@@ -17,29 +17,29 @@ import (
 	"hinit/internal/pause"
 )
 
-// syslogSink is a Sink that sends syslog messages. Over datagrams it sends one message in each; over a stream, the length
-// precedes each message (RFC 6587).
+// syslogSink is a Sink that sends syslog messages. Each datagram contains one message. Over a stream, the length precedes each
+// message (RFC 6587).
 type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
-	size                   int             // bytes of these batches
-	lost                   bool            // the batches in unread may be lost, so Send repeats them
+	size                   int             // size of these batches in bytes
+	lost                   bool            // the receiver may not get the batches in unread, so Send repeats them
 }
 
-// sentBatch is the data that a single call of Send has sent.
+// sentBatch is the data that was sent by one call of Send.
 type sentBatch struct {
 	at   time.Time
 	data []byte
 }
 
 const (
-	mostDatagram = 8 << 10 // largest message in bytes; RFC 5424 only demands 480, but most receivers accept this
+	mostDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept this
 
-	// unreadTime is how long a working receiver may take to read data that the kernel of its machine has acknowledged. Batches
-	// are kept in unread for that time, and together not more than unreadSize bytes.
+	// unreadTime is the maximum time that a working receiver takes to read data that the kernel of its machine has acknowledged.
+	// Batches are kept in unread for that time, but together not more than unreadSize bytes.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
@@ -112,12 +112,12 @@ func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
 }
 
 // unsent returns the number of bytes that the other machine has not acknowledged, or an error if the other end has closed the
-// connection. It does not read from the connection, because TLS may have unread bytes.
+// connection. It does not read from the connection, because unread bytes may belong to TLS.
 func (s *syslogSink) unsent() (left int, err error) {
 	failed := s.raw.Control(func(fd uintptr) {
 		list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
-			err = io.ErrUnexpectedEOF // do not count: after a reset, the number of unsent bytes never falls to 0
+			err = io.ErrUnexpectedEOF // return an error instead of a number: after a reset, the number of unsent bytes never falls to 0
 			return
 		}
 		left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)

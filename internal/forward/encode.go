@@ -17,8 +17,8 @@ type object = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// severities maps a log level to the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424,
-// 6.2.1).
+// severities maps a log level to the severities of OTLP and of syslog. An OTLP severity is a SeverityNumber: the first number of
+// the level's range. Syslog severities are defined in RFC 5424, 6.2.1.
 var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
@@ -28,10 +28,10 @@ func attribute(key, value string) object {
 	return object{"key": key, "value": object{"stringValue": value}}
 }
 
-// containerService is the service name in records of events that concern the whole container.
+// containerService is the service name in the records of events that concern the whole container.
 const containerService = "hinit"
 
-// encodeOTLP encodes records as a request to export logs (ExportLogsServiceRequest).
+// encodeOTLP encodes records as an OTLP request to export logs (ExportLogsServiceRequest).
 func encodeOTLP(host string, records []Record) ([]byte, error) {
 	now := nanoseconds(time.Now())
 	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
@@ -68,7 +68,7 @@ func encodeLoki(host string, records []Record) ([]byte, error) {
 	})})
 }
 
-// encodeSyslog encodes a record in the form of RFC 5424. The facility is daemon, and an ordinary event has the severity notice.
+// encodeSyslog encodes a record in the format of RFC 5424. The facility is daemon. An ordinary event has the severity notice.
 func encodeSyslog(host string, r *Record) []byte {
 	severity := severities[r.Level].syslog
 	if r.Kind == KindEvent && r.Level == loglevel.Info {
@@ -79,7 +79,7 @@ func encodeSyslog(host string, r *Record) []byte {
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
-// printable replaces spaces and all characters except printable ASCII, and cuts the text after most bytes. An empty text becomes
+// printable replaces spaces and all characters except printable ASCII, and limits the text to most bytes. An empty text becomes
 // "-".
 func printable(text string, most int) string {
 	out := strings.Map(func(r rune) rune {

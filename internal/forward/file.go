@@ -12,15 +12,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// file is a Sink that writes one JSON object a line to a file with a size limit. A full file is renamed to PATH.1, and the oldest
-// of these files is removed.
+// file is a Sink that writes records to a file with a size limit, one JSON object per line. A full file is renamed to PATH.1 and
+// replaced by a new file. If there are too many full files, the oldest one is removed.
 type file struct {
 	path string
-	most int64 // size in bytes of a full file
+	most int64 // size limit of a file in bytes
 	keep int   // number of full files to keep
 }
 
-// Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, it first ends that
+// Send implements Sink. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
 // line.
 func (l *file) Send(_ context.Context, records []Record) error {
 	data := []byte{'\n'}
@@ -62,8 +62,8 @@ func (l *file) Send(_ context.Context, records []Record) error {
 // Close implements Sink.
 func (*file) Close() error { return nil }
 
-// inDir calls fn with the opened directory of the file at path and the file's name. The agent may own directories on the path, so
-// root follows no links there.
+// inDir opens the directory of the file at path, and calls fn with the directory and the file's name. The agent may own
+// directories on the path, so root does not follow links there.
 func inDir(path string, fn func(d *fsutil.Dir, name string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {

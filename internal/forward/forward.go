@@ -31,27 +31,27 @@ type Hinit interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit  Hinit
-	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user as whom log files are opened
+	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user that log files are opened as
 	Sink   Sink
-	State  string   // path of the file with the [Positions]
+	State  string   // path of the positions file, see [Positions]
 	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would never end
-	Mask   bool     // hide secrets of known shapes
+	Mask   bool     // hide secrets that have a known form
 	Log    *slog.Logger
 
-	Pause    time.Duration // how long to collect records for a batch; 0 is 250 ms
-	Patience time.Duration // time limit for an answer of the receiver; 0 is 30 s
+	Pause    time.Duration // time to collect records for a batch; 0 is 250 ms
+	Patience time.Duration // time limit for the receiver's answer; 0 is 30 s
 
 	records chan Record // records from the goroutines that read logs
 	readers sync.WaitGroup
 	tails   map[string]*tail // the logs that are being read, by directory
 	started time.Time        // start time of the hinit that answers
-	asked   time.Time        // when hinit was last asked for its logs
-	saved   time.Time        // when the positions were last saved
+	asked   time.Time        // time of the last request to hinit for its logs
+	saved   time.Time        // time when the positions were last saved
 	now     Positions
 	dirty   bool // now has changes that must be saved
 }
 
-// Counts are the totals of a Forwarder since its file with the positions was created.
+// Counts are the totals of a Forwarder since its positions file was created.
 type Counts struct {
 	Sent     uint64 `json:"sent"`
 	Refused  uint64 `json:"refused"`
@@ -59,7 +59,7 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions is the content of the file with the positions, which says how far logs and events have been sent.
+// Positions is the content of the positions file, which records how far logs and events have been sent.
 type Positions struct {
 	Logs    map[string]position `json:"logs"` // position in each log, by its directory
 	Events  eventPosition       `json:"events"`
@@ -73,21 +73,21 @@ type eventPosition struct {
 }
 
 const (
-	mostRecords = 2000    // largest number of records in a batch
-	mostBytes   = 4 << 20 // largest number of bytes of text in a batch
+	mostRecords = 2000    // maximum number of records in a batch
+	mostBytes   = 4 << 20 // maximum size of the text in a batch, in bytes
 	statusEvery = 2 * time.Second
 	saveEvery   = time.Second
-	longestWait = 10 * time.Minute // longest pause that a receiver may ask for
-	mostState   = 64 << 10         // largest size of the file with the positions
+	longestWait = 10 * time.Minute // maximum pause that a receiver may ask for
+	mostState   = 64 << 10         // maximum size of the positions file in bytes
 )
 
-// retries has the delays between two attempts to send a batch.
+// retries defines the delays between two attempts to send a batch.
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.now.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the file with the positions, because then it
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, because without this file it
 // might send the same lines again and again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.tails, f.records = make(map[string]*tail), make(chan Record)
@@ -128,8 +128,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or f.Pause is over. Every statusEvery, it asks hinit
-// for new logs and events.
+// collect collects records of events and log lines until the batch is full or f.Pause is over. If the last request is older than
+// statusEvery, it first asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.asked) > statusEvery {
 		f.asked = time.Now()
@@ -156,7 +156,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs asks hinit for the logs of its services, starts to read new ones, and forgets removed ones.
+// findLogs asks hinit for the logs of its services, starts to read new logs, and forgets removed ones.
 func (f *Forwarder) findLogs(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -191,7 +191,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 			s = &client.Service{Name: filepath.Base(dir)}
 		}
 		same := t != nil && t.service == s.Name && t.profile == s.Profile
-		// The file with the positions may name any directory, so read only directories that are beside the log of a service.
+		// The positions file may contain any directory, so read only directories that are next to the log directory of a service.
 		if !removed && (same || !parents[filepath.Dir(dir)]) {
 			continue
 		}
@@ -209,7 +209,7 @@ func (f *Forwarder) findLogs(ctx context.Context) error {
 	return nil
 }
 
-// readEvents returns records of the events that hinit has had since the position of the last sent event.
+// readEvents returns records of the events that have happened in hinit since the position of the last sent event.
 func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 	at := f.now.Events
 	if !at.Started.Equal(f.started) {
@@ -242,7 +242,7 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record) {
 }
 
 // deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether it was accepted. It leaves
-// out records that the receiver refuses.
+// out the records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.now.Counts
 	for failures := 0; ctx.Err() == nil; {
@@ -278,7 +278,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			if err := f.save(); err != nil { // the metrics read from the file since when records wait
+			if err := f.save(); err != nil { // the metrics read the time of the oldest waiting record from the file
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
@@ -288,7 +288,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
-// ReadPositions reads a file with positions as a user who may read it.
+// ReadPositions reads a positions file as a user who may read it.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	d, err := fsutil.OpenDir(filepath.Dir(path), as)
 	if err != nil {
@@ -307,7 +307,7 @@ func (p *Positions) read(d *fsutil.Dir, name string) error {
 	return json.Unmarshal(text, p)
 }
 
-// load reads the positions. It creates a missing file, so that it fails now if the file can't be written.
+// load reads the positions file. It creates a missing file, so that Run fails now if the file can't be written.
 func (f *Forwarder) load() error {
 	err := inDir(f.State, f.now.read)
 	if f.now.Logs == nil {
@@ -322,7 +322,7 @@ func (f *Forwarder) load() error {
 	return nil
 }
 
-// save replaces the file with the positions atomically.
+// save replaces the positions file atomically.
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.now)
 	if err == nil {

@@ -15,8 +15,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// position says how far a log has been sent: up to a line with the time At. Several lines can have the same time, if they were
-// read at once. Same is the number of sent lines with the time At.
+// position records how far a log has been sent: up to a line with the time At. Several lines can have the same time, if they were
+// read together. Same is the number of sent lines with the time At.
 type position struct {
 	At   time.Time `json:"at"`
 	Same int       `json:"same"`
@@ -28,8 +28,8 @@ type tail struct {
 	stop             context.CancelFunc
 }
 
-// read starts a goroutine that reads the log of service s from a position until ctx ends. It reads as the user as, and passes
-// records to Run.
+// read starts a goroutine that reads the log of service s, beginning at the position from, until ctx ends. It reads as the user
+// as, and passes the records to Run.
 func (f *Forwarder) read(ctx context.Context, dir string, s *client.Service, from position, as *fsutil.Actor) *tail {
 	ctx, stop := context.WithCancel(ctx)
 	t := &tail{s.Name, s.Profile, stop}
@@ -58,8 +58,8 @@ type reading struct {
 	dir   string
 	from  position // position at the start
 	at    position // position after the last line
-	begun bool     // the first line was read
-	skip  int      // number of lines that are still to be skipped, because they are already sent
+	begun bool     // the first line has been read
+	skip  int      // number of lines still to skip, because they have already been sent
 	level loglevel.Tracker
 	mask  redact.Masker
 }

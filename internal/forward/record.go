@@ -29,7 +29,7 @@ type Record struct {
 	events eventPosition // position in the events after the record
 }
 
-// gapRecord returns a record that says why lines or events are missing.
+// gapRecord returns a record with the reason why lines or events are missing.
 func gapRecord(service, profile, why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Service: service, Profile: profile, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }

@@ -28,35 +28,35 @@ type Sink interface {
 // RefusedError means that the receiver will never accept the records, so that sending them again is pointless.
 type RefusedError struct{ error }
 
-// PartialError means that the receiver has accepted all records except for a number of Refused ones, and that none must be sent
-// again. If Refused is 0, it is only a warning.
+// PartialError means that the receiver has accepted all records except for a number of Refused ones, and that the caller must not
+// send any of them again. If Refused is 0, the error is only a warning.
 type PartialError struct {
 	error
 	Refused int
 }
 
-// LaterError says how long the caller should wait before the next request.
+// LaterError tells the caller how long to wait before the next request.
 type LaterError struct {
 	error
 	After time.Duration
 }
 
-// usages has the form of the URL for each kind of receiver, for error messages.
+// usages maps each kind of receiver to the form of its URL, for error messages.
 var usages = map[string]string{
 	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names a certificate authority that replaces the system's.
-// ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of the Authorization header
-// of HTTP requests, "" for none.
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE is the file of a certificate authority that replaces the
+// system's. ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of the
+// Authorization header of HTTP requests, or "".
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to it: %w", err)
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
-	host, _ := os.Hostname() // "" if it is unknown
+	host, _ := os.Hostname() // "" if the host name is unknown
 	secure, err := secured(u, way)
 	if err != nil {
 		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
@@ -114,7 +114,7 @@ func secured(u *url.URL, way string) (*tls.Config, error) {
 	return c, err
 }
 
-// withCertificateHint adds to an error about an invalid certificate what the user can do.
+// withCertificateHint adds advice for the user to an error about an invalid certificate.
 func withCertificateHint(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
@@ -127,7 +127,7 @@ type poster struct {
 	url, authorization, host string
 	client                   http.Client
 	encode                   func(host string, records []Record) ([]byte, error)
-	check                    func(answer []byte) error // checks the body of a successful answer; nil: no check
+	check                    func(answer []byte) error // checks the body of a successful answer; nil if the body needs no check
 }
 
 // Send implements Sink.
@@ -168,8 +168,8 @@ func (p *poster) Close() error {
 	return nil
 }
 
-// retryAfter returns the wait that the header Retry-After asks for. Its text is a number of seconds or a date (RFC 9110, 10.2.3).
-// It returns 0 for any other text.
+// retryAfter converts text, the value of the header Retry-After, to a waiting time. The text is a number of seconds or a date
+// (RFC 9110, 10.2.3). For any other text, the result is 0.
 func retryAfter(text string, now time.Time) time.Duration {
 	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
@@ -180,7 +180,8 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return 0
 }
 
-// checkOTLP returns a [PartialError] if the receiver's answer says that it has refused some records (ExportLogsServiceResponse).
+// checkOTLP reads the receiver's answer (ExportLogsServiceResponse). It returns a [PartialError] if the receiver has refused some
+// records.
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
@@ -189,10 +190,10 @@ func checkOTLP(text []byte) error {
 		}
 	}
 	if json.Unmarshal(text, &answer) != nil {
-		return nil // the receiver has accepted the records, but answers in another form
+		return nil // the receiver has accepted the records, but its answer has another form
 	}
 	partial := answer.PartialSuccess
-	n, _ := strconv.Atoi(partial.RejectedLogRecords.String()) // 0 if it is no number
+	n, _ := strconv.Atoi(partial.RejectedLogRecords.String()) // 0 if the text is not a number
 	if n <= 0 && partial.ErrorMessage == "" {
 		return nil
 	}

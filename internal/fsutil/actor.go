@@ -46,8 +46,8 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor that works like a, except that every Do takes a turn of share (see [blocking.Do]), and so does every
-// operation of its [Dir]. Calls of its Do must not be nested.
+// In returns an actor that works like a, except that every Do takes a turn of share (see [blocking.Do]). So does every operation
+// of a [Dir] with this actor. Calls of its Do must not be nested.
 func (a *Actor) In(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
@@ -57,15 +57,15 @@ func (a *Actor) In(share blocking.Share) *Actor {
 // Identity returns the identity that the actor was made for, even if it doesn't switch. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do switches to another identity than the process has.
+// Switches reports whether Do switches to an identity other than the process's.
 func (a *Actor) Switches() bool { return a.switches }
 
 // Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor
 // takes turns, see [Actor.In].
 //
 // While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
-// (see setfsuid(2)). Meanwhile the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user ID
-// changes on capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the
+// (see setfsuid(2)). During that time the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user
+// ID changes on capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the
 // process, and must not start a process.
 //
 // If the kernel refuses to switch, fn isn't called. If it refuses to switch back, Do returns an error and keeps the thread

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which the caller closes. If rel is a link, or
-// no socket, Connect returns an error. If the server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
+// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which the caller closes. If rel is a link or
+// not a socket, Connect returns an error. If the server's queue is full, Connect doesn't wait, and the error wraps EAGAIN.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
 	err = d.do("connect to", rel, func(names []string) error {

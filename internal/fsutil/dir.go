@@ -14,12 +14,12 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrSymlink is wrapped by errors about a path that contains a symbolic link. No link is followed, not even one whose target is
-// below the directory.
+// ErrSymlink is wrapped by errors about a path that contains a symbolic link. Links are not followed, even if their target is
+// inside the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
 // Dir is an open directory. Names are resolved relative to it, and never through a symbolic link. If its path is renamed or
-// replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted below it.
+// replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted inside the directory.
 //
 // A relative name, the parameter rel of the methods, is a slash-separated path. Empty and "." components are skipped. A leading
 // slash, a ".." component or a NUL byte causes the error fs.ErrInvalid. Every operation runs with the identity of the actor given
@@ -29,7 +29,7 @@ var ErrSymlink = errors.New("symbolic link refused")
 type Dir struct {
 	path      string
 	actor     *Actor
-	owner     *Actor       // acts as the owner of the home that contains the directory; nil for none, see [Actor.OwnHomes]
+	owner     *Actor       // acts as the owner of the home that contains the directory; nil outside such homes, see [Actor.OwnHomes]
 	noOpenat2 *atomic.Bool // set when openat2 does not work here, so that paths are walked by component; shared with every Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
@@ -122,8 +122,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// describe calls look, which makes one stat system call, with the open directory of rel, its base name, and flags against
-// following links.
+// describe calls look, which makes one stat system call. look gets the open directory of rel, the base name of rel, and flags
+// that prevent the call from following links.
 func (d *Dir) describe(rel string, look func(at int, name string, flags int) error) error {
 	return d.do("stat", rel, func(names []string) error {
 		if len(names) == 0 {
@@ -135,8 +135,9 @@ func (d *Dir) describe(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// Born returns when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode number, this
-// value is never the same for a later file. The error wraps errors.ErrUnsupported if the file system does not store it.
+// Born returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode
+// number, this value is never the same for a later file. The error wraps errors.ErrUnsupported if the file system does not store
+// the time.
 func (d *Dir) Born(rel string) (born int64, err error) {
 	err = d.describe(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -150,15 +151,15 @@ func (d *Dir) Born(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. After that, the names
-// in the directory rel that another machine has changed are looked up again.
+// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. After that, names in
+// the directory rel that another machine has changed are looked up again.
 func (d *Dir) Refresh(rel string) error {
 	return d.describe(rel, func(at int, name string, flags int) error {
 		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
 	})
 }
 
-// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. For a missing name it needs only one system call,
+// Has returns nil if rel exists, and an error that wraps fs.ErrNotExist if not. For a missing name it needs only one system call,
 // unlike [Dir.Lstat].
 func (d *Dir) Has(rel string) error {
 	err := d.do("stat", rel, func(names []string) error {
@@ -176,7 +177,7 @@ func (d *Dir) Has(rel string) error {
 }
 
 // Mkdir creates the directory rel and missing directories above it, with the permission bits mode (less the umask). An existing
-// directory keeps its mode. If one of the names is a link or another file, Mkdir returns an error.
+// directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.do("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -220,8 +221,8 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// do calls fn with the components of rel, after checking them. While fn runs, the descriptor stays open, and the goroutine has
-// the identity of the actor. do adds verb and rel to the text of fn's error.
+// do checks rel and calls fn with its components. While fn runs, the descriptor stays open, and the goroutine has the identity of
+// the actor. do adds verb and rel to the text of fn's error.
 func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -239,7 +240,7 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	return nil
 }
 
-// at works like do, but calls fn with the directory that contains the last component of rel, and with this component, base. fn
+// at works like do, but calls fn with the directory that contains the last component of rel, and with that component as base. fn
 // must not follow a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
 	return d.do(verb, rel, func(names []string) error { return d.inParent(names, fn) })

@@ -19,18 +19,18 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrNotRegular is wrapped by errors about a name that should be a regular file but is something else. For a link the error is
-// [ErrSymlink].
+// ErrNotRegular is wrapped by errors about a name that should be a regular file but is something else. For a link, the error is
+// [ErrSymlink] instead.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrTooLarge is wrapped by errors about a file that is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// tempTries is how many random names are tried for a temporary file.
+// tempTries is the maximum number of random names tried for a temporary file.
 const tempTries = 100
 
-// minRead is the free space that each read(2) gets beyond the expected size. So the end of the file is found without enlarging
-// the buffer.
+// minRead is the free space that each read(2) gets in addition to the expected size. It lets the read reach the end of the file
+// without enlarging the buffer.
 const minRead = 512
 
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
@@ -53,18 +53,18 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading. Errors are as for [Dir.ReadFile]. Errors of the returned file name it by its path.
-// The caller closes it.
+// Open opens the regular file rel for reading. It fails with the same errors as [Dir.ReadFile]. Errors of the returned file
+// contain its path. The caller closes the file.
 func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
 
 // OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
-// if it is missing. Errors are as for [Dir.ReadFile]. The caller closes it.
+// if it is missing. It fails with the same errors as [Dir.ReadFile]. The caller closes the file.
 func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("open", rel, unix.O_RDWR|unix.O_CREAT, mode)
 }
 
 // OpenAppend opens the regular file rel for appending, and creates it with the given permission bits (less the umask) if it is
-// missing. Errors are as for [Dir.ReadFile]. The caller closes it.
+// missing. It fails with the same errors as [Dir.ReadFile]. The caller closes the file.
 func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (*os.File, error) {
 	return d.openFile("append to", rel, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
 }
@@ -132,8 +132,8 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 	return size, err
 }
 
-// openRegular opens the regular file with the path names below d, and returns its size. Because of O_NONBLOCK it doesn't wait if
-// the file is a FIFO.
+// openRegular opens the regular file whose path, relative to d, has the components names, and returns its size. Because of
+// O_NONBLOCK, it doesn't wait if the file is a FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if faultinject.Enabled {
 		if err := faultinject.Before(faultinject.Open, strings.Join(names, "/")); err != nil {
@@ -160,29 +160,29 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 
 // ReplaceOptions tells [Dir.Replace] how to create the new file.
 type ReplaceOptions struct {
-	// Mode contains the permission bits of the new file; the umask does not apply.
+	// Mode is the permission bits of the new file; the umask does not apply.
 	Mode fs.FileMode
 	// KeepMode makes the new file keep the permission bits of an existing regular file.
 	KeepMode bool
 	// TempName is the pattern for the name of the temporary file, which is created in the same directory. Random letters replace
-	// its last "*", or are appended. "" means "." + base + ".*.tmp".
+	// its last "*", or are appended. "" means "." + base + ".*.tmp", where base is the file's own name.
 	TempName string
-	// Volatile skips all syncing: if the machine crashes, the new content may be lost.
+	// Volatile skips all syncing. If the machine then crashes, the new content may be lost.
 	Volatile bool
-	// NameLater skips the sync of the directory, which the caller makes up for by calling SyncName. Until then, a crash of the
-	// machine may bring back the old content.
+	// NameLater skips the sync of the directory. The caller does it later by calling SyncName. Until then, a crash of the machine
+	// may bring back the old content.
 	NameLater bool
-	// Confirm is called right before the rename. now describes the file that has the name rel at that moment; it is nil if there
-	// is none. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
+	// Confirm is called right before the rename. now describes the file that has the name rel at that moment, or is nil if there
+	// is no such file. If Confirm returns an error, Replace gives up and returns it. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
-// Replace makes data the content of the regular file rel. Readers see either the old or the new content, even after a crash of
-// the machine. It writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
-// file belongs to the actor.
+// Replace sets the content of the regular file rel to data. Readers see either the old or the new content, even after a crash of
+// the machine. Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The
+// new file belongs to the actor.
 //
-// After an error before the rename the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
-// content is visible but may not survive a crash; the error says so.
+// After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the
+// new content is visible but may not survive a crash; the error says so.
 //
 // If rel is a link, the error is [ErrSymlink]; if it is another irregular file, [ErrNotRegular]. A link that appears after this
 // check is itself replaced, and its target isn't touched.
@@ -231,7 +231,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 }
 
 // SyncName syncs the directory that contains rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks
-// for as long as the disk takes.
+// until the disk has stored the change.
 func (d *Dir) SyncName(rel string) error {
 	return d.at("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -257,8 +257,8 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(newStat(base, st))
 }
 
-// writeTemp writes data to a new temporary file in the directory parent and returns the file's name. After an error there is no
-// temporary file.
+// writeTemp writes data to a new temporary file in the directory parent and returns the file's name. After an error, it has
+// removed the temporary file.
 func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
 	pattern := o.TempName
 	if pattern == "" {
@@ -304,8 +304,8 @@ func writeAll(fd int, name string, data []byte) error {
 	return nil
 }
 
-// CreateTemp creates a file in the open directory parent. Its name is pattern, with random text in place of the last "*" or at
-// the end. It returns the open file and its name.
+// CreateTemp creates a file in the open directory parent. The file's name is pattern with random text in place of the last "*",
+// or at the end if there is no "*". CreateTemp returns the open file and its name.
 func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	prefix, suffix := pattern, ""
 	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
@@ -324,7 +324,7 @@ func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// fsync calls fsync(2). It ignores EINVAL, which means that the file system can't sync a directory and needn't.
+// fsync calls fsync(2). It ignores EINVAL, which means that the file system can't sync a directory and doesn't need to.
 func fsync(fd int, name string) error {
 	err := call(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
@@ -333,9 +333,10 @@ func fsync(fd int, name string) error {
 	return err
 }
 
-// Overwrite replaces the content and the permission bits of the existing regular file rel, in place, and syncs it. If the file
-// was at least as large as data, and the file system overwrites in place, this needs no new disk blocks. After a crash, the file
-// may contain parts of both the old and the new content. Errors are as for [Dir.ReadFile]. It blocks as long as the disk takes.
+// Overwrite replaces the content and the permission bits of the existing regular file rel in place, and syncs it. If the file was
+// at least as large as data, and the file system overwrites in place, this needs no new disk blocks. After a crash, the file may
+// contain parts of both the old and the new content. It fails with the same errors as [Dir.ReadFile]. It blocks as long as the
+// disk takes.
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("overwrite", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)
@@ -354,7 +355,7 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// stat is an fs.FileInfo made from the result of one stat(2) call. Package os would have to open the file first.
+// stat is an fs.FileInfo made from the result of one stat(2) call. Package os would first have to open the file.
 type stat struct {
 	name string
 	sys  syscall.Stat_t // the same type that package os returns from Sys

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// homes describes the homes that belong to their own users and not to the actor's.
+// homes describes the home directories that belong to users of their own, and not to the actor's user.
 type homes struct {
 	dir         string // the directory that contains the homes, with a slash at the end
-	first, last uint32 // range of these users' uids
+	first, last uint32 // range of the uids of these users
 }
 
 // OwnHomes returns an actor that works like a, except within the homes in the directory dir. Within a home whose owner's uid is
-// from first to last, its Dirs act as this owner. That is safe because only root can have given the home to such a user.
-// Creating, removing and renaming the home itself is still done as a.
+// from first to last, Dirs of the new actor act as this owner. That is safe because only root can have given the home to such a
+// user. Creating, removing and renaming the home itself is still done as a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
@@ -28,10 +28,10 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 // in the homes that [Actor.OwnHomes] describes.
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb of operations that read the contents of the directory rel, and so work inside it.
+// listing is the verb of operations that read the contents of the directory rel, and therefore work inside it.
 const listing = "read directory"
 
-// asOwner calls fn, as the owner of a home if the operation on names takes place within such a home (see [Actor.OwnHomes]).
+// asOwner calls fn. If the operation on names takes place within a home of [Actor.OwnHomes], fn runs as the owner of that home.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -45,8 +45,8 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether the path names, relative to the directory dir, leads to a home or into one. up is how many of the names
-// lead to the home itself.
+// within reports whether the path names, relative to the directory dir, leads to a home or into one. up is the number of names
+// that lead to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(append([]string{dir}, names...)...), h.dir)
 	up = len(names) - strings.Count(rest, "/")

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// local lists the types of file systems to which only this kernel writes (statfs(2), f_type).
+// local lists the types of file systems that only this kernel writes to (statfs(2), f_type).
 var local = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
@@ -19,7 +19,7 @@ var local = []int64{
 
 const zfsMagic = 0x2fc12fc1
 
-// Local reports whether path is on a file system to which only this kernel writes. There, locks exclude all other processes, and
+// Local reports whether path is on a file system that only this kernel writes to. There, locks exclude all other processes, and
 // inotify(7) sees every change. Local follows links.
 func Local(path string) bool {
 	var st unix.Statfs_t
@@ -37,9 +37,9 @@ func isLocal(st unix.Statfs_t) bool {
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds the lock, Lock calls busy with the open
-// directory. It then waits for the lock, unless busy returns an error. The kernel releases it when the returned file is closed or
-// the process ends. The lock is on the directory itself and not on a file in it, which a user with write access to the directory
-// could replace.
+// directory. It then waits for the lock, unless busy returns an error. The kernel releases the lock when the returned file is
+// closed or the process ends. The lock is on the directory itself and not on a file in it, because a user with write access to
+// the directory could replace such a file.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -68,7 +68,7 @@ func flock(f *os.File, flags int) error {
 }
 
 // Exclusive creates the regular file rel with the content data. It fails with fs.ErrExist if the name exists. If several callers
-// try at once, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
+// try at the same time, even on different machines, exactly one succeeds. A reader may see the file while it is still empty.
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		fd := -1

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is an entry of the tree that [Dir.MakeTree] creates: a directory, a FIFO, or a regular file if Mode has neither type bit.
+// Node is an entry of the tree that [Dir.MakeTree] creates. Depending on the type bits of Mode, it is a directory, a FIFO, or,
+// with neither bit, a regular file.
 type Node struct {
 	Name string      // path relative to the top of the tree; the node of its directory must come earlier in the list
 	Mode fs.FileMode // type, permission bits, set-group-ID and sticky bits; the umask does not apply
@@ -22,10 +23,10 @@ type Node struct {
 	Spread bool
 }
 
-// MakeTree creates the directory rel with all nodes in it, or nothing. Until the tree is complete, it has a temporary name with a
-// leading dot. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced. If may is not nil,
-// it is called just before the tree gets its name; if it returns an error, the tree is removed again. may must only use a Dir of
-// [Dir.WithIdentity].
+// MakeTree creates the directory rel with all nodes in it. It creates all of it or nothing. Until the tree is complete, it has a
+// temporary name with a leading dot. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is
+// synced. If may is not nil, it is called just before the tree gets its name; if it returns an error, the tree is removed again.
+// may must only use a Dir of [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.at("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -46,7 +47,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 	})
 }
 
-// Grow creates nodes in the directory d, with the same rules as [Dir.MakeTree] for a node. It keeps files that already exist.
+// Grow creates nodes in the directory d, with the same rules for nodes as [Dir.MakeTree]. It keeps files that already exist.
 func (d *Dir) Grow(nodes []Node) error {
 	return d.do("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
@@ -63,8 +64,8 @@ func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	return createNodes(fd, nodes, false)
 }
 
-// createNodes creates nodes below the directory top. It opens each directory only once for consecutive nodes in it. keep allows
-// nodes that already exist.
+// createNodes creates nodes in the directory top. It opens the directory of consecutive nodes only once. If keep is set, existing
+// nodes are not an error.
 func createNodes(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
@@ -97,8 +98,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n as base in the directory parent. If the umask has changed the mode, it corrects the mode by a
-// descriptor, because not every identity can use a path below /proc.
+// createNode creates the node n as base in the directory parent. If the umask has changed the mode, it corrects the mode through
+// a descriptor, because not every identity can use a path in /proc.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)
@@ -130,7 +131,7 @@ func createNode(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread { // attribute T of chattr(1); other file systems than ext4 refuse it, which does no harm
+	if n.Spread { // attribute T of chattr(1); file systems other than ext4 refuse it, which does no harm
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
 		}
@@ -157,7 +158,7 @@ func modeBits(mode fs.FileMode) uint32 {
 
 // moveTree renames the directory temp to base, but fails if base exists.
 func moveTree(parent int, temp, base string) error {
-	err := RenameNew(parent, temp, base) // the ordinary rename in it replaces at most an empty directory
+	err := RenameNew(parent, temp, base) // its fallback, an ordinary rename, replaces at most an empty directory
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		return fs.ErrExist
 	}

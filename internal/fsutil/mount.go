@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SubSame works like [Dir.Sub], but fails with [ErrMount] if rel is on another mount than d. It fails at once, even if the server
-// of that mount is gone.
+// SubSame works like [Dir.Sub], but fails with [ErrMount] if rel is on another mount than d. It fails immediately, even if the
+// server of that mount is gone.
 func (d *Dir) SubSame(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
@@ -35,12 +35,12 @@ func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 	return parent, nil
 }
 
-// Mount opens files for a walk that must stay on the mount on which it begins.
+// Mount opens files for a walk over a directory tree that must stay on the mount where it begins.
 type Mount struct{ walk *atomic.Bool }
 
 // Walk opens the directory rel for a walk over its files. It calls fn with a Mount, the descriptor fd of the directory, and its
-// path for messages. fn runs with the actor's identity. Error messages use the verb what. With crossTop, rel itself may be a
-// mount point; otherwise the error for a mount point is [ErrMount].
+// path for messages. fn runs with the actor's identity. Error messages use the verb in what. If crossTop is set, rel itself may
+// be a mount point; otherwise the error for a mount point is [ErrMount].
 func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
 	return d.do(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)
@@ -52,8 +52,8 @@ func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, pat
 	})
 }
 
-// Open opens the file name in the open directory parent. For a mount point the error is [ErrMount], without waiting for the
-// mounted file system.
+// Open opens the file name in the open directory parent. For a mount point, it returns [ErrMount] without waiting for the mounted
+// file system.
 func (m Mount) Open(parent int, name string, flags int) (int, error) {
 	if !m.walk.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
@@ -89,8 +89,8 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 	return openat(fd, ".", flags, 0)
 }
 
-// sameMount reports whether the descriptors a and b are on the same mount; kernels before 5.8 can only compare the devices. It
-// uses cached data, so it does not wait for a server.
+// sameMount reports whether the descriptors a and b are on the same mount. On kernels before 5.8 it can only compare the devices.
+// It uses cached data, so it does not wait for a server.
 func sameMount(a, b int) (bool, error) {
 	var sa, sb unix.Statx_t
 	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT

@@ -25,18 +25,19 @@ var (
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is the user that files are given to, and says which files other users keep.
+// Owner is the user that gets the files. It also defines how files with several names (hard links) are handled, and which files
+// other users keep.
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files with several names, with [ErrHardLink]. Without [HardLinksProtected], a user could
-	// link a file of root's into a directory whose files are then given to this user.
+	// KeepLinked refuses root's regular files with several names, with [ErrHardLink]. Unless [HardLinksProtected] is true, a user
+	// could link one of root's files into a directory whose files are then given to this user.
 	KeepLinked bool
-	// Keep reports whether the files of another user stay this user's, with [ErrKept]; nil: of no user. A decision by the name of a
-	// file would not be enough, because the agent renames directories of other users too.
+	// Keep reports whether the user uid keeps its files, which are then refused with [ErrKept]. If Keep is nil, no user keeps its
+	// files. A decision by a file's name would not be enough, because the agent renames directories of other users too.
 	Keep func(uid uint32) bool
 }
 
-// Keeps reports whether a file of the user uid is not given to o, see [ErrKept].
+// Keeps reports whether a file of the user uid must not be given to o, see [ErrKept].
 func (o Owner) Keeps(uid uint32) bool { return uid != o.UID && o.Keep != nil && o.Keep(uid) }
 
 // Taking returns o with one exception from o.Keep: files of the user uid are given to o.
@@ -53,11 +54,11 @@ func HardLinksProtected() bool {
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives rel to another user, the parameter to. If rel is "", it gives away the directory itself. A file that already
-// belongs to this user keeps its group. Chown returns the old owner and whether the owner has changed.
+// Chown changes the owner of rel to the user to. If rel is "", it changes the directory itself. A file that already belongs to
+// this user keeps its group. Chown returns the old owner, and reports whether the owner has changed.
 //
-// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names and of users who keep them. A regular
-// file loses its set-user-ID bit, set-group-ID bit and capabilities.
+// For a link the error is [ErrSymlink], and for a device node [ErrDevice]. See [Owner] for files with several names, and for files
+// that their owners keep. A regular file loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -90,8 +91,8 @@ func (d *Dir) openAny(names []string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, err
 }
 
-// lstatNear returns the status of a file directly in d, or of d itself, without opening it. ok is false for a longer path. The
-// file may be replaced right afterwards.
+// lstatNear returns the status of a file directly in d, or of d itself, without opening it. ok is false if the path has several
+// components. The file may be replaced right afterwards.
 func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	var err error
 	switch len(names) {
@@ -105,8 +106,8 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// ChangeOwner changes the owner of the open file fd, whose status is st. It looks up no name. If dry is true, it only reports
-// whether it would change the owner.
+// ChangeOwner changes the owner of the open file fd, whose status is st. It doesn't use the file's name. If dry is true, it only
+// reports whether it would change the owner.
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
@@ -158,8 +159,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	return changed && err == nil, err
 }
 
-// ChmodFD changes the mode of the file behind an O_PATH descriptor. It uses fchmodat2(2), or /proc if the kernel (before 6.6) or
-// a seccomp filter does not allow that.
+// ChmodFD changes the mode of the file behind an O_PATH descriptor. It uses fchmodat2(2). If the kernel (before 6.6) or a seccomp
+// filter does not allow that, it uses /proc.
 func ChmodFD(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -168,8 +169,9 @@ func ChmodFD(fd int, mode uint32) error {
 	return err
 }
 
-// Create creates the regular file rel with exactly the permission bits mode. Either the file has all of data, or it isn't
-// created. It replaces nothing: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The content is synced.
+// Create creates the regular file rel with data as its content and exactly the permission bits mode. After an error, the file is
+// not created. Existing files are not replaced: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The
+// content is synced.
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	return d.at("create", rel, func(parent int, base string) error {
 		if st, err := LstatAt(parent, base); err == nil {
@@ -188,9 +190,8 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// RenameNew renames a file: from is its current path and to the new one. If to exists, the error is EEXIST. Both paths are
-// relative to the directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file systems support different
-// ones.
+// RenameNew renames the file at the path from to the path to. If to exists, the error is EEXIST. Both paths are relative to the
+// directory dir, which may be AT_FDCWD. RenameNew tries several methods, because file systems support different ones.
 func RenameNew(dir int, from, to string) error {
 	err := call(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostNames is how many names of one directory are held in memory at most. Ten thousand names of the greatest length need 6 MB.
+// MostNames is the maximum number of names of one directory that are held in memory. Ten thousand names of the maximum length
+// need 6 MB.
 const MostNames = 10_000
 
 // ErrCrowded means that a directory has more than [MostNames] names.
@@ -27,8 +28,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome works like [Dir.ReadDir], but returns at most the first most names in the file system's order. more reports whether
-// there are others.
+// ReadSome works like [Dir.ReadDir], but returns only the first names in the file system's order, at most most of them. more
+// reports whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		if more = len(entries) == most; !more {
@@ -71,7 +72,7 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
+// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It starts at the
 // current position of fd.
 func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
@@ -98,7 +99,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			if !ok {
 				st, err := LstatAt(fd, name)
 				if errors.Is(err, unix.ENOENT) {
-					continue // removed meanwhile
+					continue // removed after the name was read
 				}
 				if err != nil {
 					return err

@@ -13,12 +13,14 @@ import (
 )
 
 const (
-	// maxRemoveDepth is how many nested directories RemoveAll keeps open at the same time. It first moves deeper directories to
-	// the top of the tree.
+	// maxRemoveDepth is the maximum number of nested directories that RemoveAll keeps open at the same time. It first moves
+	// deeper directories to the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses limits how often RemoveAll empties the tree again, in case another process keeps creating files in it.
+	// maxRemovePasses limits the number of times that RemoveAll empties the tree again, because another process may keep creating
+	// files in it.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is how many subdirectories of one directory a pass handles; the next pass handles the rest.
+	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles; the next pass handles the
+	// rest.
 	maxRemoveNames = 1 << 10
 )
 
@@ -27,8 +29,8 @@ func (d *Dir) Remove(rel string) error {
 	return d.at("remove", rel, removeName)
 }
 
-// RemoveAll removes rel with everything in it. A missing rel is no error. RemoveAll removes links and never follows them. It
-// can't remove d itself.
+// RemoveAll removes rel with everything in it. If rel is missing, it returns nil. RemoveAll removes links and never follows them.
+// It can't remove d itself.
 func (d *Dir) RemoveAll(rel string) error {
 	return ignoreMissing(d.at("remove", rel, removeTree))
 }
@@ -49,7 +51,7 @@ func removeTree(parent int, name string) error {
 		}
 		top, err := openComponent(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			continue // replaced meanwhile: try again
+			continue // replaced by another process: try again
 		}
 		if err != nil {
 			return err
@@ -63,8 +65,8 @@ func removeTree(parent int, name string) error {
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// emptyDir removes what dir contains now. dir is depth levels below the parent of top. Directories that are too deep are moved to
-// top.
+// emptyDir removes the current contents of dir. dir is depth levels below the parent of top. Directories that are too deep are
+// moved to top.
 func emptyDir(top, dir, depth int) error {
 	var subdirs []string
 	var firstErr error
@@ -96,7 +98,7 @@ func emptyDir(top, dir, depth int) error {
 func emptySubdir(top, dir int, name string, depth int) error {
 	sub, err := openComponent(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOTDIR) {
-		return nil // replaced meanwhile: the next pass removes it
+		return nil // replaced by another process: the next pass removes it
 	}
 	if err != nil {
 		return fmt.Errorf("%q: %w", name, err)

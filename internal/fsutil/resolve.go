@@ -11,11 +11,11 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// eagainTries is how often openat2 is tried while it fails with EAGAIN, which happens when directories on the path are being
-// renamed.
+// eagainTries is the maximum number of openat2 calls while they fail with EAGAIN, which happens when directories on the path are
+// being renamed.
 const eagainTries = 32
 
-// open opens the file at the path that the components names form below d, or d itself if names is empty.
+// open opens the file whose path, relative to d, has the components names, or d itself if names is empty.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	if len(names) == 0 {
 		return openat(d.fd, ".", flags, mode)
@@ -25,7 +25,7 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason, such as an
-			// immutable file. Then walkBeneath fails too.
+			// immutable file; then walkBeneath fails too.
 			d.noOpenat2.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 			// walkBeneath always terminates, and its error names the component that is a link.
@@ -36,8 +36,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	return walkBeneath(d.fd, names, flags, mode)
 }
 
-// inParent opens the directory that contains the last component of names, and calls fn with it and this component, base. fn must
-// not follow a link at base.
+// inParent opens the directory that contains the last component of names, and calls fn with this directory and that component,
+// base. fn must not follow a link at base.
 func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
 	if len(names) == 0 {
 		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
@@ -54,8 +54,8 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath opens the file name relative to dirfd, and lets the kernel refuse links and paths out of dirfd (openat2(2)). also
-// has RESOLVE flags to add.
+// openBeneath opens the file name relative to dirfd, and lets the kernel refuse links and paths that lead out of dirfd
+// (openat2(2)). also holds additional RESOLVE flags.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
@@ -76,8 +76,8 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath opens the file with the path names relative to dirfd, one component at a time, each with O_NOFOLLOW. No component
-// may be "..".
+// walkBeneath opens the file with the path names relative to dirfd, one component at a time, each with O_NOFOLLOW. The names must
+// not include "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	last := len(names) - 1
 	cur := dirfd
@@ -97,8 +97,8 @@ func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error)
 	return openComponent(cur, names[last], flags, mode)
 }
 
-// openComponent opens the file name in the directory dirfd. If it is a link, the error is ErrSymlink. Only O_PATH without
-// O_DIRECTORY opens the link itself.
+// openComponent opens the file name in the directory dirfd. If it is a link, the error is ErrSymlink. With O_PATH and without
+// O_DIRECTORY, openComponent opens the link itself.
 func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
 	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
 	switch {
@@ -146,7 +146,8 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// call is like retryEINTR, but tests can make the call fail through package faultinject. c and name identify the call for them.
+// call works like retryEINTR, but tests can make the call fail through package faultinject. For these tests, c and name identify
+// the call.
 func call(c faultinject.Call, name string, fn func() error) error {
 	if err := faultinject.Before(c, name); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 )
 
 // OpenNoLink opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
-// [OpenDir] it does not follow a link as the last component. Elsewhere in path it only follows a link in a directory that only
-// root can write. A nil actor means [Self].
+// [OpenDir] it does not follow a link as the last component. In the rest of path, it only follows links in directories that only
+// root can write to. A nil actor means [Self].
 func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
@@ -24,7 +24,7 @@ func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err e
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)
 }
 
-// makeMissing is a bit in rules.mode that means: create missing directories.
+// makeMissing is a bit in rules.mode which means that missing directories are created.
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
@@ -42,15 +42,15 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
-// rules tells walkFrom which links to follow, and whether to create missing directories.
+// rules defines which links walkFrom follows, and whether it creates missing directories.
 type rules struct {
 	mode     fs.FileMode // permission bits of directories to create; without makeMissing, a missing directory is an error
-	lastLink bool        // a link is also allowed as the last component
+	lastLink bool        // whether a link is also allowed as the last component
 }
 
 // OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
 // descriptor, which the caller closes. A relative path begins at the working directory. When root runs the program, OpenForRoot
-// only follows links that only root can have made, also as the last component; for any other link the error is [ErrSymlink]. For
+// only follows links that only root can have made, even as the last component. For any other link, the error is [ErrSymlink]. For
 // other users it follows every link, like open(2).
 func OpenForRoot(path string) (fd int, err error) {
 	if unix.Geteuid() != 0 {
@@ -71,11 +71,11 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	return walkFrom(path, rules{mode: mode})
 }
 
-// maxLinks is how many links a path may lead through, as in path_resolution(7).
+// maxLinks is the maximum number of links that a path may lead through, as in path_resolution(7).
 const maxLinks = 40
 
-// walkFrom opens the directory at path by opening one component after the other by the rules r. The same rules apply to the
-// target of a link, which may lead through another user's directory. made reports whether the last directory was created.
+// walkFrom opens the directory at path, one component after the other, by the rules r. The same rules apply to the target of a
+// link, because it may lead through another user's directory. made reports whether the last directory was created.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	if path == "" {
 		return -1, false, unix.ENOENT
@@ -120,7 +120,7 @@ func splitPath(path string) []string {
 }
 
 // step opens the directory name in the directory parent. If name is a link that may be followed, step returns its target instead.
-// last says that name is the last component of the path.
+// last reports whether name is the last component of the path.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
 	if name == ".." { // ".." means the parent directory, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -129,7 +129,7 @@ func (r rules) step(parent int, name string, last bool) (fd int, target string, 
 	fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
-		// A user that can write a directory can put a link there, even into a sticky one.
+		// A user who can write to a directory can put a link there, even if the directory is sticky.
 		if st, statErr := Fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 			return -1, "", false, errors.Join(err, statErr)
 		}

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// The state of the thread before the runtime starts. g0 stands in for the runtime's g. With its zeros, the stack limit is the
+// The state of the thread before the runtime starts. g0 takes the place of the runtime's g. Its zeros make the stack limit the
 // lowest possible one, so every stack check passes.
 var (
 	g0     [64]uintptr
@@ -17,13 +17,13 @@ var (
 // Only the assembly uses g0 and thread.
 var _, _ = &g0, &thread
 
-// Words is a list of C strings that ends at a null pointer or after n words.
+// Words is a list of C strings that ends at a null pointer or after n strings.
 type Words struct {
 	First *uintptr
 	N     int
 }
 
-// Begun returns the command line and the environment from the stack of a new process. The stack has argc, argv, a null pointer,
+// Begun returns the command line and the environment from the stack of a new process. The stack holds argc, argv, a null pointer,
 // the environment, and another null pointer.
 func Begun(stack *uintptr) (argv, env Words) {
 	argc := int(*stack)
@@ -31,8 +31,8 @@ func Begun(stack *uintptr) (argv, env Words) {
 		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns the word at an index, "" after the end. The string points into the memory where the kernel has put the arguments and
-// the environment of the process, which does not change.
+// At returns the word at an index, or "" after the end. The string points into the memory where the kernel has put the arguments
+// and the environment of the process. That memory does not change.
 func (w Words) At(i int) string {
 	if i >= w.N {
 		return ""
@@ -48,7 +48,7 @@ func (w Words) At(i int) string {
 	return unsafe.String(p, n)
 }
 
-// Get returns the value of a variable, "" if the environment does not have it.
+// Get returns the value of a variable, or "" if the environment does not contain it.
 func (w Words) Get(name string) string {
 	for i := range w.N {
 		v := w.At(i)
@@ -75,7 +75,7 @@ func Base(path string) string {
 // Syscall3 makes a system call with three arguments. It returns a negative errno after an error.
 func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
 
-// Syscall6 is Syscall3 with six arguments, of which the last is 0.
+// Syscall6 works like Syscall3, with six arguments of which the last is 0.
 func Syscall6(nr, a, b, c, d, e uintptr) int {
 	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
 	if errno != 0 {
@@ -89,7 +89,7 @@ func (w Words) Pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
 }
 
-// Text is a buffer of fixed size. Text that does not fit is cut off.
+// Text is a buffer of fixed size. It drops text that does not fit.
 type Text struct {
 	Buf [8 << 10]byte
 	N   int
@@ -130,7 +130,7 @@ func Number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// Write writes all of s, and returns how many bytes it could write.
+// Write writes all of s, and returns the number of bytes that it could write.
 func Write(fd int, s string) int {
 	n := 0
 	for n < len(s) {
@@ -146,7 +146,7 @@ func Write(fd int, s string) int {
 	return n
 }
 
-// Index returns where part begins in s, or -1.
+// Index returns the index at which part begins in s, or -1 if s does not contain it.
 func Index(s, part string) int {
 	for i := 0; i+len(part) <= len(s); i++ {
 		if s[i:i+len(part)] == part {
@@ -156,5 +156,5 @@ func Index(s, part string) int {
 	return -1
 }
 
-// Here is AT_FDCWD: the current directory of this process.
+// Here is AT_FDCWD, which stands for the current directory of this process.
 const Here = ^uintptr(99)

@@ -1,7 +1,7 @@
-// Package owntree gives whole directory trees to a user, for programs that repair the owners of files.
+// Package owntree changes the owner of whole directory trees, for programs that repair the owners of files.
 //
-// It promises that a walk follows no link, doesn't leave the mount it begins on, and gives away no file that another user may
-// need, see [Walk]. It owns no goroutine.
+// A walk doesn't follow links, doesn't leave the mount where it begins, and doesn't give away files that another user may need,
+// see [Walk]. The package owns no goroutine.
 package owntree
 
 import (
@@ -18,39 +18,40 @@ import (
 )
 
 const (
-	// maxDepth is how many nested directories a walk holds open at most. Programs that use paths can't create deeper trees.
+	// maxDepth is the maximum number of nested directories that a walk holds open. Programs that use paths can't create deeper
+	// trees.
 	maxDepth = 1000
-	// Batch is how many entries a walk handles between two calls of [Walk].Between.
+	// Batch is the number of entries that a walk handles between two calls of [Walk].Between.
 	Batch = 256
-	// pieceSize is how many bytes of a file are copied between two calls of [Walk].Between.
+	// pieceSize is the number of bytes that are copied between two calls of [Walk].Between.
 	pieceSize = 1 << 20
-	// tempPrefix begins the name of a copy until it is complete.
+	// tempPrefix is the prefix of the temporary name of a copy that is not complete yet.
 	tempPrefix = ".hinit-copy-"
 )
 
-// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields down to Found; the others
-// count results.
+// Walk gives the files of one or several trees to a user, see [Walk.Give]. The caller sets the fields from To to Found; the other
+// fields count results.
 type Walk struct {
 	To fsutil.Owner
-	// RefuseLinked refuses files that also have names (hard links) outside of the tree, so that no file is in the directories of two
-	// users.
+	// RefuseLinked refuses files that also have names (hard links) outside the tree, so that a file is never in the directories
+	// of two users.
 	RefuseLinked bool
-	// Copied is a uid. A file of this user that RefuseLinked would refuse is replaced by a copy instead. 0 means no user.
+	// Copied is the uid of a user, or 0. A file of this user that RefuseLinked would refuse is replaced by a copy instead.
 	Copied uint32
-	// TopLast changes the top directory only after everything in it, and only if nothing in it failed. So its owner shows whether
-	// the walk was complete.
+	// TopLast changes the top directory only after everything in it, and only if no change in it failed. So the owner of the top
+	// directory shows whether the walk was complete.
 	TopLast bool
-	// DryRun changes nothing. Changed counts what would change.
+	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool
 	From   uint32 // change only files of this uid; 0: files of any user
-	// Top is the user who must own the top directory. For another owner Give changes nothing, and the error is ESTALE: the directory
-	// was replaced after the decision to give it away. nil means any user.
+	// Top is the uid that must own the top directory, or nil for any. If another user owns it, Give changes nothing and returns
+	// ESTALE, because the directory was replaced after the decision to give it away.
 	Top *uint32
 
-	// Between is called after every [Batch] entries, and while a file is copied. If it returns an error, the walk ends.
+	// Between is called after every [Batch] entries, and during the copy of a file. If it returns an error, the walk stops.
 	Between func() error
-	// Found is called for every file of another owner. err is nil if the file was changed; otherwise it says why the file was
-	// refused or could not be changed. Found may be nil.
+	// Found is called for every file whose owner differs. err is nil if the owner was changed; otherwise it is the reason why the
+	// file was refused or could not be changed. Found may be nil.
 	Found func(path string, was uint32, err error)
 
 	Seen    int64 // entries that the walk has examined
@@ -60,24 +61,24 @@ type Walk struct {
 	Mounts  int64 // mount points that were skipped
 
 	stop   error
-	counts bool             // only count how many names each file has in the tree
-	names  map[inode]uint64 // number of names that each file has in the tree; nil without RefuseLinked
+	counts bool             // only count the names that each file has in the tree
+	names  map[inode]uint64 // number of names that each file has in the tree; nil if RefuseLinked is false
 }
 
 type inode struct{ dev, ino uint64 }
 
-// hasNamesOutside reports whether a file has names (hard links) outside of the tree, which may be in a directory of another user.
+// hasNamesOutside reports whether a file has names (hard links) outside the tree, which may be in a directory of another user.
 func (w *Walk) hasNamesOutside(st unix.Stat_t) bool {
 	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
-// Give gives the directory rel and everything below it to the user w.To. It changes the owner of links and never follows them. It
-// does not enter other mounts. It may miss a file that is renamed meanwhile. See [fsutil.Dir.Chown] for the files that it
-// refuses. It doesn't enter a refused directory; if this is rel itself, the error is [fsutil.ErrKept].
+// Give gives the directory rel and everything in it to the user w.To. It changes the owner of links and never follows them. It
+// does not enter other mounts. It may miss a file that is renamed during the walk. See [fsutil.Dir.Chown] for the files that it
+// refuses. It doesn't enter a refused directory; if rel itself is refused, the error is [fsutil.ErrKept].
 //
-// With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file can't be
-// changed, the walk counts this in Failed and continues. An error of Give comes from w.Between, or says why rel could not be
-// opened.
+// If crossTop is set, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. If a file
+// can't be changed, the walk counts this in Failed and continues. An error of Give comes from w.Between, or is the reason why rel
+// could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		switch st, err := fsutil.Fstat(fd); {
@@ -151,7 +152,7 @@ func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth i
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
 		w.Mounts++
-	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // replaced or removed meanwhile
+	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // replaced or removed by another process
 	case err != nil:
 		w.fail(path+"/"+name, 0, err)
 	default:
@@ -191,7 +192,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 		return
 	}
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced meanwhile
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced by another process
 	case w.hasNamesOutside(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err := w.separate(in, parent, name, st)
 		if w.stop != nil {
@@ -210,7 +211,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
 	}
 }
 
-// separate replaces the file name, which also has names outside of the tree, by a copy that belongs to the new owner. st is the
+// separate replaces the file name, which also has names outside the tree, by a copy that belongs to the new owner. st is the
 // status of the file.
 func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
@@ -223,7 +224,7 @@ func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t
 	source := os.NewFile(uintptr(from), name)
 	defer source.Close()
 	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
-		return errors.Join(err, unix.ESTALE) // replaced meanwhile
+		return errors.Join(err, unix.ESTALE) // replaced by another process
 	}
 	temp := ""
 	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // nothing is left if this program is killed
