@@ -15,7 +15,7 @@ type Core struct {
 	Loop
 
 	// StartRun starts a one-shot run of a command, or returns the existing run with the same tag. The server has not checked the
-	// names in the request. byRoot says that root sent it.
+	// names in the request. byRoot reports whether root sent the request.
 	StartRun func(ctx context.Context, r client.RunRequest, byRoot bool) (client.Run, error)
 	Runs     Runs
 

@@ -14,8 +14,8 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder is the largest number of profiles for which the boot reads all before it starts the first gateway. Then recently
-// used gateways start first. With more profiles, a gateway starts as soon as its profile is read.
+// mostInOrder is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway. Then
+// the gateways that were used recently start first. With more profiles, each gateway starts as soon as its profile has been read.
 const mostInOrder = 256
 
 // Boot holds the inputs of [Manager.BringUp].
@@ -23,18 +23,18 @@ type Boot struct {
 	Args     []string               // the container's CMD
 	Services int                    // number of services that are not gateways
 	Made     func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
-	SetRoute func(*boot.Route)      // replaces the route, which is what the CMD asks for
+	SetRoute func(*boot.Route)      // replaces the route: the program that the CMD asks for
 	Settled  func()                 // called when all profiles are known
 	Status   *bootstatus.Status
 	Admit    func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
 	Logger   *initlog.Logger           // for messages that no agent can cause
 }
 
-// RegisterProfiles reads the profiles and registers the gateway of each one as soon as the boot has decided whether it starts. It
-// returns the profiles that it has read.
+// RegisterProfiles reads the profiles. It registers the gateway of each one as soon as the boot has decided whether the gateway
+// starts. It returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
-	record := func() error { return nil } // records that the CMD wants a gateway
+	record := func() error { return nil } // writes the record that the CMD wants a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
@@ -86,8 +86,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	return read, err
 }
 
-// recordWanted notes that the CMD wants the gateway of a profile. It must be called before that gateway starts, because the
-// gateway writes to the same file. The returned function completes the record; it waits for the disk.
+// recordWanted records that the CMD wants the gateway of a profile. It must be called before that gateway starts, because the
+// gateway writes to the same file. The returned function completes the record; it blocks on the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		m.Intents.Note(profile, profiles.Running)
@@ -100,20 +100,21 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmd reports whether the container's CMD itself is the gateway of a profile. Then hinit must not start a second one.
+// isCmd reports whether the container's CMD itself is the gateway of a profile. If it is, hinit must not start a second one.
 func (m *Manager) isCmd(profile string) bool {
 	r := m.Route()
 	return r.Foreground && profile == r.Profile
 }
 
-// lateProfiles are profiles whose files could not be read in time during the boot. When they appear, their gateways are started
-// if they ran before.
+// lateProfiles are profiles whose files could not be read in time during the boot. When such a profile appears, its gateway is
+// started if it ran in an earlier container.
 type lateProfiles struct {
 	all   bool // no profile could be read
 	names map[string]bool
 }
 
-// expectLate stores the profiles that the boot could not read, so that it could not decide whether to start their gateways.
+// expectLate stores the profiles that the boot could not read. For these, the boot could not decide whether to start their
+// gateways.
 func (m *Manager) expectLate(plan profiles.Plan) {
 	m.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -130,8 +131,8 @@ func (m *Manager) expectLate(plan profiles.Plan) {
 }
 
 // start reports whether to start the gateway of a late profile that has just appeared, because it ran in an earlier container.
-// started is when this container was started. A profile in names is started at most once. If all is set, a profile is started
-// each time it appears, as long as its state file is older than the container.
+// started is the time when this container was started. A profile in l.names is started at most once. If l.all is set, a profile
+// is started each time it appears, as long as its state file is older than the container.
 func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

@@ -17,12 +17,12 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the profiles to be read. If the volume answers later, the gateways are started
-// then.
+// profilesBudget is the maximum time that the boot waits for the profiles to be read. If the volume answers later, the gateways
+// are started then.
 const profilesBudget = 15 * time.Second
 
-// BringUp registers the gateways of all profiles, starts those that are wanted, and begins to watch the volume. After
-// profilesBudget it returns, and the remaining gateways come up in the background.
+// BringUp registers the gateways of all profiles, starts the ones that are wanted, and begins to watch the volume. If that takes
+// longer than profilesBudget, BringUp returns, and the remaining gateways are started in the background.
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
@@ -45,7 +45,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the gateways' container
 			m.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // a re-execution must wait, because the next program would not write the boot log
+		guard.Go("waiting for the boot log", func() { // a re-execution must wait for this, because the next program would not write the boot log
 			<-m.boot.logged
 			b.Settled()
 		})
@@ -65,7 +65,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// chooseProfile determines which profile's gateway the CMD asks for: the profile that it names, or the agent's active profile.
+// chooseProfile determines the profile whose gateway the CMD asks for: the profile that the CMD names, or the agent's active
+// profile.
 func (m *Manager) chooseProfile(b *Boot) {
 	if !m.Route().ProfileNamed {
 		active, err := m.Store.Active()
@@ -85,14 +86,14 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads the topology, which says which gateway serves which profiles. Gateways get it at their next start.
+// ReadTopology reads the topology, which defines the gateway that serves each profile. Gateways get it at their next start.
 func (m *Manager) ReadTopology() {
-	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // an error is reported during the boot
+	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
 		m.Registry.ReadTopology(t)
 	}
 }
 
-// BroughtUp returns how many profiles have a gateway.
+// BroughtUp returns the number of profiles that have a gateway.
 func (m *Manager) BroughtUp() int {
 	n := 0
 	for _, s := range m.Registry.Snapshot().Services {
@@ -104,15 +105,15 @@ func (m *Manager) BroughtUp() int {
 }
 
 const (
-	// slotTime limits how long the boot log waits for the slots on a slow file system. Programs that read the log use the slots
-	// next.
+	// slotTime is the maximum time that the boot log waits for the slots on a slow file system. Programs that read the log use
+	// the slots next.
 	slotTime = 20 * time.Second
-	// cmdSlotTime limits how long the CMD waits for all slots.
+	// cmdSlotTime is the maximum time that the CMD waits for all slots.
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine, when the slots that are queued exist, because programs that wait for the log
-// use the slots next.
+// writeBootLog writes the boot log in a goroutine. It first waits until the queued slots exist, because programs that wait for
+// the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	m.boot.logged = logged
@@ -141,11 +142,11 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts in any case
+	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts even after a timeout
 }
 
-// warnOfSlowStop warns if the last stop of the container took almost as long as it may, and says which settings give it more
-// time.
+// warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the settings
+// that give it more time.
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
@@ -158,7 +159,7 @@ func (m *Manager) warnOfSlowStop(b *Boot) {
 	}
 }
 
-// AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once if the boot does not read them.
+// AwaitRead waits until the boot has read the profiles, or ctx ends. If the boot does not read profiles, it returns immediately.
 func (m *Manager) AwaitRead(ctx context.Context) {
 	if m.boot.reading != nil {
 		select {
@@ -168,7 +169,7 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 	}
 }
 
-// NoteStop records on the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
+// NoteStop records the duration of the container's stop on the volume, for warnOfSlowStop at the next start. The channel is
 // closed when that is done.
 func (m *Manager) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
@@ -182,7 +183,7 @@ func (m *Manager) NoteStop() <-chan struct{} {
 	took := time.Since(began)
 	guard.Go("noting how long the stop took", func() {
 		defer close(done)
-		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without a record there is no advice at the next start
+		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without a record, the next start gives no advice
 	})
 	return done
 }

@@ -10,15 +10,15 @@ import (
 
 // gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
-	home             profiles.HomeID // identity of its home directory, which stays the same when the profile is renamed; zero if unknown
-	begun            time.Time       // when the last start began
-	inputs           profiles.Hash   // hash of the files (inputs) with which its gateway was started
-	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; they count as a change only once
-	platformProblem  string          // last reported problem that the gateway has with its platforms
-	notStartedReason string          // why the boot has not started its gateway, for the status
-	wanted           bool            // its state file wants the gateway up
+	home             profiles.HomeID // identity of the profile's home directory, which stays the same when the profile is renamed; zero if unknown
+	begun            time.Time       // time when the last start began
+	inputs           profiles.Hash   // hash of the files (inputs) with which the gateway was started
+	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; this content restarts the gateway only once
+	platformProblem  string          // last reported problem of the gateway with its platforms
+	notStartedReason string          // reason why the boot has not started the gateway, for the status
+	wanted           bool            // whether the state file wants the gateway up
 	exclusives       []profiles.Exclusive
-	unrecorded       bool // an intent could not be written; recordLater tries again
+	unrecorded       bool // whether an intent could not be written; recordLater tries again
 }
 
 // recordOf returns the record of a profile, and creates it if necessary. The caller holds the mutex.
@@ -31,7 +31,7 @@ func (m *Manager) recordOf(profile string) *gateway {
 	return g
 }
 
-// notePrior stores why the boot has not started a gateway that an operator may expect to run.
+// notePrior stores the reason why the boot has not started a gateway that an operator may expect to run.
 func (m *Manager) notePrior(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return

@@ -24,16 +24,17 @@ import (
 	"hinit/supervisor"
 )
 
-// jobsKept is the capacity of the queue of jobs. When a large container starts, each gateway adds a job at about the same time.
+// jobsKept is the capacity of the job queue. When a large container starts, each gateway adds a job at about the same time.
 const jobsKept = 8192
 
-// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine, except where they say otherwise.
+// Manager keeps profiles and gateways consistent. Its methods may be called from any goroutine, unless their comment says
+// otherwise.
 type Manager struct {
 	Options
 
 	jobs      chan func() // jobs that access the disk; one goroutine executes them one after the other
 	orders    *orders.Queues
-	inherited Handover // state from the program before a re-execution
+	inherited Handover // state from the program before the re-execution
 	serving   atomic.Pointer[serving]
 	changing  chan struct{} // capacity 1; holds a token while the topology is changed
 
@@ -43,7 +44,7 @@ type Manager struct {
 	late     lateProfiles
 	watcher  watcher
 	boot     bootProgress
-	stopping time.Time // when the stop of the container began, zero before
+	stopping time.Time // time when the stop of the container began, or zero
 }
 
 // watcher follows the profiles on the volume.
@@ -53,13 +54,14 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// bootProgress says how far the boot has come with the profiles. The registry's Turn guards it.
+// bootProgress records how far the boot has come with the profiles. The registry's Turn guards it.
 type bootProgress struct {
 	reading chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
 	logged  chan struct{} // closed when the boot log is written; nil if it is not written
 }
 
-// Options are the parts that a Manager works with. The functions may be called from any goroutine.
+// Options holds the settings of a Manager, and the parts of hinit that it works with. The functions may be called from any
+// goroutine.
 type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
@@ -69,12 +71,12 @@ type Options struct {
 	Intents  *profiles.Intents
 	Started  time.Time // when the container was started
 
-	// MayServe returns an error while this init must neither write to the profiles nor start their gateways, because another init
-	// may serve them.
+	// MayServe returns an error while another init may be serving the profiles. During that time, this init must not write to the
+	// profiles or start their gateways.
 	MayServe func() error
-	// Adopt makes the agent's user the owner of the files that the gateway of a profile needs. It waits for the disk.
+	// Adopt makes the agent's user the owner of the files that the gateway of a profile needs. It blocks on the disk.
 	Adopt func(ctx context.Context, profile string)
-	// ReadSecrets reads a profile's .env, so that the console masks its values in the output of a service. It waits for the disk.
+	// ReadSecrets reads a profile's .env, so that the console masks its values in the output of a service. It blocks on the disk.
 	ReadSecrets func(service, profile string)
 	// StateWritten is called when a gateway has written its state file. It does not block.
 	StateWritten func(profile string)
@@ -91,8 +93,8 @@ func New(o Options) *Manager {
 	return m
 }
 
-// Start begins to watch the volume, and to execute the jobs that [Manager.Observe] has queued. known are the profiles that the
-// caller has already found. Both end with ctx.
+// Start begins to watch the volume and to execute the jobs that [Manager.Observe] has queued, until ctx ends. known are the
+// profiles that the caller has already found.
 func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
@@ -114,10 +116,11 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue is Start for the program after a re-execution. It also carries out the orders that the old program has not finished.
+// Continue is the counterpart of Start in the program after a re-execution. It also carries out the orders that the old program
+// has not finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.Present())
-	// The topology files may have changed since the default profile's gateway was started. In that case they count only from its
+	// The topology files may have changed since the default profile's gateway was started. If they have, they only apply from its
 	// next start on.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
@@ -130,7 +133,7 @@ func (m *Manager) Continue(ctx context.Context) {
 	}
 }
 
-// Stop stops watching the volume, because the container is about to stop. It may be called again.
+// Stop stops watching the volume, because the container is about to stop. It may be called more than once.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +147,8 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Reset discards all records, because another init serves the profiles now. The watcher ends with the context of [Manager.Start].
+// Reset discards all records, because another init now serves the profiles. The watcher ends when the context of [Manager.Start]
+// ends.
 func (m *Manager) Reset() {
 	m.Intents.Clear()
 	m.mu.Lock()
@@ -153,7 +157,7 @@ func (m *Manager) Reset() {
 		select {
 		case <-m.jobs:
 		default:
-			drained = true // another goroutine may still execute the job that it has taken
+			drained = true // another goroutine may still execute a job that it has taken from the queue
 		}
 	}
 	clear(m.gateways)
@@ -178,10 +182,10 @@ func (m *Manager) watch() *profiles.Watcher {
 // errNotWatching is returned if a scan is requested before the boot has read the profiles.
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
-// Rescan makes the gateways consistent with the profiles that are on the volume now.
+// Rescan makes the gateways match the profiles that are on the volume now.
 func (m *Manager) Rescan(ctx context.Context) error {
 	switch {
-	case !m.Route().HasProfiles(), m.MayServe() != nil: // no profile is supervised here
+	case !m.Route().HasProfiles(), m.MayServe() != nil: // this init does not supervise profiles
 		return nil
 	case m.Registry.Snapshot().Stopping:
 		return supervisor.ErrStopping
@@ -193,8 +197,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find looks for a profile that has just been created, given its name or the name of its gateway. It tries both, because a
-// profile's name may look like a gateway's.
+// Find searches for a profile that has just been created. name is the profile's name or its gateway's name. Find tries both,
+// because a profile's name may look like a gateway's.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -211,7 +215,7 @@ func (m *Manager) Find(ctx context.Context, name string) error {
 	return volumeTimeout(ctx, w.Find(ctx, name))
 }
 
-// volumeTimeout replaces a timeout error by the error that the data volume does not answer.
+// volumeTimeout replaces a timeout error with the error that the data volume does not answer.
 func volumeTimeout(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
@@ -222,9 +226,9 @@ func volumeTimeout(ctx context.Context, err error) error {
 // Idle reports whether every order is finished.
 func (m *Manager) Idle() bool { return m.orders.Idle() }
 
-// Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx ends
-// before the order is carried out, the error says how far it has come, and the order stays in force. Unless the verb is stop,
-// Command also restores a slot that a client has removed.
+// Command starts, stops or restarts a service. For a gateway, it first records the operator's intent on the volume. If ctx ends
+// before the order has been carried out, the error describes the progress of the order, which stays in force. Unless the verb is
+// stop, Command also restores a slot that a client has removed.
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
@@ -258,9 +262,9 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	}
 	down := o.Want() != profiles.Running
 	if !down && m.Registry.Exists(o.Profile) {
-		m.Adopt(context.Background(), o.Profile) // someone else may have added files since the last start
+		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
-			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // it may have got its own user
+			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may have got its own user
 				return nil, err
 			}
 		}
@@ -271,10 +275,10 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		m.Registry.SetDown(o.Profile, down || m.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // no profile: no file for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.Exists(o.Profile): // without a profile, there is no file for an intent
 		sync = func() error { return nil }
 	default:
-		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service will be soon
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service will be removed soon
 	}
 	if o.Verb == client.VerbStop {
 		m.announceStop(o.Service, o.Profile)
@@ -322,13 +326,13 @@ func event(verb client.Verb, service string) supervisor.Event {
 		return supervisor.Restart{Name: service}
 	case orders.Unwant:
 		return supervisor.Unwant{Name: service}
-	case client.VerbStart, client.VerbRunOnce: // a gateway is no task
+	case client.VerbStart, client.VerbRunOnce: // a gateway is not a task
 	}
 	return supervisor.Start{Name: service}
 }
 
 // announceStop writes the planned-stop marker, a file that tells a gateway that hinit stops it on purpose (contract, section
-// 6.1). It waits for the disk.
+// 6.1). It blocks on the disk.
 func (m *Manager) announceStop(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
@@ -336,7 +340,7 @@ func (m *Manager) announceStop(service, profile string) {
 	}
 	started, err := profiles.StartTime(s.PID)
 	if err != nil {
-		return // it has just ended
+		return // the gateway has just ended
 	}
 	if err := m.Store.PlannedStop(profile, s.PID, started); err != nil {
 		m.say("%s: cannot leave the planned-stop marker: %v", service, err)
@@ -346,7 +350,7 @@ func (m *Manager) announceStop(service, profile string) {
 // recordEvery is the pause before hinit tries again to record an intent after an error.
 const recordEvery = time.Second
 
-// recordLater tries to record the intent for a profile again, until it succeeds or the profile is gone. It does not block.
+// recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -359,7 +363,7 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) recordAgain(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways[profile]; g != nil {
-		g.unrecorded = false // cleared first, because a command that fails from now on needs another try
+		g.unrecorded = false // cleared first, because a command that fails after this point needs another try
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
@@ -379,7 +383,7 @@ func (m *Manager) enqueue(service string, job func()) {
 	}
 }
 
-// enqueueIn is enqueue after a delay.
+// enqueueIn does what enqueue does, after a delay.
 func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }

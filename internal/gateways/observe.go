@@ -12,7 +12,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Observe handles a record of the supervisor's history about a gateway. It does not block: work that needs the disk is queued.
+// Observe handles a record of the supervisor's history about a gateway. It does not block: it queues the work that needs the
+// disk.
 func (m *Manager) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
@@ -27,14 +28,14 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // a job that ran after the profile disappeared may have created its record again
+	case r.Dropped: // a job that ran after the profile disappeared may have created the profile's record again
 		job = func() {
 			if !m.Registry.Exists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left the marker
+		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left the planned-stop marker behind
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -48,8 +49,8 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed && m.isStopping() && !m.hasIntent(profile):
-		// While the container stops, a gateway without an intent needs nothing restored, and hinit does not use the rest of the state
-		// file.
+		// While the container stops, there is nothing to restore for a gateway without an intent, and hinit does not use the rest
+		// of the state file.
 	case r.To == supervisor.Down && changed:
 		job = func() { m.followState(profile) }
 	}
@@ -63,8 +64,8 @@ func (m *Manager) hasIntent(profile string) bool {
 	return asked
 }
 
-// Catchup brings the manager up to date when [Manager.Observe] has missed records. Either the history had already dropped them,
-// or they came before hinit re-executed itself.
+// Catchup brings the manager up to date when [Manager.Observe] has missed records. The history may have dropped them, or they
+// were written before hinit re-executed itself.
 func (m *Manager) Catchup() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
@@ -84,9 +85,9 @@ func (m *Manager) Catchup() {
 	}
 }
 
-// handleUp handles a gateway that is up. It reads the state file, which the gateway may have written before the supervisor knew
-// of the start. If still is set, the gateway may have been up for long, and handleUp keeps the topology that was stored for this
-// run.
+// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written the file before the
+// supervisor knew of the start. If still is set, the gateway may have been up for a long time, and handleUp keeps the topology
+// that was stored for this run.
 func (m *Manager) handleUp(profile string, still bool) {
 	if profile == profiles.Default && !(still && m.defaultRun() == m.serving.Load().noted) {
 		m.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
@@ -103,8 +104,8 @@ func (m *Manager) handleUp(profile string, still bool) {
 	})
 }
 
-// watchParked waits for the event that ends the parking of a gateway. After a takeover that is the end of the other instance,
-// else a change of the gateway's inputs.
+// watchParked waits for the event that ends the parking of a gateway. After a takeover, that is the end of the other instance;
+// otherwise it is a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		m.watchReplacer(service, profile)
@@ -128,12 +129,12 @@ func (m *Manager) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
-		// sent even if the snapshot shows the same, because the snapshot may be outdated
+		// sent even if the snapshot shows the same values, because the snapshot may be outdated
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
-	serves = serves && !m.Registry.Beside(profile) // the agent's own boot leaves a down file for such a profile too
+	serves = serves && !m.Registry.Beside(profile) // the agent's own boot also creates a down file for such a profile
 	if want, asked := m.Intents.Want(profile); asked {
 		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmd(profile), false)
 	} else if state.HasDesired {
@@ -143,21 +144,21 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // then it may be restored
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) }) // the gateway may be restored then
 	case outcome == profiles.Restored:
 		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
 }
 
-// hintAfter is how long a gateway must be up without being ready before hintReady is added. It is just shorter than the 30 s that
-// a client waits.
+// hintAfter is the time that a gateway must be up without being ready before hintReady is added. It is just shorter than the 30 s
+// that a client waits.
 const hintAfter = 29 * time.Second
 
 // hintReady is advice for an agent that does not report its state in the way that hinit expects.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness decides whether a gateway is ready, from its state file. said is the reason if it is not ready, or a warning if it
-// is.
+// readiness decides from a gateway's state file whether the gateway is ready. said is the reason if the gateway is not ready, or
+// a warning if it is.
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
@@ -185,7 +186,7 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	return ready, strings.Join(slices.DeleteFunc([]string{said, m.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// trouble describes the problems that a running gateway reports with its platforms. When they change, it also writes them to the
+// trouble describes the problems with its platforms that a running gateway reports. When they change, it also writes them to the
 // container log.
 func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
@@ -200,21 +201,21 @@ func (m *Manager) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverChecks is the smallest number of checks after a clean exit that no operator requested. Each check looks whether
-	// another instance of the gateway has taken over. The new instance writes its marker only after the old one is gone, and each
-	// pause between checks is twice as long as the one before. The checks go on during the whole restart delay, because a restart
-	// would end the new instance.
+	// takeoverChecks is the minimum number of checks after a clean exit that no operator requested. Each check tests whether
+	// another instance of the gateway has taken over. The new instance writes its marker only after the old one is gone, so hinit
+	// checks several times; each pause is twice as long as the one before. The checks continue during the whole restart delay,
+	// because a restart would end the new instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between checks whether the instance that replaced a gateway still runs.
+	// replacerPoll is the time between two checks whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second
 )
 
-// checkTakeover finds out whether a gateway exited because another instance has taken over. It is called again until that is
-// decided; looks counts the calls.
+// checkTakeover finds out whether a gateway exited because another instance has taken over. It queues itself again until that is
+// known; looks is the number of earlier calls.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
-		return // it has been started again meanwhile
+		return // the gateway has been started again since this exit
 	}
 	if m.takenOver(profile, exit) {
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
@@ -231,7 +232,7 @@ func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer polls whether the instance that replaced a gateway still runs, and lets the gateway start again when it is gone.
+// watchReplacer polls until the instance that replaced a gateway no longer runs, and then lets the gateway start again.
 func (m *Manager) watchReplacer(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
@@ -245,12 +246,12 @@ func (m *Manager) watchReplacer(service, profile string) {
 	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
-// otherInputs is a hash that no inputs have, so that any inputs count as changed.
+// otherInputs is a hash that differs from the hash of any inputs, so that any inputs count as changed.
 const otherInputs profiles.Hash = "written since the start"
 
-// noteInputs stores the hash of the inputs with which a gateway was started. If they change while the gateway is parked, it is
-// restarted. A change between the start and this reading counts too, but only once for the same content. Otherwise a gateway that
-// writes these files itself would be restarted forever.
+// noteInputs stores the hash of the inputs with which a gateway was started. If the inputs change while the gateway is parked, it
+// is restarted. A change between the start and the call of noteInputs is treated the same way, but only once for the same
+// content. Otherwise a gateway that writes these files itself would be restarted forever.
 func (m *Manager) noteInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"hinit/supervisor"
 )
 
-// profileEvent handles an event of the watcher.
+// profileEvent handles an event from the watcher of profiles.
 func (m *Manager) profileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
@@ -38,7 +38,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
 	m.Registry.AddPresent(p.Name)
-	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state is not started
+	state, _ := m.Store.ReadState(p.Name) // a gateway whose state is unreadable is not started
 	m.mu.Lock()
 	start := m.late.start(p.Name, state, m.Started)
 	m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 func (m *Manager) disappeared(ctx context.Context, profile string) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
+	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show the end too
 	s := m.Registry.Snapshot().Find(service)
 	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)
@@ -65,7 +65,7 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 	if endedForRemoval(s, time.Now()) {
 		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
-	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if it is gone already
+	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if the service is already gone
 	if err := m.Registry.Withdraw(ctx, service); err != nil {
 		m.say("%v", err)
 	}
@@ -75,24 +75,24 @@ func (m *Manager) disappeared(ctx context.Context, profile string) {
 }
 
 // removedProfile is a profile that was removed. A renamed profile keeps its home directory, while a copy has another one. So the
-// identity of the directory shows whether a new profile is a renamed one. Its former gateway may then still run with the same
-// credentials.
+// identity of the directory shows whether a new profile is a renamed one. If it is, the gateway of the former name may still run
+// with the same credentials.
 type removedProfile struct {
 	profile string
 	at      time.Time
-	up      bool // its gateway was wanted up, and does not yet run under another name
+	up      bool // the gateway was wanted up, and does not yet run under another name
 }
 
 const (
-	// renameTime is how long after its removal a profile may reappear under another name.
+	// renameTime is the maximum time between the removal of a profile and its reappearance under another name.
 	renameTime = time.Minute
-	// removalTime is the longest time between the end of a gateway and the removal of its profile for which the removal counts as
-	// the cause. The agent checks twice a second whether the gateway is gone (contract, section 4).
+	// removalTime is the maximum time between the end of a gateway and the removal of its profile for which the removal is taken
+	// as the cause. The agent checks twice a second whether the gateway is gone (contract, section 4).
 	removalTime = 3 * time.Second
 )
 
-// renamedTo records that a profile was removed; up says whether its gateway was wanted up. If the profile has already appeared
-// under a new name, renamedTo returns that name, else "".
+// renamedTo records that a profile was removed; up reports whether its gateway was wanted up. If the profile has already appeared
+// under a new name, renamedTo returns that name, and otherwise "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -133,8 +133,8 @@ func (m *Manager) renamedFrom(profile string) string {
 }
 
 // endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. The program that
-// removes a profile first ends the gateway with a signal that hinit does not know of. hinit restarts the gateway at once, and
-// that run may end too, because its home is gone. If the gateway had failed before, the result is false.
+// removes a profile first ends the gateway with a signal that hinit does not know about. hinit restarts the gateway immediately,
+// and that run may end too, because its home is gone. If the gateway had already failed before, the result is false.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
 		return false
@@ -165,8 +165,8 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormerGateway waits until no gateway that was started under a former name of this profile uses its home. After "mv coder
-// writer", for example, the gateway of coder may still be stopping. It may wait for the disk.
+// awaitFormerGateway waits until the gateways that were started under a former name of this profile no longer use its home. After
+// "mv coder writer", for example, the gateway of coder may still be stopping. It may block on the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.News(), m.Registry.Snapshot()
@@ -182,7 +182,8 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 	}
 }
 
-// formerGateway returns the gateway of a former name of a profile, which has the same home directory, "" for none.
+// formerGateway returns the gateway of a former name of a profile, or "" if there is none. A profile under a former name has the
+// same home directory.
 func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways[profile], ""
@@ -200,7 +201,7 @@ func (m *Manager) formerGateway(profile string) (service string) {
 	if other == "" {
 		return service
 	}
-	if there, err := m.Store.Exists(other); err != nil || there { // another directory has that name now
+	if there, err := m.Store.Exists(other); err != nil || there { // another directory now has that name
 		return service
 	}
 	return profiles.SlotName(other) // the watcher has not noticed the change yet

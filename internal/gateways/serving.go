@@ -18,18 +18,18 @@ import (
 
 // A profile is served by its own gateway, or by the default profile's gateway, which can serve several profiles (a multiplexer).
 
-// serving is what is known about the default profile's gateway. It is immutable.
+// serving holds the facts about the default profile's gateway. It is immutable.
 type serving struct {
 	profiles.Topology        // the topology with which the gateway was started or, if it is down, would be started
-	noted             uint64 // the run that was started with Topology; 0 for none
+	noted             uint64 // the run that was started with Topology, or 0
 
-	hasReport bool           // the gateway has reported in its state file which profiles it serves
-	run       uint64         // the run of that report
+	hasReport bool           // whether the gateway has reported in its state file which profiles it serves
+	run       uint64         // the run that wrote that report
 	state     profiles.State // the report
 }
 
-// servedByDefault reports whether the default profile's gateway serves another profile. If said is true, the
-// gateway itself has reported that. Otherwise hinit assumes it.
+// servedByDefault reports whether the default profile's gateway serves another profile. If said is true, the gateway itself has
+// reported that. Otherwise hinit infers it from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
@@ -42,8 +42,8 @@ func (m *Manager) servedByDefault(profile string) (serves, said bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy returns which gateway serves the profile of the gateway s, as a word of the API. It is "" if each gateway serves its
-// own profile, and for a profile that need not be served.
+// ServedBy names the gateway that serves the profile of the gateway s, as a word of the API. It returns "" if each gateway serves
+// its own profile, and for a profile that doesn't have to be served.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -69,7 +69,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// Note returns a remark for the status. It says which gateway serves the profile, or which exclusive value (such as a token) the
+// Note returns a remark for the status: the gateway that serves the profile, or an exclusive value (such as a token) that the
 // gateway shares with another one.
 func (m *Manager) Note(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
@@ -98,7 +98,8 @@ func (m *Manager) wanted(profile string) bool {
 	return g != nil && g.wanted
 }
 
-// Beside allows the gateway of a profile to run although the multiplexer serves the profile, until the gateway is stopped.
+// Beside allows the gateway of a profile to run although the multiplexer serves the profile. This lasts until the gateway is
+// stopped.
 func (m *Manager) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
@@ -106,7 +107,7 @@ func (m *Manager) Beside(service string) {
 	}
 }
 
-// Refuse returns an error if a gateway must not be started, because the default profile's gateway serves its profile. It returns
+// Refuse returns an error if a gateway must not be started because the default profile's gateway serves its profile. It returns
 // nil if the gateway may start.
 func (m *Manager) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
@@ -124,15 +125,15 @@ func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	})
 }
 
-// downThoughUnserved returns the gateways that are down and wanted up, and whose profiles the default profile's gateway does not
-// serve according to t.
+// downThoughUnserved returns the gateways that are wanted up but are down, and whose profiles the default profile's gateway does
+// not serve according to t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.wanted(s.Profile)
 	})
 }
 
-// others returns the gateways for which match returns true. It leaves out the default profile's.
+// others returns the gateways for which match returns true, without the default profile's.
 func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
@@ -142,7 +143,7 @@ func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) 
 	return names
 }
 
-// retireTime limits the wait for gateways to end before the multiplexer starts. They get SIGKILL before that.
+// retireTime is the time limit for gateways to end before the multiplexer starts. They get SIGKILL before that.
 const retireTime = 2 * time.Minute
 
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their
@@ -155,7 +156,7 @@ func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) er
 	return m.endGateways(ctx, names...)
 }
 
-// endGateways ends gateways. It returns when all their processes have ended, or when one is wanted again.
+// endGateways ends gateways. It returns when all their processes have ended, or when one of the gateways is wanted again.
 func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := m.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
@@ -172,8 +173,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition waits until the function what returns "". Any other result describes the missing condition, and becomes part of
-// the error.
+// awaitCondition waits until the function what returns "". Any other result describes the condition that is not met yet, and
+// becomes part of the error.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -191,8 +192,8 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	}
 }
 
-// noteTopology reads the topology with which the default profile's gateway has just started. If the topology has changed, it ends
-// gateways whose profiles would be served twice, or starts wanted gateways again.
+// noteTopology reads the topology with which the default profile's gateway has just started. If the topology has changed,
+// noteTopology ends the gateways whose profiles would be served twice, or starts wanted gateways again.
 func (m *Manager) noteTopology(ctx context.Context) {
 	run := m.defaultRun() // read first, because a run that begins later is handled separately
 	t, err := m.Store.Topology(os.Getenv, "")
@@ -221,15 +222,15 @@ func (m *Manager) noteTopology(ctx context.Context) {
 				m.Registry.SetBeside(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
-				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates its down file
+				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the profile's down file
 			}
 		}
 	}
 }
 
 // restartAfterServed is called when the default profile's gateway has started without a command, for instance after a crash, and
-// now serves profiles whose own gateways run. It ends the default profile's gateway and then the others. Then it starts the
-// default profile's gateway again.
+// now serves profiles whose own gateways run. It ends the default profile's gateway and then the other gateways. Then it starts
+// the default profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -240,19 +241,19 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 		return err
 	}
 	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
-		return nil // it was stopped by an operator meanwhile
+		return nil // an operator has stopped it in the meantime
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
 }
 
-// startUnserved starts the wanted gateways whose profiles no gateway serves.
+// startUnserved starts the wanted gateways whose profiles are not served by any gateway.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range m.downThoughUnserved(t) {
 		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
 	}
 }
 
-// defaultRun returns the run of the default profile's gateway, 0 for none.
+// defaultRun returns the run of the default profile's gateway, or 0 if it has none.
 func (m *Manager) defaultRun() uint64 {
 	if d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
@@ -260,8 +261,8 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed reads from the state file of the default profile's running gateway which profiles it serves. If it serves more than
-// expected, the configuration has changed while it was starting. The topology is then read again.
+// noteServed reads from the state file of the default profile's running gateway the profiles that it serves. If it serves more
+// profiles than expected, the configuration has changed while it was starting, and noteServed reads the topology again.
 func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
@@ -278,8 +279,8 @@ func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
 	m.serving.Store(&now)
 }
 
-// Topology changes which gateways serve the profiles. If dry is set, it only reports the effect of such a change. During the
-// change no profile is served twice. A change that has begun is completed, even if the client stops waiting.
+// Topology changes the gateways that serve the profiles. If dry is set, it only reports the effect of such a change. During the
+// change, a profile is never served twice. A change that has begun is completed, even if the client stops waiting.
 func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
@@ -352,9 +353,9 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 }
 
 // noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running gateway
-// uses one of them too.
+// uses one of these values too.
 func (m *Manager) noteExclusives(service, profile string) {
-	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, there is nothing to compare
+	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, its values are not compared
 	m.mu.Lock()
 	m.recordOf(profile).exclusives = list
 	m.mu.Unlock()

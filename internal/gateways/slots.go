@@ -11,12 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// markerTime limits how long the stop of a gateway waits for its planned-stop marker to be written. Without the marker, the
-// gateway treats the stop as a fault.
+// markerTime is the maximum time that the stop of a gateway waits for its planned-stop marker to be written. Without the marker,
+// the gateway treats the stop as a fault.
 const markerTime = 2 * time.Second
 
-// SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot), and starts it if start
-// is set. exports are the variables that the slot's run script adds to the container's environment.
+// SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot). It starts the gateway
+// if start is set. exports are the variables that the slot's run script adds to the container's environment.
 func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
 	if !m.Route().HasProfiles() {
 		return errors.New("this container has no gateways")
@@ -52,7 +52,7 @@ func (m *Manager) warnIfMissing(service, profile string) {
 }
 
 // SlotRemoved stops a service whose slot a client has removed. The intent for the profile stays on the volume, because the slot
-// comes back at the next start of the container.
+// is made again at the next start of the container.
 func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)

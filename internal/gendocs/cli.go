@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// built compiles the programs whose help goes into a page, and puts them into the new directory dir. remove deletes it.
+// built compiles the programs whose help goes into a page, into the new directory dir. remove deletes dir.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
@@ -31,7 +31,7 @@ func built(ctx context.Context, root string) (dir string, remove func(), err err
 	return dir, remove, nil
 }
 
-// commandLine returns the page about hinit's commands. It is made from the --help output of the binary itself.
+// commandLine returns the page about hinit's commands. It is made from the binary's own --help output.
 func commandLine(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -84,7 +84,8 @@ var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge replaces the name of each command in the overview by its usage. If flags is set, the names of the command's flags follow.
+// merge replaces the name of each command in the overview with its usage. If flags is set, the names of the command's flags
+// follow.
 func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")

@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// command is the help of one command. The shell completion of hinit reads its JSON form.
+// command holds the help of one command. The shell completion of hinit reads its JSON form.
 type command struct {
 	name, usage, summary string
 	body                 []string // paragraphs of the help
 
-	Words []string `json:"words,omitempty"` // words that may come first, such as check and schema
-	Names bool     `json:"names,omitempty"` // it takes names of services and profiles
-	Files bool     `json:"files,omitempty"` // it takes files
+	Words []string `json:"words,omitempty"` // words that may be the first argument, such as check and schema
+	Names bool     `json:"names,omitempty"` // the command takes names of services and profiles
+	Files bool     `json:"files,omitempty"` // the command takes files
 	Flags []option `json:"flags,omitempty"`
 }
 
 // option is one flag.
 type option struct {
-	Name  string `json:"name"`            // with the dashes
-	Value string `json:"value,omitempty"` // name of its value
+	Name  string `json:"name"`            // with its dashes
+	Value string `json:"value,omitempty"` // placeholder for its value
 	Usage string `json:"usage,omitempty"`
 }
 
@@ -34,8 +34,8 @@ var (
 	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
 )
 
-// commandPages returns the table that the shell completion reads, and the manual pages, by file name. It makes both from the help
-// of the programs.
+// commandPages returns generated files by their names: the table that the shell completion reads, and the manual pages. It makes
+// both from the help output of the programs.
 func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
 	overview, err := output(ctx, hinit, "help")
 	if err != nil {
@@ -53,7 +53,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 			return nil, err
 		}
 		c.summary = m[2]
-		if companions[m[1]] && c.usage == "" { // it has subcommands
+		if companions[m[1]] && c.usage == "" { // the command has subcommands
 			for _, word := range c.Words {
 				if table[m[1]+" "+word], err = helpOf(ctx, hinit, m[1], word); err != nil {
 					return nil, err
@@ -71,7 +71,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 	return pages, err
 }
 
-// helpOf reads the help of a command.
+// helpOf runs a command with --help and parses the output.
 func helpOf(ctx context.Context, hinit string, words ...string) (c command, err error) {
 	help, err := output(ctx, hinit, append(words, "--help")...)
 	if err != nil {

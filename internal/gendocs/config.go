@@ -22,8 +22,8 @@ var (
 	configText string // the page around the tables
 )
 
-// meanings has the description of each key of hinit.yaml, from keys.txt. A description applies to every path that ends with its
-// key. If several do, the longest key wins.
+// meanings maps each key of hinit.yaml to its description in keys.txt. A description applies to every path that ends with its
+// key. If several apply to a path, the longest key wins.
 type meanings map[string]string
 
 func readMeanings() meanings {
@@ -44,11 +44,11 @@ func (m meanings) of(path string) (text string) {
 	return ""
 }
 
-// configPage returns the reference of hinit.yaml. It replaces each line "@table PATH" in the text by the table of the keys below
-// that path.
+// configPage returns the reference page of hinit.yaml. It replaces each line "@table PATH" in the text with the table of the keys
+// inside that path.
 func configPage() string {
 	keys, mean := reference.Keys(), readMeanings()
-	said := map[string]string{} // by type and description: the first key that has both
+	said := map[string]string{} // by type and description: the first key with both
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
@@ -61,8 +61,8 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a line for each key whose type or description is new. After these lines it lists the keys that are the same as in
-// an earlier table.
+// table writes a line for each key whose type or description is new. After these lines, it lists the keys whose description is
+// already in an earlier table.
 func table(b *strings.Builder, base string, keys []reference.Key, mean meanings, said map[string]string) {
 	var rows strings.Builder
 	var again []string
@@ -87,7 +87,7 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean meanings,
 	}
 }
 
-// groups returns the names of keys as text. It joins successive keys of one mapping: `stop.{signal,grace}`, or `stop.*` for all
+// groups converts the paths of keys to text. It joins successive keys of one mapping: `stop.{signal,grace}`, or `stop.*` for all
 // of them.
 func groups(paths []string) (named []string) {
 	last := ""
@@ -124,7 +124,7 @@ func groups(paths []string) (named []string) {
 	return named
 }
 
-// holeMarks has the sets of placeholders that a key may contain, and the footnote mark of each set on the page.
+// holeMarks maps each set of placeholders that a key may contain to the footnote mark of this set on the page.
 var holeMarks = map[string]string{
 	"agent profile home profile_home": "¹",
 	"agent home":                      "²",
@@ -147,7 +147,7 @@ func row(base string, k reference.Key, doc string) string {
 	return fmt.Sprintf("- `%s`%s %s: %s\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
 }
 
-// rootMark is the mark of a key that counts only in a file that root alone can change.
+// rootMark marks a key that has an effect only in a file that root alone can change.
 const rootMark = "ᴿ"
 
 // withDefault appends a default to the text of a type.
@@ -158,8 +158,8 @@ func withDefault(typ, value string) string {
 	return typ + "; " + value
 }
 
-// defaultOf returns the default of a key as one would write it in the file. It returns "" for an empty default and for a required
-// key.
+// defaultOf returns the default of a key as a user would write it in the file. It returns "" if the default is empty or the key
+// is required.
 func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
@@ -178,7 +178,7 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow returns the value that the pointer at points to, as YAML on one line.
+// flow returns the value behind the pointer at as YAML on one line.
 func flow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -216,7 +216,7 @@ func flow(at any) string {
 	}
 }
 
-// flowWord returns a word as YAML. It quotes a word that YAML would read as something else.
+// flowWord returns a word as YAML. It quotes the word if YAML would read it as something else than text.
 func flowWord(s string) string {
 	for i := range len(s) {
 		c := s[i]
@@ -268,7 +268,7 @@ func configSchema() (string, error) {
 	return b.String(), err
 }
 
-// mapping returns the JSON schema of a mapping that may have these keys only.
+// mapping returns the JSON schema of a mapping that may have only these keys.
 func mapping(base string, keys []reference.Key, mean meanings) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
@@ -281,7 +281,7 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 			bound(node, base+k.Path)
 		case *syscall.Signal:
 			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(typeWords(k)))}
-		case *[]int: // of exit codes
+		case *[]int: // a list of exit codes
 			node["items"] = object{"type": "integer", "minimum": 0, "maximum": 255}
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
@@ -291,12 +291,12 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		put(schema, k.Path, node)
-		if k.Path == "on" { // YAML 1.1 reads the word on as true
+		if k.Path == "on" { // YAML 1.1 reads the word "on" as true
 			put(schema, "true", node)
 		}
 	}
 	for _, k := range keys {
-		if k.Short { // one text may be written in place of the whole mapping
+		if k.Short { // users may write a text instead of the whole mapping
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
 				parent = parent["properties"].(object)[key].(object)
@@ -310,7 +310,7 @@ func mapping(base string, keys []reference.Key, mean meanings) object {
 	return schema
 }
 
-// typeOf returns the JSON schema of the YAML that sets the value to which the pointer at points.
+// typeOf returns the JSON schema of the YAML value that can be stored behind the pointer at.
 func typeOf(at any) object {
 	text := object{"type": []string{"string", "number"}} // a number is accepted as text
 	switch at.(type) {
@@ -351,7 +351,7 @@ func typeOf(at any) object {
 	return text
 }
 
-// put sets the node at a dotted path of an object's schema. It creates the objects on the path that are missing.
+// put inserts a node at a dotted path into an object's schema. It creates missing objects on the path.
 func put(schema object, path string, node object) {
 	properties := schema["properties"].(object)
 	first, rest, deeper := strings.Cut(path, ".")

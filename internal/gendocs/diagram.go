@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// box is a state in a diagram, with the coordinates of the middle of its box.
+// box is a state in a diagram, with the coordinates of its box's middle.
 type box struct {
 	state string
 	x, y  int
@@ -22,7 +22,7 @@ type arrow struct {
 	x, y     int
 }
 
-// boxes has the states of a service in the diagram.
+// boxes lists the states of a service in the diagram.
 var boxes = []box{
 	{"waiting", 90, 60},
 	{"starting", 330, 60},
@@ -40,7 +40,7 @@ const (
 	boxHeight = 36
 )
 
-// arrows has the transitions in the diagram. Each of them must be in the transition table.
+// arrows lists the transitions in the diagram. Each of them must be in the transition table.
 var arrows = []arrow{
 	{"down", "starting", []string{"start"}, "M110 282L290 78", 160, 200},
 	{"waiting", "down", []string{"stop"}, "M80 78V282", 86, 150},
@@ -73,7 +73,7 @@ func diagram(rows [][4]string) (string, error) {
 	return draw("supervisor/machine.go", 910, 345, boxes, arrows), nil
 }
 
-// draw returns an SVG with these boxes and arrows. from is the file that they are taken from.
+// draw returns an SVG with these boxes and arrows. from is the file that defines them.
 func draw(from string, width, height int, boxes []box, arrows []arrow) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">

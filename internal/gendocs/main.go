@@ -1,6 +1,6 @@
 // Command gendocs writes the reference pages that are made from the code. The command line comes from the verbs' own help, the
 // output with --json from the Go types, and the keys of hinit.yaml from its schema. The states of a service come from the
-// transition table against which the state machine is tested. The list of packages comes from their comments, and from the
+// transition table that the tests of the state machine use. The list of packages comes from the package comments and from the
 // dependency layers in deps_test.go. Run it from anywhere in the module with "go run ./internal/gendocs". A test fails when a
 // page is out of date. It owns no goroutine.
 package main
@@ -39,7 +39,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// pages returns the content of every generated page, by its path in the module.
+// pages returns the content of every generated page, by the page's path in the module.
 func pages(ctx context.Context, root string) (map[string]string, error) {
 	bin, remove, err := built(ctx, root)
 	if err != nil {
@@ -107,7 +107,7 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	return all, nil
 }
 
-// moduleRoot returns the directory of go.mod: the working directory or one above it.
+// moduleRoot returns the directory that contains go.mod: the working directory or one of its parents.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

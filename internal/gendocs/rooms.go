@@ -22,7 +22,7 @@ type room struct {
 	does  string // the first sentence of its package comment
 }
 
-// diagramRows has the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
+// diagramRows lists the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
 var diagramRows = []struct {
 	name       string
 	upper, low int
@@ -64,7 +64,7 @@ func rooms(root string) ([]room, error) {
 	return all, nil
 }
 
-// parseLayers reads the map "floors", which has the layer of each package, from a Go file.
+// parseLayers reads the map "floors" from a Go file. It contains the layer of each package.
 func parseLayers(file string) (map[string]int, error) {
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -155,8 +155,8 @@ func packageDiagram(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage returns a page that lists the packages in the order in which data flows through them. A package is in the first part
-// that has a pattern for it.
+// roomsPage returns a page that lists the packages in the order in which data flows through them. A package is listed in the
+// first part with a pattern that matches it.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)
@@ -201,8 +201,8 @@ func roomsPage(root string, all []room) (string, error) {
 	return b.String(), nil
 }
 
-// short removes the details after a colon if the text before it is long enough to be understood alone. The package comment has
-// the details.
+// short removes the details after a colon if the text before it is long enough to be understood alone. Readers find the details
+// in the package comment.
 func short(does string) string {
 	clause, _, found := strings.Cut(does, ": ")
 	if found && strings.Count(clause, " ") >= 4 {

@@ -29,8 +29,8 @@ The parts below follow the data, from the start of the container to its clients.
 ![The packages by floor](../img/house.svg)
 `
 
-// parts has the sections of the page that lists the packages. A pattern in rooms is the path of a package. It matches this
-// package, and the packages below it that no earlier pattern matches.
+// parts lists the sections of the page about the packages. A pattern in rooms is the path of a package. It matches this package,
+// and the packages inside its directory that no earlier pattern matches.
 var parts = []struct {
 	title string
 	rooms []string

@@ -11,7 +11,7 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// life has the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
+// life lists the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
 var life = []box{
 	{string(sandbox.Gone), 90, 60},
 	{string(sandbox.Created), 310, 60},
@@ -32,7 +32,7 @@ var lifeArrows = []arrow{
 	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
 }
 
-// sandboxPages returns the files about sandboxes: a page with the help of the binary and the docker calls that it answers, and a
+// sandboxPages returns two files about sandboxes: a page with the help of the binary and the docker calls that it answers, and a
 // diagram.
 func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
 	overview, err := output(ctx, binary, "help")

@@ -21,7 +21,7 @@ type printed struct {
 	shape string // package.Type
 }
 
-// forms has all commands that take --json. [jsonPage] returns an error for such a command that isn't in the list.
+// forms lists all commands that take --json. [jsonPage] returns an error if such a command isn't in the list.
 var forms = []printed{
 	{"status", "", "client.Status"},
 	{"explain", "", "tools.explanation"},
@@ -204,7 +204,7 @@ func shapeOf(st *ast.StructType, doc string) *shape {
 	return t
 }
 
-// jsonValue describes the JSON form of a Go type. next is the type of hinit that it contains, or "".
+// jsonValue describes the JSON form of a Go type. next is the hinit type that it contains, or "".
 func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -272,8 +272,8 @@ func sentence(doc, name string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// noValue matches the end of a comment that describes a key without a value. The page drops it, because its head describes that
-// for all keys.
+// noValue matches the end of a field's comment if it describes the value for an absent fact. The page drops this end, because its
+// introduction explains absent values for all keys.
 var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (without (one|checks)|(when|where) (there is none|none is|nothing|nothing is wrong|unknown|` +
 	`none did|none has changed|it was|it is gone|it has none|no init is reachable|OK)|in (any other state|other events)|before the first( line)?)$`)
 

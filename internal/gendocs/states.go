@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// words explains the events in the diagram, in the order of the page. [states] returns an error if the diagram has another event.
+// words lists the explanations of the events in the diagram, in the order of the page. [states] returns an error if the diagram
+// has another event.
 var words = []struct{ name, meaning string }{
 	{"start", "an operator starts it, or the boot does"},
 	{"stop", "an operator or the end of the container stops it, or its profile is gone"},
@@ -31,7 +32,7 @@ var words = []struct{ name, meaning string }{
 }
 
 // states returns the page about the states of a service, made from the comments of constants. The whole transition table is in
-// the comment at the head of machine.go.
+// the comment at the top of machine.go.
 func states(root string) (string, error) {
 	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {
@@ -87,7 +88,7 @@ Every exit has a cause, and keeps the last 20 lines the process wrote.
 	return b.String(), nil
 }
 
-// transitions reads the transition table from a comment in a file. Its rows, below a line of dashes, have the columns state,
+// transitions reads the transition table from a comment in a file. Its rows follow a line of dashes, and have the columns state,
 // event, next state and action.
 func transitions(file string) ([][4]string, error) {
 	source, err := os.ReadFile(file)
@@ -116,7 +117,8 @@ func transitions(file string) ([][4]string, error) {
 // constant is a string constant with the comment at the end of its line.
 type constant struct{ value, doc string }
 
-// constants returns the constants of a type in a file, and untyped constants whose names begin with the type's name.
+// constants returns the string constants of a type in a file. It also returns untyped constants whose names begin with the type's
+// name.
 func constants(file, typ string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {

@@ -6,13 +6,11 @@ import (
 	"strings"
 )
 
-// trustText is the table of everything that hinit's programs read. A section begins with "## TITLE". A row has lines that begin
-// with "read: ", "by: ", "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests compare it with the source.
-//
-//go:embed trust.txt
+// trustText is the table of everything that hinit's programs read. A section begins with "## TITLE". A row consists of lines that
+// begin with "read: ", "by: ", "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests compare it with the source.
 var trustText string
 
-// source is a row of the table: something that programs of hinit read, its writers, and the worst effect that its content can
+// source is a row of the table: something that hinit's programs read, its writers, and the worst effect that its content can
 // have.
 type source struct {
 	section, read, by, worst string

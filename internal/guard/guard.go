@@ -1,4 +1,4 @@
-// Package guard makes sure that no panic of a goroutine ends PID 1 silently.
+// Package guard makes sure that a panic in a goroutine does not end PID 1 silently.
 //
 // Every goroutine that hinit starts begins with a deferred [Catch]. In a process that has set a handler, as PID 1 does, the
 // handler is called with every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends
@@ -19,7 +19,7 @@ type Handler func(doing string, value any, stack []byte)
 // handler is shared by the whole process, because any goroutine of any package may panic.
 var handler atomic.Pointer[Handler]
 
-// Handle makes h the handler of this process; nil removes it.
+// Handle makes h the handler of this process. If h is nil, the process has no handler.
 func Handle(h Handler) {
 	if h == nil {
 		handler.Store(nil)

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apply works like [importer.apply], but sets keys of a check.
+// apply works like [importer.apply], but sets the keys of a check.
 func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.ruleFor(e)
@@ -20,7 +20,7 @@ func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
 	}
 }
 
-// hasContent reports whether a check has anything to check.
+// hasContent reports whether a check contains something to check: a command, an HTTP request or a TCP connection.
 func (k convertCheck) hasContent() bool {
 	for key := range k.values {
 		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
@@ -30,10 +30,10 @@ func (k convertCheck) hasContent() bool {
 	return false
 }
 
-// emptyCheckNote is the note on a check that does not say what to check.
+// emptyCheckNote is the note on a check that does not contain anything to check.
 const emptyCheckNote = "says nothing to look at and is left out"
 
-// probe imports a readiness_probe or liveness_probe, which process-compose has taken over from Kubernetes.
+// probe imports a readiness_probe or liveness_probe. process-compose has adopted these from Kubernetes.
 func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
@@ -74,7 +74,7 @@ func (c *compose) httpGet(at setting, k convertCheck) {
 			k.apply(c.importer, list, e)
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses another scheme, and says why
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme with a reason
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}
@@ -85,7 +85,7 @@ func (c *compose) httpGet(at setting, k convertCheck) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command, which the file has as a list or as one text.
+// commandWords returns the words of a command. In the file, a command is a list or one text.
 func (c *compose) commandWords(e setting) []string {
 	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
@@ -97,8 +97,8 @@ func (c *compose) commandWords(e setting) []string {
 	return words
 }
 
-// healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check restarts nothing, so it needs no
-// start_period.
+// healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check does not restart the service, so
+// it needs no start_period.
 func healthcheck(im *importer, s *service, at setting) {
 	k := convertCheck{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
 	for _, e := range at.keys() {

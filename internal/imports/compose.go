@@ -23,8 +23,8 @@ type compose struct {
 	raw     bool // do not replace $$ in commands, because process-compose expands no variables (disable_env_expansion)
 	docker  bool // the file is a compose file of Docker
 	env     []pair
-	dotenv  []string          // the .env beside the file
-	vars    map[string]string // values for templates; while a process is imported, they include its own
+	dotenv  []string          // the .env in the file's directory
+	vars    map[string]string // values for templates; during the import of a process, they include the process's own
 	waits   []wait
 	process rules // rules for the settings of one process
 }
@@ -36,7 +36,7 @@ type wait struct {
 	place         place
 }
 
-// processCompose reads process-compose.yaml, or a compose file of Docker, which has nearly the same keys.
+// processCompose reads process-compose.yaml, or a compose file of Docker, which has almost the same keys.
 func (im *importer) processCompose(path string) error {
 	keys, err := readYAML(path)
 	if err != nil {
@@ -104,16 +104,16 @@ func (im *importer) processCompose(path string) error {
 	return nil
 }
 
-// unknownKeyNote is the note on a setting inside a mapping for which there is no rule.
+// unknownKeyNote is the note on a setting inside a mapping if there is no rule for it.
 const unknownKeyNote = "hinit has nothing like this setting"
 
-// fileRules are the rules for settings at the top of the file.
+// fileRules are the rules for settings at the top level of the file.
 var fileRules = rules{
 	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and keys with x- hold anchors
 	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
 }
 
-// addVars adds the variables of the setting vars to the values for templates.
+// addVars adds the variables listed under "vars" to the values for templates.
 func (c *compose) addVars(e setting) {
 	for _, v := range e.variables() {
 		c.vars[v.name] = v.value
@@ -121,7 +121,7 @@ func (c *compose) addVars(e setting) {
 }
 
 func (c *compose) dependsOn(_ *importer, s *service, e setting) {
-	if e.node.Kind != yaml.MappingNode { // a list, as Docker's compose files allow
+	if e.node.Kind != yaml.MappingNode { // a list, which Docker's compose files allow
 		for _, name := range e.items() {
 			c.waits = append(c.waits, wait{s, name, "process_started", e.place})
 		}
@@ -175,11 +175,11 @@ func (c *compose) readProcess(p setting) {
 	})
 }
 
-// processRules are the rules for settings of a process that can be imported without looking at other settings.
+// processRules are the rules for the settings of a process that can be imported one by one.
 var processRules = rules{
 	{name: "disabled", key: "enabled", scalar: whenSet("false", "")},
 	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
-	// process-compose starts a foreground process only by hand
+	// process-compose starts a foreground process only on request
 	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")},
 	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
@@ -208,7 +208,7 @@ var processRules = rules{
 		s.checks = append(s.checks, k)
 	}},
 	{name: "replicas|vars"}, // readProcess has imported them
-	// Compose files of Docker have these keys.
+	// Only Docker's compose files have these keys.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
 		policy, _, _ := strings.Cut(value, ":")
@@ -219,7 +219,7 @@ var processRules = rules{
 	{name: "healthcheck", convert: healthcheck},
 }
 
-// onlyKeysOfLogs is the note on a key of a log configuration for which there is no rule.
+// onlyKeysOfLogs is the note on a key of a log configuration if there is no rule for it.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 var (
@@ -310,7 +310,7 @@ func (c *compose) processKeys(p setting, keys []setting, s *service) {
 	c.needCommand(s, p.from)
 }
 
-// asTask turns a service with the restart policy never into a task. Without a schedule, the task runs at boot.
+// asTask turns a service with the restart policy never into a task. A task without a schedule runs at boot.
 func asTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -320,8 +320,8 @@ func asTask(s *service) {
 	}
 }
 
-// noteReferences notes the environment variables in a setting whose values refer to other variables. process-compose replaces
-// such references, and hinit does not.
+// noteReferences adds a note on each environment variable in a setting whose value refers to other variables. process-compose
+// replaces such references, but hinit does not.
 func (c *compose) noteReferences(e setting) {
 	for _, v := range e.variables() {
 		if variable.MatchString(v.value) {
@@ -330,7 +330,7 @@ func (c *compose) noteReferences(e setting) {
 	}
 }
 
-// depend imports one dependency, when all processes are known.
+// depend imports one dependency. It is called when all processes are known.
 func (c *compose) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
@@ -360,8 +360,7 @@ func (c *compose) depend(w wait) {
 	}
 }
 
-// fillTemplates returns the text of a setting with its templates replaced. It notes a template that it can't replace without
-// executing it.
+// fillTemplates replaces the templates in the text of a setting. It notes a template that it can't replace without executing it.
 func (c *compose) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
@@ -370,7 +369,7 @@ func (c *compose) fillTemplates(e setting) string {
 	return text
 }
 
-// shellCommand returns the command that runs a command line in the shell, as process-compose does.
+// shellCommand returns a command that runs a command line in a shell, as process-compose does.
 func (c *compose) shellCommand(e setting) any {
 	line := strings.TrimRight(c.fillTemplates(e), "\n")
 	if !c.raw {

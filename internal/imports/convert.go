@@ -30,10 +30,10 @@ const (
 // Formats lists the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
-// Note tells the user why a setting was not imported, or was changed.
+// Note tells the user the reason why a setting was changed or not imported.
 type Note struct {
 	File  string
-	Line  int    // 0 for a note on the whole file
+	Line  int    // 0 if the note concerns the whole file
 	Where string // the key, the section or the file in the directory
 	Text  string
 }
@@ -50,18 +50,18 @@ func (n Note) String() string {
 	return at + ": " + n.Text
 }
 
-// Result is the configuration for hinit that [Convert] has made, with notes on what it could not take over.
+// Result is the configuration for hinit that [Convert] has made, with notes on the settings that it could not import.
 type Result struct {
 	Format string
 	YAML   []byte
 	Notes  []Note
 }
 
-// maxFile is the largest size in bytes of a file that is read.
+// maxFile is the maximum size in bytes of a file that the package reads.
 const maxFile = 4 << 20
 
-// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect it. Convert may
-// block on the disk. The result has notes even if nothing could be imported.
+// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect the format.
+// Convert may block on the disk. The result contains notes even if nothing could be imported.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -85,7 +85,7 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
-// firstSection matches the beginning of an INI file: comments, and the heading of a section.
+// firstSection matches the beginning of an INI file: comments, and the heading of the first section.
 var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
 
 // detect returns the format of a file or a directory.
@@ -123,7 +123,7 @@ func detect(path string) (string, error) {
 	}
 	services, _ := top["services"].(map[string]any)
 	for _, s := range services {
-		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every service in a layer of pebble has this key
+		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every service in a pebble layer has this key
 			return Compose, nil
 		}
 	}
@@ -136,18 +136,18 @@ func detect(path string) (string, error) {
 // readFile reads a regular file of limited size.
 func readFile(path string) ([]byte, error) { return wholefile.Read(path, maxFile) }
 
-// importer collects the services of the new configuration and the notes on what was not imported.
+// importer collects the services of the new configuration, and the notes on settings that were not imported.
 type importer struct {
 	services []*service
 	notes    []Note
 	names    map[string]bool
-	defaults struct { // defaults of the other supervisor that differ from the defaults of hinit
+	defaults struct { // defaults of the other supervisor that differ from hinit's defaults
 		values
 		environment []pair
 	}
 }
 
-// note adds a note on the setting at. Notes with the same text about one file are joined into one note, which lists the settings.
+// note adds a note on the setting at. It joins notes with the same text about one file into one note that lists the settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
@@ -161,7 +161,8 @@ func (im *importer) note(at from, format string, args ...any) {
 	}
 }
 
-// add adds a service to the new configuration. If name is not valid in hinit.yaml, or taken, it changes the name and notes that.
+// add adds a service to the new configuration. If name is not valid in hinit.yaml, or is already used, add changes it and adds a
+// note about that.
 func (im *importer) add(at place, name string) *service {
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
@@ -184,11 +185,11 @@ func (im *importer) needCommand(s *service, at from) {
 	}
 }
 
-// mostReplicas is the largest number of services that a single program with replicas becomes.
+// mostReplicas is the maximum number of services that are made from a single program with replicas.
 const mostReplicas = 200
 
-// replicas calls make for each replica of a program, to make its service. It keeps only the notes on the first service, because
-// the others have the same notes.
+// replicas calls make for each replica of a program, which makes the replica's service. It keeps only the notes on the first
+// service, because the other services have the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)
@@ -199,7 +200,7 @@ func (im *importer) replicas(count int, make func(n int)) {
 	}
 }
 
-// serviceName makes a valid service name from another name.
+// serviceName converts another name to a valid service name.
 func serviceName(name string) string {
 	valid := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
@@ -217,18 +218,18 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that have this name, or belong to a group of this name, in the other supervisor's configuration.
+// find returns the services that, in the other supervisor's configuration, have this name or belong to a group with this name.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
 }
 
-// absolute makes path absolute. The other supervisor resolves it in its working directory, which is usually the directory of
-// file, its configuration.
+// absolute makes path absolute. The other supervisor resolves path in its working directory. absolute assumes that this is the
+// directory of file, the supervisor's configuration, as it usually is.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	dir, _ := filepath.Abs(filepath.Dir(file)) // "" without a working directory
+	dir, _ := filepath.Abs(filepath.Dir(file)) // "" if there is no working directory
 	return filepath.Join(dir, path)
 }
 
@@ -239,8 +240,8 @@ func validate(text []byte) error {
 	return err
 }
 
-// makeText returns the text of the new configuration. If package config refuses a key, it leaves out the key and notes the
-// reason.
+// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves out the key and adds a
+// note with the reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {
@@ -261,11 +262,11 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	}
 }
 
-// keyInProblem finds the name of the service, its key, and the number of a check in an error message of package config.
+// keyInProblem matches the name of the service, its key, and the number of a check in an error message of package config.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
-// leaveOut removes the causes of the problems in wrong, an error of package config. In one call it removes at most one part of
-// each service. It reports whether it has removed anything.
+// leaveOut removes the causes of the problems in wrong, an error of package config. In one call, it removes at most one part of
+// each service. less reports whether it has removed anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -294,7 +295,8 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutNeedsOfManual removes, with a note, each need of a task that runs only by hand. The service would wait for ever.
+// leaveOutNeedsOfManual removes, with a note, each need of a task that only an operator starts. Otherwise the service would wait
+// forever.
 func (im *importer) leaveOutNeedsOfManual() {
 	for _, s := range im.services {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
@@ -307,8 +309,8 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, with a note. For checks and needs, it removes only the check or need that causes the
-// problem. A service without its command is useless, so it is removed as a whole.
+// leaveOutKey removes a key of a service, with a note. If the key is checks or needs, it removes only the check or need that
+// causes the problem. A service without its command is useless, so it is removed as a whole.
 func (im *importer) leaveOutKey(s *service, key, number, why string) {
 	at, known := s.from[key]
 	if !known {

@@ -2,6 +2,6 @@
 //
 // It reads supervisord.conf, process-compose.yaml, compose files, the layers of pebble, the units of systemd, and the service
 // directories and source directories of s6. Each importer sets keys of hinit.yaml by their paths. The keys are written in the
-// order of package config's table. [Convert] returns a configuration for hinit run, which package config has checked. The package
-// owns no goroutine.
+// order of the table in package config. [Convert] returns a configuration for hinit run, which package config has checked. The
+// package owns no goroutine.
 package imports

@@ -22,10 +22,10 @@ type place struct {
 }
 
 // values maps the paths of keys of hinit.yaml to their values. Each value is a string, a []string, a []pair or a YAML node. Empty
-// values are not written.
+// values are not written to hinit.yaml.
 type values map[string]any
 
-// set sets a key. text returns a string value, and list a []string value.
+// set sets a key. text returns the value of a key as a string, and list as a []string.
 func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
@@ -33,9 +33,9 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 // service is a service of the new hinit.yaml.
 type service struct {
 	name  string
-	was   string // its name in the other supervisor's configuration
+	was   string // the service's name in the other supervisor's configuration
 	group string // another name in that configuration, which several services may share
-	about string // comment above the service in hinit.yaml
+	about string // comment before the service in hinit.yaml
 	values
 	needs  []need
 	checks []convertCheck
@@ -43,13 +43,13 @@ type service struct {
 	from   map[string]place // place of each key, by the first part of the key
 }
 
-// setAt sets a key to a value, and records the value's place.
+// setAt sets a key to a value, and records the place that the value comes from.
 func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)
 }
 
-// recordPlace records the place of a key. A key keeps its first place.
+// recordPlace records the place that a key comes from. If a key already has a place, it keeps that.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {
@@ -57,7 +57,7 @@ func (s *service) recordPlace(key string, at place) {
 	}
 }
 
-// drop removes a key and all keys below it, and reports whether any existed.
+// drop removes a key and all keys inside it, and reports whether any existed.
 func (s *service) drop(key string) (dropped bool) {
 	for path := range s.values {
 		if path == key || strings.HasPrefix(path, key+".") {
@@ -91,14 +91,14 @@ type convertCheck struct {
 	place place
 }
 
-// addNeed adds a need, unless the service already has a need of the same service, or needs itself.
+// addNeed adds a need, unless the service already has a need for the same service, or the need is for the service itself.
 func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }
 
-// yaml returns the text of the new configuration, before it is checked.
+// yaml returns the text of the new configuration before package config checks it.
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	tables := reference.Keys()
 	list := &yaml.Node{Kind: yaml.MappingNode}
@@ -139,7 +139,7 @@ func (s *service) node(tables map[string][]reference.Key) *yaml.Node {
 	return encode(tables["services.NAME."], s.values)
 }
 
-// encode returns values as a YAML mapping, with the keys in the order of table. A dot in a key begins a nested mapping.
+// encode returns values as a YAML mapping, with the keys in the order of table. A key with a dot becomes a nested mapping.
 func encode(table []reference.Key, values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range table {
@@ -160,8 +160,8 @@ func encode(table []reference.Key, values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns a value as a YAML node, or nil if it is empty. If the key is a template, it escapes text that hinit would
-// take for a placeholder.
+// valueNode returns a value as a YAML node, or nil if the value is empty. If hinit.yaml allows placeholders in the key, it
+// escapes text that hinit would take for a placeholder.
 func valueNode(key reference.Key, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch key.Value.(type) {
@@ -185,7 +185,7 @@ func valueNode(key reference.Key, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value counts
+			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value is the valid one
 		}
 		if len(value) > 0 {
 			return n
@@ -201,7 +201,7 @@ func text(value string) *yaml.Node {
 	return n
 }
 
-// scalar returns a scalar that is written without quotes: a number, a duration, true.
+// scalar returns a scalar that is written without quotes: a number, a duration, or true.
 func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
@@ -214,7 +214,7 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 // placeholderText matches text that hinit would take for a placeholder, such as {home}.
 var placeholderText = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
-// literal escapes a text so that hinit finds no placeholder in it.
+// literal escapes a text so that hinit does not find placeholders in it.
 func literal(value string) string {
 	return placeholderText.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {

@@ -12,7 +12,7 @@ import (
 	"github.com/samber/lo"
 )
 
-// plan is the combination of pebble's layers: each service and each check with its settings from all layers.
+// plan is the combination of pebble's layers. It contains each service and each check with its settings from all layers.
 type plan struct {
 	*importer
 	services, checks []*layered
@@ -20,11 +20,11 @@ type plan struct {
 
 // layered is a service or a check, combined from all layers.
 type layered struct {
-	setting // the mapping in the last layer that has it
+	setting // the mapping in the last layer that contains the service or check
 	all     []setting
 }
 
-// get returns the first setting that has one of these names and a value. If there is none, its node is nil.
+// get returns the first setting that has one of these names and a value. If there is none, the node of the result is nil.
 func (l *layered) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
@@ -87,8 +87,8 @@ func (p *plan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of a layer to list. One that list already has is merged or replaced, as its key override
-// says.
+// combine adds the services or checks of a layer to list. If list already contains a service or check with the same name, its key
+// override decides whether it is merged or replaced.
 func combine(list []*layered, at setting) []*layered {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *layered) bool { return l.name == e.name })
@@ -110,7 +110,7 @@ func combine(list []*layered, at setting) []*layered {
 	return list
 }
 
-// merge merges one setting of a later layer: lists and mappings are joined, and any other value is replaced.
+// merge merges a setting of a later layer into l. Lists and mappings are joined; any other value is replaced.
 func (l *layered) merge(k setting) {
 	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
@@ -125,7 +125,7 @@ func (l *layered) merge(k setting) {
 	l.all[i] = k
 }
 
-// pebbleRules are the rules for settings of a service that can be imported without other settings.
+// pebbleRules are the rules for the settings of a service that can be imported one by one.
 var pebbleRules = rules{
 	{name: "backoff-delay", key: "restart.initial"},
 	{name: "backoff-factor", key: "restart.factor"},
@@ -134,12 +134,12 @@ var pebbleRules = rules{
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
-	// order and checksOfServices import the next ones
+	// order and checksOfServices import the next keys
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
-	// service imports the next ones
+	// service imports the next keys
 	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
-		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets mark arguments that a caller can replace
+		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
 		s.setAt("command", e.place, words)
 	}},
 	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
@@ -169,8 +169,8 @@ func (p *plan) service(l *layered) {
 	p.needCommand(s, from{l.place, l.name})
 }
 
-// order imports the order of starts. In pebble, a requirement makes the required service start, for which hinit has the key
-// enabled. The service also waits for the required service here, unless the file states the opposite order.
+// order imports the order in which services start. In pebble, a requirement also starts the required service; in hinit.yaml, the
+// key enabled does that. The service also waits for the required service, unless the file states the opposite order.
 func (p *plan) order(l *layered) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -202,15 +202,15 @@ func (p *plan) order(l *layered) {
 	}
 }
 
-// names reports whether a key of the service, such as after, names the service name.
+// names reports whether a key of the service, such as after, lists the service name.
 func (l *layered) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
 func (p *plan) saysAt(service, key, name string) bool {
 	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && l.names(key, name) })
 }
 
-// inContext is for a check whose failure no service acts on. It adds the check to the service that its service-context names, and
-// returns false if there is none.
+// inContext is called for a check whose failure is not handled by any service. It adds the check to the service in the check's
+// service-context, and returns false if there is none.
 func (p *plan) inContext(c *layered) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
@@ -221,7 +221,7 @@ func (p *plan) inContext(c *layered) bool {
 	return false
 }
 
-// checksOfServices adds each check to the services whose on-check-failure names it. used has the names of these checks.
+// checksOfServices adds each check to the services that list it under on-check-failure. used contains the names of these checks.
 func (p *plan) checksOfServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
@@ -278,7 +278,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
 			{name: "service-context", scalar: func(value string) (string, error) {
 				if value == s.was {
-					return "", nil // the check runs in the context of its own service anyway
+					return "", nil // the check already runs in the context of its own service
 				}
 				return "", errors.New(elsewhere)
 			}},

@@ -18,31 +18,31 @@ type setting struct {
 	from
 	name, value string     // the value is "" for a list or a mapping
 	node        *yaml.Node // the value in YAML; nil in other formats
-	used        bool       // a program has read it, see [section.takeSetting]
+	used        bool       // whether an importer has read it, see [section.takeSetting]
 }
 
-// from says where a setting comes from: its place, and its full name for notes.
+// from is the origin of a setting: its place, and its full name for notes.
 type from struct {
 	place
 	where string
 }
 
-// rule says how to import settings with certain names: as a key of hinit.yaml, as a note, by a function, or not at all.
+// rule defines how to import settings with certain names: as a key of hinit.yaml, as a note, with a function, or not at all.
 type rule struct {
 	name     string                             // regular expression for the names of the settings
 	key      string                             // key of hinit.yaml
-	scalar   func(value string) (string, error) // converts the value; nil: unchanged. Its error becomes a note
+	scalar   func(value string) (string, error) // converts the value; nil: unchanged. The text of its error becomes a note
 	compound func(e setting) any                // converts a value that is a list or a mapping
-	note     string                             // why the setting is left out; the value replaces %s in it
-	nested   rules                              // for a setting that is a mapping: the rules for the settings in it
+	note     string                             // reason why the setting is left out; the value replaces %s
+	nested   rules                              // rules for the settings in a mapping
 	convert  func(im *importer, s *service, e setting)
 }
 
-// rules are tried in order, and [otherWays] after them. The first rule whose name matches counts.
+// rules are tried in order, and [otherWays] after them. The first rule with a matching name is used.
 type rules []rule
 
-// apply applies to each setting the first rule that matches it, and so sets keys of s. It notes a setting for which there is no
-// rule.
+// apply applies to each setting the first rule that matches it, which sets keys of s. It adds a note on a setting if no rule
+// matches.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.ruleFor(e); {
@@ -57,7 +57,8 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 	}
 }
 
-// ruleFor returns the first rule that matches a setting, or a rule with a note that hinit has nothing like it.
+// ruleFor returns the first rule that matches a setting. If none matches, it returns a rule with the note that hinit has nothing
+// like the setting.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
 		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
@@ -70,7 +71,7 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule calls set with the value that the rule's key gets, or notes why the setting is left out.
+// applyRule converts the value of a setting and passes the result to set, or adds a note why the setting is left out.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
@@ -89,7 +90,8 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay returns a convert function that imports a time as the constant delay before each restart. read converts the time.
+// constantDelay returns a convert function for a setting that is a constant delay before each restart. read converts the value to
+// a duration.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
@@ -101,7 +103,7 @@ func constantDelay(read func(string) (string, error)) func(*importer, *service, 
 }
 
 // addCodes returns a convert function that adds the exit codes in a setting to the list at key. separators are the characters
-// between codes.
+// between two codes.
 func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
@@ -126,15 +128,15 @@ func seconds(value string) (string, error) {
 	return durationText(time.Duration(n * float64(time.Second))), nil
 }
 
-// durationText returns a duration without its parts that are zero.
+// durationText returns a duration as text, without the parts that are zero.
 func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
-// signalName returns the name of a signal, given its name or number. It returns an error for a signal that hinit.yaml does not
-// accept.
+// signalName returns the name of a signal. value is its name or number. signalName returns an error for a signal that hinit.yaml
+// does not accept.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -146,10 +148,10 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// enabledValue returns the value of the key enabled: "false" if off is true, else "", the default.
+// enabledValue returns the value of the key enabled: "false" if off is true, and otherwise "", the default.
 func enabledValue(off bool) string { return map[bool]string{true: "false"}[off] }
 
-// successExitCodes returns the words of list that are exit codes from 1 to 255. It drops all others.
+// successExitCodes returns the words of list that are exit codes from 1 to 255, and drops all others.
 func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
@@ -165,10 +167,11 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// unlessFalse converts a switch that starts a service to the value of the key enabled.
+// unlessFalse converts a switch for starting a service to the value of the key enabled.
 func unlessFalse(value string) (string, error) { return enabledValue(isFalse(value)), nil }
 
-// whenFalse returns a scalar function that makes the note why if a switch is off, because hinit does not support that.
+// whenFalse returns a scalar function for a switch. If the switch is off, why becomes a note, because hinit does not support
+// that.
 func whenFalse(why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		if isFalse(value) {
@@ -178,7 +181,7 @@ func whenFalse(why string) func(string) (string, error) {
 	}
 }
 
-// whenSet returns a scalar function for a switch. If the switch is on, the value is made, and why becomes a note unless it is "".
+// whenSet returns a scalar function for a switch. If the switch is on, made is the value, and why becomes a note unless it is "".
 func whenSet(made, why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		switch {
@@ -191,8 +194,8 @@ func whenSet(made, why string) func(string) (string, error) {
 	}
 }
 
-// otherWays has notes on settings that hinit does not have. Each note names another way to the same goal. The names come from
-// several supervisors.
+// otherWays holds notes on settings that hinit does not have. Each note describes another way to reach the same goal. The
+// settings are from several supervisors.
 var otherWays = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},

@@ -60,8 +60,8 @@ func (im *importer) s6(path string) error {
 	return nil
 }
 
-// onlyOfBundle disables the services that do not belong to the bundle that starts at boot. That bundle is called user with
-// s6-overlay, and default with another init that uses s6-rc.
+// onlyOfBundle disables the services that do not belong to the bundle that starts at boot. In s6-overlay, that bundle is called
+// user. With other init programs that use s6-rc, it is called default.
 func (d *s6dir) onlyOfBundle() {
 	bundle := ""
 	for _, name := range []string{"default", "user"} {
@@ -83,16 +83,16 @@ func (d *s6dir) onlyOfBundle() {
 	}
 }
 
-// noteInterpreter makes a note if the interpreter of a script is missing on this machine.
+// noteInterpreter adds a note if the interpreter of a script is missing on this machine.
 func (d *s6dir) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
-// shebang returns the interpreter and its arguments in the first line of a script, or nil if the line names none.
+// shebang returns the interpreter and its arguments from the first line of a script, or nil if the line is not a shebang.
 func shebang(script string) []string {
-	text, _ := readFile(script) // an unreadable script names no interpreter
+	text, _ := readFile(script) // an unreadable script is treated like a script without a shebang
 	first, _, _ := strings.Cut(string(text), "\n")
 	if !strings.HasPrefix(first, "#!") {
 		return nil
@@ -105,11 +105,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the place of a note about a file, whose path is made of parts.
+// placeOf returns the origin of a note about a file. The file's path is joined from parts.
 func placeOf(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
 
-// readWord returns the content of a file without surrounding blanks, or "" if there is no such file. Most files of s6 hold one
-// word.
+// readWord returns the content of a file without surrounding blanks, or "" if the file does not exist. Most files of s6 contain
+// one word.
 func (d *s6dir) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -118,14 +118,14 @@ func (d *s6dir) readWord(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readList returns a list of s6-rc: the names of the files in the directory NAME.d, or the lines of the file NAME, as in older
-// versions.
+// readList returns a list of s6-rc. It consists of the names of the files in the directory NAME.d, or, in older versions, of the
+// lines of the file NAME.
 func (d *s6dir) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
 	for _, e := range entries {
 		list = append(list, e.Name())
 	}
-	text, _ := readFile(filepath.Join(dir, name)) // it is missing in newer versions
+	text, _ := readFile(filepath.Join(dir, name)) // the file is missing in newer versions
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			list = append(list, line)
@@ -134,7 +134,7 @@ func (d *s6dir) readList(dir, name string) (list []string) {
 	return list
 }
 
-// s6Rules are the rules for the files of a service directory, each of which is one setting.
+// s6Rules are the rules for the files of a service directory. Each file is one setting.
 var s6Rules = rules{
 	{name: "timeout-kill", key: "stop.grace", scalar: milliseconds},
 	{name: "down-signal", key: "stop.signal", scalar: signalName},
@@ -156,7 +156,7 @@ var s6Rules = rules{
 	{name: ".*", note: "hinit does not look at it; the script may"},
 }
 
-// milliseconds converts a number of milliseconds to a duration. 0 and less become "", the default.
+// milliseconds converts a number of milliseconds to a duration. Zero and negative numbers become "", the default.
 func milliseconds(value string) (string, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n <= 0 {
@@ -165,7 +165,7 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// importFiles imports the files of a service directory, except for the files in names, by s6Rules.
+// importFiles imports the files of a service directory by s6Rules, except for the files in names.
 func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
@@ -180,7 +180,7 @@ func (d *s6dir) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun imports the directory of a long-running service. Its run script stays where it is, and hinit calls it.
+// longrun imports the directory of a long-running service. Its run script stays at its place, and hinit calls it.
 func (d *s6dir) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if d.readList(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
@@ -208,7 +208,7 @@ func (d *s6dir) longrun(name, dir string) {
 	}
 }
 
-// oneshot imports a oneshot of s6-rc as a task. Its file up has a command line in the language execline.
+// oneshot imports a oneshot of s6-rc as a task. The oneshot's file up contains a command line in the language execline.
 func (d *s6dir) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
@@ -231,7 +231,7 @@ func (d *s6dir) oneshot(name, dir string) {
 	d.importFiles(s, dir, "up", "down")
 }
 
-// depend imports the dependencies of a service. A dependency on a bundle means all services in the bundle.
+// depend imports the dependencies of a service. A dependency on a bundle becomes a dependency on all services in the bundle.
 func (d *s6dir) depend(s *service) {
 	dir := filepath.Join(d.root, s.was)
 	var names []string
@@ -256,8 +256,8 @@ func (d *s6dir) depend(s *service) {
 	}
 }
 
-// withReachable adds name and all names that can be reached from it to list, each once. next returns the names that a name leads
-// to.
+// withReachable adds name to list, and all names that can be reached from it, each only once. next returns the names that a name
+// leads to.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

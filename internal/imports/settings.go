@@ -16,11 +16,11 @@ type section struct {
 	keys []setting
 }
 
-// takeSetting returns a setting of the section and marks it as used. If there is none, used is false in the result, and the place
-// is the place of the section.
+// takeSetting returns a setting of the section and marks it as used. If the section does not contain it, used is false in the
+// result, and the place is the place of the section.
 func (s *section) takeSetting(name string) (found setting) {
 	found.place = s.place
-	for i := range s.keys { // the last setting counts
+	for i := range s.keys { // the last setting is the valid one
 		if k := &s.keys[i]; k.name == name {
 			k.used = true
 			found = *k
@@ -31,13 +31,13 @@ func (s *section) takeSetting(name string) (found setting) {
 
 // dialect describes a variant of the INI format.
 type dialect struct {
-	separators string // characters that may stand between a key and its value
+	separators string // characters that can separate a key and its value
 	unit       bool   // as in systemd.syntax(7): a comment is a whole line, and a backslash at the end continues a line
 }
 
-// parseINI parses an INI file. bad has the places of lines that it can't parse. In supervisord's dialect it also accepts "key:
-// value", comments after a blank, and keys in any case, and an indented line continues the value before it. The parser of
-// go-systemd does not serve here, because it drops line numbers, which the notes need.
+// parseINI parses an INI file. bad holds the places of lines that it can't parse. In supervisord's dialect, it also accepts "key:
+// value", comments after a blank, and keys in any case. An indented line then continues the value of the line before it. The
+// parser of go-systemd is not used here, because it drops line numbers, which the notes need.
 func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	var last *setting // the setting whose value the next line may continue
 	number := 0
@@ -86,7 +86,7 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	return sections, bad
 }
 
-// readINI reads and parses an INI file. It notes lines that it can't parse.
+// readINI reads and parses an INI file. It adds notes on lines that it can't parse.
 func (im *importer) readINI(path string, d dialect) ([]*section, error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -117,11 +117,11 @@ func (e setting) isTrue() bool {
 // isNull reports whether the value of a key is empty or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// keys returns the settings of a mapping in order, including the keys that << merges into it. In notes, the name of the mapping
-// precedes their names.
+// keys returns the settings in a mapping in order, including the keys that << merges into it. In notes, their names are preceded
+// by the name of the mapping.
 func (e setting) keys() []setting { return e.keysAt(0) }
 
-// mostMerges limits the depth of merges (<<), because a mapping can merge itself.
+// mostMerges is the maximum depth of merges (<<). Without a limit, a mapping that merges itself would never end.
 const mostMerges = 8
 
 func (e setting) keysAt(depth int) (list []setting) {
@@ -163,7 +163,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// items returns the scalars of a list. A single scalar counts as a list of one.
+// items returns the scalars of a list. A single scalar is treated as a list with one item.
 func (e setting) items() (list []string) {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
@@ -180,7 +180,7 @@ func (e setting) items() (list []string) {
 	return list
 }
 
-// variables is [setting.variables] in the form of rule.compound.
+// variables is [setting.variables] as a function for rule.compound.
 func variables(e setting) any { return e.variables() }
 
 // variables reads environment variables from a mapping, or from a list of NAME=VALUE.

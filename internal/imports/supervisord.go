@@ -15,7 +15,7 @@ import (
 // supervisordINI is the INI dialect of supervisord.conf.
 var supervisordINI = dialect{separators: "=:"}
 
-// supervisordSections has the notes on sections that are not imported.
+// supervisordSections holds the notes on sections that are not imported.
 var supervisordSections = rules{
 	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
 	{name: "fcgi-program", note: "hinit opens no FastCGI socket for a program; let it open its own"},
@@ -64,7 +64,7 @@ func (im *importer) supervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file, and the files that its [include] section names.
+// supervisordFiles reads a file, and the files that its [include] section lists.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, supervisordINI)
 	if err != nil {
@@ -96,7 +96,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	return sections, nil
 }
 
-// supervisordKeys has the notes on the settings of the section [supervisord].
+// supervisordKeys holds the notes on the settings of the section [supervisord].
 var supervisordKeys = rules{
 	{name: "umask", note: "set services.NAME.umask (%s)"},
 	{name: "minfds", note: "set services.NAME.limits.nofile where a service needs more (%s)"},
@@ -108,7 +108,7 @@ var supervisordKeys = rules{
 	{name: ".*log.*", note: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
-// supervisordSelf imports the section [supervisord], the settings of supervisord itself.
+// supervisordSelf imports the section [supervisord], which contains the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.takeSetting("environment"); k.used {
 		k.where = k.name
@@ -121,8 +121,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf parses the environment variables in a setting. vars replaces expressions in their values. A variable whose value
-// refers to the environment of supervisord is left out, with a note.
+// variablesOf parses the environment variables in a setting. vars holds the values of expressions in them. If a variable's value
+// refers to the environment of supervisord, the variable is left out, with a note.
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
@@ -270,8 +270,7 @@ func logFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts those
-// first.
+// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -289,8 +288,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces Python expressions such as %(name)s by values in vars. An environment variable, %(ENV_X)s, becomes a
-// reference for a shell, and refers is true.
+// expandPython replaces Python expressions such as %(name)s with values in vars. An environment variable, %(ENV_X)s, becomes a
+// reference for a shell, and then refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		part := python.FindStringSubmatch(m)
@@ -339,7 +338,7 @@ func environmentOf(value string) (list []pair, err error) {
 	return list, nil
 }
 
-// megabytes converts a size such as 50MB, 512KB, 1GB or a number of bytes to megabytes, rounded up.
+// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes. It rounds up.
 func megabytes(text string) (string, error) {
 	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
 	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {

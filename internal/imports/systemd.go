@@ -12,8 +12,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds lists the kinds of units that are imported. For most other units in the directory, a note says that they are left
-// out.
+// unitKinds lists the kinds of units that are imported. For most other units in the directory, a note tells the user that they
+// are left out.
 var unitKinds = []string{".service", ".timer"}
 
 // units is the state of the import of one or more systemd units.
@@ -28,8 +28,8 @@ type unit struct {
 	name, kind       string // name is without kind, the suffix such as .service
 	prefix, instance string // the parts of the name before and after @
 	place            place
-	keys             []setting // settings from all of its files
-	service          *service  // the service that it becomes, if it is a .service
+	keys             []setting // settings from all files of the unit
+	service          *service  // the service that the unit becomes, if it is a .service
 }
 
 // systemd reads a unit, an instance of a template, or all units of a directory.
@@ -70,8 +70,9 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// loadUnit reads a unit with its drop-ins, unless it is already read. If follow is true, it also reads the units that this unit
-// activates. It does not follow those any further, because a template could name new instances of itself without end.
+// loadUnit reads a unit with its drop-ins, unless it has already been read. If follow is true, loadUnit also reads the units that
+// this unit activates. It does not follow those units any further, because a template could activate new instances of itself
+// without end.
 func (u *units) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -93,7 +94,7 @@ func (u *units) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the drop-ins of the instance come last, so that they override the template's
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the instance's drop-ins come last, so that they override the template's drop-ins
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -126,10 +127,11 @@ func (u *units) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// isList matches the settings whose values add up if they occur several times. For any other setting, the last value counts.
+// isList matches the settings that are lists: if such a setting occurs several times, all its values are used. For any other
+// setting, the last value is the valid one.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
-// readSettings adds the settings of one file to the unit. An empty value removes all earlier values of its setting.
+// readSettings adds the settings in one file to the unit. An empty value removes all earlier values of the same setting.
 func (u *units) readSettings(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
@@ -162,8 +164,8 @@ func (n *unit) activatedUnit() string { return cmp.Or(n.lastValue("Unit"), n.nam
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host's name
-// becomes a variable, which is replaced when the command runs.
+// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host name becomes
+// a variable, which is replaced when the command runs.
 func (u *units) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
@@ -187,7 +189,7 @@ func (u *units) replaceSpecifiers(n *unit) {
 	}
 }
 
-// unitRules are the rules for settings of a service, except for commands and for relations to other units.
+// unitRules are the rules for the settings of a service, except for commands and for relations to other units.
 var unitRules = rules{
 	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import them
 	{name: "Type", convert: typeOf},
@@ -289,7 +291,7 @@ func standardOutput(value string) (string, error) {
 	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
-// typeOf imports Type=, which says when the service counts as started.
+// typeOf imports Type=, which defines when the service is considered started.
 func typeOf(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
@@ -319,10 +321,10 @@ func (u *units) translate(n *unit) {
 	u.commands(n)
 }
 
-// unitOrder lists the settings that name other units.
+// unitOrder lists the settings whose values are names of other units.
 var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order imports the relations of a unit to other units, such as After= and OnFailure=. It notes other units that are not
+// order imports the relations of a unit to other units, such as After= and OnFailure=. It adds notes on units that are not
 // imported.
 func (u *units) order(n *unit) {
 	s := n.service
@@ -370,7 +372,8 @@ func (u *units) order(n *unit) {
 	}
 }
 
-// fixedLimit converts a limit. infinity becomes "", no limit. A percentage of the machine's memory or tasks is refused.
+// fixedLimit converts a limit. infinity becomes "", which means no limit. fixedLimit refuses a percentage of the machine's memory
+// or tasks.
 func fixedLimit(value string) (string, error) {
 	switch {
 	case value == "infinity":

@@ -21,10 +21,10 @@ var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecS
 // unitVariable matches a variable that systemd replaces even inside a word, ${NAME}, and an escaped dollar, $$.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// noVariable matches nothing. It is for quote, if systemd replaces no variables.
+// noVariable never matches. It is passed to quote if systemd does not replace variables.
 var noVariable = regexp.MustCompile(`[^\s\S]`)
 
-// separateVariable matches a word that is just $NAME. systemd replaces it by the variable's value, split at blanks.
+// separateVariable matches a word that is just $NAME. systemd replaces it with the variable's value, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killCommand matches a kill command that sends a signal to the main process of the unit.
@@ -33,10 +33,11 @@ var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words          []string
-	mayFail, fills bool // mayFail: its failure does not count; fills: systemd replaces variables in it
+	mayFail, fills bool // mayFail: a failure of the command is ignored; fills: systemd replaces variables in it
 }
 
-// commandsOf parses the commands in a setting such as ExecStart=, which ";" separates. Prefixes such as "-" apply to all of them.
+// commandsOf parses the commands in a setting such as ExecStart=. They are separated by ";". Prefixes such as "-" apply to all of
+// them.
 func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
@@ -65,7 +66,7 @@ func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell returns the command as text for sh, and reports whether it has variables that sh must replace.
+// shell returns the command as text for sh, and reports whether it contains variables that sh must replace.
 func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
@@ -82,8 +83,8 @@ func (c unitCommand) shell() (text string, variables bool) {
 	return strings.Join(words, " "), variables
 }
 
-// sequenceOf joins several commands into one command, which stops at the first failure. The last command replaces the shell by
-// exec, unless its failure does not count.
+// sequenceOf joins several commands into one command, which stops at the first failure. The last command replaces the shell with
+// exec, unless its failure is ignored.
 func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
@@ -111,7 +112,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return words
 }
 
-// commands imports the commands of a unit: how to start, stop and reload it, and what to run after a start.
+// commands imports the commands of a unit: the ones that start, stop and reload it, and the ones that run after its start.
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -154,7 +155,7 @@ func (u *units) commands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s: after each event, it starts the service other, or runs it once if it is a task.
+// runAfter adds an action to s: after each event, it starts the service other, or runs other once if it is a task.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {
@@ -184,7 +185,7 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	if len(rest) > 1 && rest[1] == '\'' {
 		return "'", 2
 	}
-	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd does not know stay unchanged
+	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that are unknown to systemd stay unchanged
 }
 
 // spanPart matches a number with its unit. A number without a unit is in seconds.
@@ -202,7 +203,7 @@ var spanUnits = map[string]time.Duration{
 	"years": 31557600 * time.Second, "year": 31557600 * time.Second, "y": 31557600 * time.Second,
 }
 
-// timeSpan converts a time span of systemd, such as "5min 20s", to a duration of hinit.yaml.
+// timeSpan converts a systemd time span, such as "5min 20s", to a duration of hinit.yaml.
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
@@ -224,13 +225,13 @@ func timeSpan(value string) (string, error) {
 	return durationText(sum), nil
 }
 
-// calendarNames are the names for calendar expressions of systemd.time(7).
+// calendarNames maps the named calendar expressions of systemd.time(7) to their full form.
 var calendarNames = map[string]string{
 	"minutely": "*:*", "hourly": "*:00", "daily": "*-*-*", "weekly": "Mon", "monthly": "*-*-01", "yearly": "*-01-01", "annually": "*-01-01",
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
-// longDay matches the name of a day, to cut it to three letters.
+// longDay matches the name of a day, so that it can be cut to three letters.
 var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
 // calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone.
@@ -272,7 +273,7 @@ func calendar(value string) (cron, zone string, err error) {
 	return cron, zone, nil
 }
 
-// timerRules are the rules for settings of a timer that need no other setting.
+// timerRules are the rules for the settings of a timer that can be imported one by one.
 var timerRules = rules{
 	{name: "RandomizedDelaySec", key: "schedule.jitter", scalar: timeSpan},
 	{name: "Persistent", key: "schedule.missed", scalar: whenSet("run", "")},

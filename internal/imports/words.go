@@ -10,7 +10,7 @@ import (
 )
 
 // unescape decodes the escape sequence at the beginning of rest. quote is the quote character around it, or 0. length is the
-// length of the sequence, or 0 for an error.
+// length of the sequence, or 0 if the sequence is invalid.
 type unescape func(rest string, quote rune) (text string, length int)
 
 // shellEscape decodes an escape sequence by the rules of a shell.
@@ -27,7 +27,7 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 	return "", 0
 }
 
-// split splits a command line into words. It knows only quotes, and backslashes, which escape decodes.
+// split splits a command line into words. It handles quotes, and backslashes, which escape decodes.
 func split(line string, escape unescape) (words []string, err error) {
 	var word strings.Builder
 	open, begun := rune(0), false
@@ -68,7 +68,7 @@ func split(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
-// split splits the text of a setting as a shell does. It notes an error.
+// split splits the text of a setting as a shell does. If that fails, it adds a note with the error.
 func (im *importer) split(e setting) []string {
 	words, err := split(e.value, shellEscape)
 	if err != nil {
@@ -77,11 +77,11 @@ func (im *importer) split(e setting) []string {
 	return words
 }
 
-// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
+// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it, but hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote quotes a word for a shell. Parts that match references are not quoted, so that the shell replaces them. If references
-// also matches $$, it becomes one dollar.
+// quote quotes a word for a shell. It does not quote the parts that match references, so that the shell replaces them. If
+// references also matches $$, quote turns $$ into one dollar.
 func quote(word string, references *regexp.Regexp) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
 		return word
@@ -109,7 +109,7 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// throughShell returns a command that runs words through a shell, which replaces the variables in them.
+// throughShell returns a command that runs words in a shell, so that the shell replaces the variables in them.
 func throughShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, variable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
@@ -118,11 +118,11 @@ func throughShell(words []string) []string {
 // simpleTemplate matches a template of process-compose that stands for one variable or for a quoted text.
 var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// braces stands for "{{" in a value that fill has inserted, so that it does not begin a template. No YAML file can contain this
+// braces replaces "{{" in a value that fill has inserted, so that it is not taken for a template. YAML files can't contain this
 // character.
 const braces = "\x00"
 
-// fill replaces the templates in text by values. rest is the first template that it can't replace, shortened, or "".
+// fill replaces the templates in text with values. rest is the first template that it can't replace, shortened, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)

@@ -1,10 +1,10 @@
 // Package orders carries out the orders of operators to gateways, even if the client stops waiting.
 //
-// Each profile has a queue. While the volume answers, its orders are carried out one after the other. If the volume does not
-// answer, the newest order replaces older ones. It replaces an order that has waited for a second and has not reached the
-// supervisor. So the newest order decides, on the disk and in the supervisor.
+// Each profile has a queue. While the volume answers, the orders of a profile are carried out one after the other. If the volume
+// does not answer, the newest order replaces any older order that has waited for a second and has not reached the supervisor. So
+// the newest order decides the final state, on the disk and in the supervisor.
 //
-// The package owns a goroutine for each profile that has orders, and another one while an order is written through to the disk.
+// The package owns a goroutine for each profile that has orders, and another one while an order is synced to the disk.
 package orders
 
 import (
@@ -20,23 +20,24 @@ import (
 )
 
 const (
-	// stopPatience is how long a stop waits until it is recorded on the volume; after that it is carried out without a record. A
-	// start always waits for its record, because starting a process in a directory that hangs would block the supervisor. It is also
-	// how long an order waits for its turn before a newer one replaces it.
+	// stopPatience is the time that a stop waits to be recorded on the volume; after that it is carried out without a record. A
+	// start always waits for its record, because starting a process in a directory that hangs would block the supervisor.
+	// stopPatience is also the time that an order waits for its turn before a newer one replaces it.
 	stopPatience = time.Second
-	// maxWaiting is the largest number of orders of a profile that wait for their turn.
+	// maxWaiting is the maximum number of orders of a profile that wait for their turn.
 	maxWaiting = 16
 )
 
 // Backend carries out the parts of an order. The Manager of package gateways implements it.
 type Backend interface {
-	// Record writes an order to the volume. After an error the order is not carried out. sync makes the record survive a crash of
-	// the machine. Both wait for the disk.
+	// Record writes an order to the volume. After an error, the order is not carried out. sync makes the record survive a crash
+	// of the machine. Both Record and sync block on the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes the immediate result
-	// for users. Act does not wait for the disk.
+	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes the immediate
+	// result for users. Act does not wait for the disk.
 	Act(o *Order) (effect string, err error)
-	// Retry is called for an order that was carried out but could not be recorded, to record it later. It does not block.
+	// Retry is called for an order that was carried out but could not be recorded. It arranges that the order is recorded later.
+	// It does not block.
 	Retry(o *Order)
 }
 
@@ -62,26 +63,26 @@ type queue struct {
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By    // the operator, nil if unknown; root if root has also given this order
-	since            time.Time     // when it was submitted
-	done             chan struct{} // closed when it is done
+	By               *client.By    // the operator, or nil if unknown; root if root has also given this order
+	since            time.Time     // time when the order was submitted
+	done             chan struct{} // closed when the order is done
 
 	// The mutex of Queues guards the fields below.
-	unrecordedAt time.Time // when it is carried out even if it is not recorded; zero for never
-	recorded     bool      // it is on the volume, or hinit will retry until it is
-	acting       bool      // it is being, or was, passed to the supervisor
-	acted        bool      // the supervisor has received it; failed and effect are the result
+	unrecordedAt time.Time // time when the order is carried out even if it is not recorded; zero for never
+	recorded     bool      // the order is on the volume, or hinit retries until it is
+	acting       bool      // the order is being passed to the supervisor, or has been
+	acted        bool      // the supervisor has received the order; failed and effect are the result
 	failed       error
 	effect       string
 	replaced     bool   // a newer order has replaced this one
-	replacedBy   *Order // the newer order, if it asks for the same state: its result counts for both
-	err          error  // the result
+	replacedBy   *Order // the newer order, if it asks for the same state: its result is the result of both
+	err          error  // the result of the order
 }
 
-// Unwant is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
+// Unwant is the verb that sets the desired state of a gateway to down without stopping it (s6-svc -Q).
 const Unwant client.Verb = "unwant"
 
-// Want returns the desired state that an order gives to its profile.
+// Want returns the desired state that an order sets for its profile.
 func (o *Order) Want() string {
 	if o.Verb == client.VerbStop || o.Verb == Unwant {
 		return profiles.Stopped
@@ -90,8 +91,8 @@ func (o *Order) Want() string {
 }
 
 // Submit queues an order and does not block. If the newest order has the same verb and has not reached the supervisor, Submit
-// returns that order. patience is how long the client waits, 0 for no limit; a stop is carried out before that time is over. by
-// is the client who gives the order.
+// returns that order. patience is the time that the client waits, or 0 for no limit; a stop is carried out before that time is
+// over. by is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {
@@ -136,7 +137,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 }
 
 // actInTime sets a timer for a stop. If the order is still the newest when the timer fires, it is passed to the supervisor
-// without being recorded.
+// without a record.
 func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
@@ -184,8 +185,8 @@ func (s *Queues) next(q *queue, profile string) bool {
 	return q.current != nil
 }
 
-// carryOut records the current order and passes it to the supervisor. Only the goroutine of the queue calls it, for one order
-// after the other.
+// carryOut records the current order and passes it to the supervisor. Only the queue's goroutine calls it, for one order after
+// the other.
 func (s *Queues) carryOut(q *queue) {
 	o := q.current
 	sync, err := s.backend.Record(o)
@@ -196,7 +197,7 @@ func (s *Queues) carryOut(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	synced := make(chan error, 1) // the order is carried out meanwhile; its result waits for both
+	synced := make(chan error, 1) // the order is carried out during the sync; its result waits for both
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.passToSupervisor(q, o, false)
 	unrecorded := <-synced
@@ -210,7 +211,7 @@ func (s *Queues) carryOut(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded notes that the current order is recorded. It returns true if a newer order has replaced it; then the newer one is
+// setRecorded marks the current order as recorded. It returns true if a newer order has replaced it; then the newer order is
 // carried out next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
@@ -222,8 +223,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless that was done. If overtakes is set, the order has waited long
-// enough: it goes before older orders, but only if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless this has already been done. If overtakes is set, the order has
+// waited long enough: it goes before older orders, but only if it is the newest.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -236,8 +237,8 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// claimTurn reports whether to pass an order to the supervisor now. An order that overtakes replaces the earlier orders that the
-// supervisor has not received.
+// claimTurn reports whether to pass an order to the supervisor now. If overtakes is set, the order replaces the earlier orders
+// that the supervisor has not received.
 func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +268,8 @@ func (s *Queues) finish(o *Order, err error) {
 	}
 }
 
-// Wait returns the result of an order. If ctx ends first, the error says how far the order has come; the order stays in force.
+// Wait waits for an order and returns its result. If ctx ends first, the error describes the progress of the order, which stays
+// in force.
 func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	for {
 		select {
@@ -304,7 +306,7 @@ func (s *Queues) progress(o *Order) string {
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
 }
 
-// Idle reports whether there is no unfinished order.
+// Idle reports whether all orders are finished.
 func (s *Queues) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
