@@ -161,11 +161,12 @@ type Skill struct {
 	ConfigMap string `json:"configMap"`
 }
 
-// Recovery gives up the data of a lost host. Set it only when that host and its volume will not come back.
+// Recovery gives up the data of a lost host. Set it only when that host and its volume will not come back. It counts once: left in a
+// manifest, it does nothing when the host is lost another time.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.archive) != (has(self.empty) && self.empty)",message="recover needs an archive, or empty: true, and not both"
 type Recovery struct {
-	// lostHost is the host that is given up. Nothing happens while status.host is another.
+	// lostHost is the host that is given up. Nothing happens if status.host is another, or the profile is not Lost.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3})$`
 	LostHost string `json:"lostHost"`
@@ -242,6 +243,10 @@ type AgentProfileStatus struct {
 	// receipt is about the data that the host got from another one.
 	// +optional
 	Receipt *Receipt `json:"receipt,omitempty"`
+	// recovered is spec.recover as it was when it was last carried out, or ignored because the host was not lost. Nothing is given up
+	// again until spec.recover is another, or was removed.
+	// +optional
+	Recovered *Recovery `json:"recovered,omitempty"`
 	// applied is a sum over the files that the host has written.
 	// +optional
 	Applied string `json:"applied,omitempty"`

@@ -256,6 +256,11 @@ func (in *AgentProfileStatus) DeepCopyInto(out *AgentProfileStatus) {
 		*out = new(Receipt)
 		**out = **in
 	}
+	if in.Recovered != nil {
+		in, out := &in.Recovered, &out.Recovered
+		*out = new(Recovery)
+		**out = **in
+	}
 	if in.Move != nil {
 		in, out := &in.Move, &out.Move
 		*out = new(Move)

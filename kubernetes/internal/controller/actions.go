@@ -65,9 +65,16 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Host, st.Installed, st.Receipt, st.Move, st.Applied = "", 0, nil, nil, ""
 			st.Assignment++
+			st.Recovered = v.profiles[a.Profile].Spec.Recover.DeepCopy()
 			phase(st, v1alpha1.PhasePending, "the data on host "+a.Owner+" was given up")
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
 		})
+	case placement.HandleRecovery:
+		p := v.profiles[a.Profile]
+		if a.Ignored != "" {
+			f.events.Eventf(p, nil, corev1.EventTypeWarning, "RecoverIgnored", "Recover", "%s; remove it before you set it again", a.Ignored)
+		}
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Recovered = p.Spec.Recover.DeepCopy() })
 	case placement.Replace:
 		return f.replace(ctx, v, v.pods[a.Host])
 	}
@@ -109,6 +116,23 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 		return nil
 	}
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+}
+
+// confirmEmpty returns the number of hosts without the last one, if the API server says that no profile is on the last one or moves
+// to it. Otherwise the cache was stale, and confirmEmpty returns the present number.
+func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, error) {
+	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
+	for _, field := range []string{"status.host", "status.move.to"} {
+		found := &v1alpha1.AgentProfileList{}
+		if err := f.fresh.List(ctx, found, client.InNamespace(v.pool.Namespace), client.MatchingFields{field: last}, client.Limit(1)); err != nil {
+			return hosts, fmt.Errorf("cannot look for profiles on host %q: %w", last, err)
+		}
+		if len(found.Items) > 0 {
+			return hosts, nil
+		}
+	}
+	f.log.Info("host is removed", "host", last)
+	return hosts - 1, nil
 }
 
 // sumAnnotation records what was applied last, so that unchanged objects are not written again.

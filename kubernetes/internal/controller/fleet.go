@@ -45,6 +45,7 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
 	allowed map[client.ObjectKey]string               // the rights last given to the hosts of each pool
+	seen    map[client.ObjectKey]*sightings           // what has not changed in each pool
 	leaving map[types.UID]time.Time                   // the makers of pods whose profile has moved away, and since when
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
@@ -53,7 +54,7 @@ func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecor
 	return &fleet{
 		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
 		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
-		leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
+		seen: map[client.ObjectKey]*sightings{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
 	}
 }
 
@@ -77,12 +78,23 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	v, err := f.observe(ctx, p, template, now)
+	seen := f.sightings(r.NamespacedName)
+	seen.begin()
+	v, err := f.observe(ctx, p, template, seen, now)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
 	}
 	in, profiles := f.input(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
+	if !plan.SpareSince.IsZero() {
+		seen.see(spareKey, "", now)
+	}
+	seen.end()
+	if plan.Replicas < in.Replicas {
+		if plan.Replicas, err = f.confirmEmpty(ctx, v, in.Replicas); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	if err := errors.Join(f.applyRights(ctx, v), f.applyPool(ctx, v, plan.Replicas)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
 	}
@@ -101,6 +113,16 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	}
 	f.rounds[pool] = now
 	return 0
+}
+
+// sightings returns what this controller has seen of a pool.
+func (f *fleet) sightings(pool client.ObjectKey) *sightings {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.seen[pool] == nil {
+		f.seen[pool] = &sightings{}
+	}
+	return f.seen[pool]
 }
 
 // ignoreConflicts drops the errors of writes to an object that has changed or is gone. The next round sees the new state.
@@ -189,7 +211,9 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas + len(plan.Alone)), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
 		Doing: plan.Doing, Leaving: plan.Leaving,
 	}
-	if !plan.SpareSince.IsZero() {
+	if s.SpareSince = v.pool.Status.SpareSince; plan.SpareSince.IsZero() {
+		s.SpareSince = nil
+	} else if s.SpareSince == nil { // another controller has seen it at another time, and neither corrects the other
 		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
 		s.SpareSince = &since
 	}

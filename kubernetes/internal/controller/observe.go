@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,8 @@ import (
 // view is the state of one pool, as read at the start of a round.
 type view struct {
 	pool      *v1alpha1.AgentPool
+	seen      *sightings
+	now       time.Time
 	template  string              // the checksum of the wanted pod template
 	set       *appsv1.StatefulSet // the StatefulSet of the hosts, nil if there is none
 	profiles  map[string]*v1alpha1.AgentProfile
@@ -37,8 +40,8 @@ type view struct {
 }
 
 // observe reads the state of a pool from the cache. template is the checksum of the wanted pod template.
-func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, now time.Time) (*view, error) {
-	v := &view{pool: p, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
+func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *sightings, now time.Time) (*view, error) {
+	v := &view{pool: p, seen: seen, now: now, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
@@ -63,44 +66,51 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]*coordinationv1.Lease{}
+	beats := map[string]beat{}
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
 	}
 	for i := range leases.Items {
-		beats[leases.Items[i].Labels[v1alpha1.Group+"/host"]] = &leases.Items[i]
+		name := leases.Items[i].Labels[v1alpha1.Group+"/host"]
+		beats[name] = v.beat(name, &leases.Items[i].Spec)
 	}
 	pods := &corev1.PodList{}
 	if err := f.api.List(ctx, pods, only...); err != nil {
 		return nil, err
 	}
 	for i := range pods.Items {
-		pod := &pods.Items[i]
-		h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel]}
-		var err error
-		h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
-		if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
-			continue // a foreign pod that carries the pool's label
-		}
-		v.pods[pod.Name] = pod
-		h.Updated, _ = pool.Updated(p, template, &pod.Spec)
-		node := &corev1.Node{}
-		if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
-			h.Zone = node.Labels[p.Spec.TopologyKey]
-		}
-		lost := ready(node)
-		if lost == "" && f.nodes.silent(pod.Spec.NodeName, now) {
-			lost = "does not answer"
-		}
-		if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
-			h.Trouble, h.Replacing = trouble(pod, beats[pod.Name], now)
-			h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !runs(pod)
-		}
-		h.Ready = h.Trouble == "" && !h.Replacing
-		v.hosts = append(v.hosts, h)
+		f.observeHost(ctx, v, &pods.Items[i], beats[pods.Items[i].Name])
 	}
 	return v, f.observeSandboxes(ctx, v, only)
+}
+
+// observeHost adds the host whose pod is given to a view, unless it is a foreign pod that carries the pool's label.
+func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last beat) {
+	p := v.pool
+	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.heard}
+	var err error
+	h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
+	if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
+		return
+	}
+	v.pods[pod.Name] = pod
+	h.Updated, _ = pool.Updated(p, v.template, &pod.Spec)
+	node := &corev1.Node{}
+	if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
+		h.Zone = node.Labels[p.Spec.TopologyKey]
+	}
+	lost := ready(node)
+	if lost == "" && f.nodes.silent(pod.Spec.NodeName, v.now) {
+		lost = "does not answer"
+	}
+	if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
+		h.Trouble, h.Replacing = v.trouble(pod, last)
+		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !runs(pod)
+		h.Serving = h.Replacing && runs(pod)
+	}
+	h.Ready = h.Trouble == "" && !h.Replacing
+	v.hosts = append(v.hosts, h)
 }
 
 // observeSandboxes lists the Sandboxes of a pool, if it can have any. It does not use the cache, because agent-sandbox may be
@@ -127,11 +137,32 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 // endGrace is how long a pod may exceed its termination grace period before it counts as lost.
 const endGrace = 30 * time.Second
 
+// beat is what the Lease of a host says about its hinit-fleet.
+type beat struct {
+	pod    string // the UID of the pod that renewed the Lease last
+	silent bool   // the Lease has not been renewed for the time that it names
+	heard  bool   // this controller has seen a renewal
+}
+
+// beat looks at the Lease of a host. The time in the Lease comes from the clock of a node, so only its changes count.
+func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
+	if l.HolderIdentity == nil || l.RenewTime == nil {
+		return beat{}
+	}
+	one := v.seen.see("lease "+host, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
+	d := l.LeaseDurationSeconds
+	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
+}
+
 // trouble returns why a host can't be used although its node is healthy, "" if it can. replacing reports whether its pod is
 // ending or starting, so the trouble is temporary.
-func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
+func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
-		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
+		limit := endGrace
+		if s := pod.DeletionGracePeriodSeconds; s != nil {
+			limit += time.Duration(*s) * time.Second
+		}
+		if v.now.Sub(v.seen.see("end "+string(pod.UID), "", v.now).since) > limit {
 			return "its pod does not end", false
 		}
 		return "its pod is being replaced", true
@@ -155,10 +186,10 @@ func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason
 			return fmt.Sprintf("its container %s waits: %s", c.Name, cmp.Or(c.State.Waiting.Reason, "no reason")), false
 		}
 	}
-	if beat == nil || beat.Spec.HolderIdentity == nil || *beat.Spec.HolderIdentity != string(pod.UID) {
+	if last.pod != string(pod.UID) {
 		return "its hinit-fleet has not begun", true
 	}
-	if d := beat.Spec.LeaseDurationSeconds; d != nil && beat.Spec.RenewTime != nil && now.Sub(beat.Spec.RenewTime.Time) > time.Duration(*d)*time.Second {
+	if last.silent {
 		return "its hinit-fleet does not report", false
 	}
 	return "", false
@@ -193,22 +224,41 @@ func pending(pod *corev1.Pod) string {
 	return "no reason"
 }
 
+const (
+	// spareKey is the key of the sighting that the pool would do with a host less.
+	spareKey = "spare"
+	// restartLimit is how long a host may restart until it counts as lost, and its data may be given up.
+	restartLimit = 10 * time.Minute
+)
+
+// overdue reports whether a host has been restarting for too long. A host counts as restarting while its pod does not exist.
+func (v *view) overdue(host string) bool {
+	i := slices.IndexFunc(v.hosts, func(h placement.Host) bool { return h.Name == host })
+	if i >= 0 && (!v.hosts[i].Replacing || v.hosts[i].Serving) {
+		return false
+	}
+	return v.now.Sub(v.seen.see("away "+host, "", v.now).since) > restartLimit
+}
+
+// herePhases are the phases that only a host with the data of the profile reports.
+var herePhases = []v1alpha1.Phase{
+	v1alpha1.PhaseRunning, v1alpha1.PhaseStopping, v1alpha1.PhaseStopped, v1alpha1.PhaseBackoff, v1alpha1.PhaseParked,
+}
+
 // input converts a view to the arguments of placement.Decide.
 func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := v.pool
 	in := placement.Pool{
-		Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
+		Name: p.Name, Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
 		MaxUnavailable: int(p.Spec.Rollout.MaxUnavailable), Leaving: p.Status.Leaving,
 	}
 	in.Replicas = in.Min
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
 	}
-	if p.Status.SpareSince != nil {
-		in.SpareSince = p.Status.SpareSince.Time
-	}
+	in.SpareSince = v.seen.last[spareKey].since
 	var out []placement.Profile
 	for _, one := range v.profiles {
 		s := &one.Status
@@ -227,7 +277,13 @@ func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
 		if s.Move != nil {
 			q.To, q.Received = s.Move.To, s.Move.Received != nil
 		}
-		q.GiveUp = one.Spec.Recover != nil && one.Spec.Recover.LostHost == s.Host
+		if r := one.Spec.Recover; r != nil {
+			q.LostHost = r.LostHost
+		}
+		q.Handled = equality.Semantic.DeepEqual(one.Spec.Recover, s.Recovered)
+		q.Overdue = s.Host != "" && v.overdue(s.Host)
+		q.Missing = q.Lost == "" && s.Phase == v1alpha1.PhaseLost
+		q.Here = q.Lost == "" && slices.Contains(herePhases, s.Phase)
 		out = append(out, q)
 	}
 	return in, out

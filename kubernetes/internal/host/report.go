@@ -26,8 +26,8 @@ func settled(s *hinit.Service) bool {
 
 // describe fills a status from s, hinit's report on the gateway. s is nil if hinit has no such gateway.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
-	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
-		return // only the controller may end the phase Lost
+	if !back(st) {
+		return
 	}
 	phase, message := v1alpha1.PhaseStarting, ""
 	since := metav1.Now()
@@ -58,7 +58,15 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	}
 	st.Phase, st.Message = phase, cut(message)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
+}
+
+// back removes the report that this host restarts. It returns false if the host counts as lost: only the controller may end that.
+func back(st *v1alpha1.AgentProfileStatus) bool {
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
+		return false
+	}
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
+	return true
 }
 
 func phaseOf(s *hinit.Service, wanted bool) v1alpha1.Phase {

@@ -182,6 +182,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 		return h.reportData(ctx, p)
 	case placement.Missing:
 		return errors.Join(errRetry, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			back(st)
 			st.Phase, st.Ready = v1alpha1.PhaseLost, false
 			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.set.Name)
 		}))

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -22,8 +24,12 @@ type Profile struct {
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
 	Refused   string // why Pod can't be created, "" if it can
 	Lost      string // what was last reported about its owner: [HostLost], [HostRestarts], or "" for nothing
+	Overdue   bool   // its owner has been restarting for too long, so it counts as lost
+	Missing   bool   // its owner has reported that the data is not on its volume
+	Here      bool   // its owner has reported that the data is on its volume
 	Pending   string // the reported reason why it is pending, "" if it is not
-	GiveUp    bool   // the user has given up the data on its owner
+	LostHost  string // the host whose data the user gives up with spec.recover, "" for none
+	Handled   bool   // spec.recover, or that there is none, is recorded as handled
 	Deleting  bool
 }
 
@@ -37,11 +43,14 @@ type Host struct {
 	Ready     bool   // it can take profiles
 	Updated   bool   // it has the wanted image
 	Replacing bool   // its pod is ending or starting
+	Serving   bool   // it is being replaced, but its container runs: its gateways may answer, and it reports on them
+	Unheard   bool   // this controller has seen no sign of life of it yet
 	Broken    bool   // its containers don't run although its node is healthy
 }
 
 // Pool is the controller's view of an AgentPool.
 type Pool struct {
+	Name           string
 	Min, Max       int
 	Replicas       int      // the number of hosts that the StatefulSet has
 	Room           int64    // how much memory the profiles on one host may have together
@@ -78,8 +87,12 @@ type (
 	MarkReachable struct{ Profile string }
 	// MarkPending reports why a profile has no host.
 	MarkPending struct{ Profile, Reason string }
-	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover.
+	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this was
+	// done.
 	GiveUp struct{ Profile, Owner string }
+	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason, "" if spec.recover
+	// was removed.
+	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
 )
@@ -91,6 +104,7 @@ func (MarkUnreachable) action() {}
 func (MarkReachable) action()   {}
 func (MarkPending) action()     {}
 func (GiveUp) action()          {}
+func (HandleRecovery) action()  {}
 func (Replace) action()         {}
 
 // Plan is what the controller decides in one round.
@@ -186,22 +200,24 @@ func (r *round) loadOf(name string) *hostLoad {
 // decide plans the next action for one profile, if any.
 func (r *round) decide(p Profile) {
 	owner := r.byName[p.Owner]
-	what, trouble := HostLost, "its pod does not exist"
+	what, trouble, serving := HostLost, "its pod does not exist", false
 	if owner != nil {
-		trouble = owner.Trouble
-		if owner.Replacing {
-			what = HostRestarts
-		}
+		trouble, serving = owner.Trouble, owner.Serving
+	}
+	if (owner != nil && owner.Replacing || owner == nil && r.comes(p)) && !p.Overdue {
+		what = HostRestarts
 	}
 	switch {
-	case p.Owner != "" && p.GiveUp && trouble != "":
-		r.do(GiveUp{p.Name, p.Owner})
+	case !p.Handled && r.recover(p, trouble, serving):
+	case p.Owner != "" && serving: // it reports itself
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
 			r.do(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
 	case p.Owner != "" && p.Lost == HostLost:
-		r.do(MarkReachable{p.Name})
+		if !owner.Unheard {
+			r.do(MarkReachable{p.Name})
+		}
 	case p.Deleting:
 	case p.Owner == "":
 		r.place(p)
@@ -210,6 +226,42 @@ func (r *round) decide(p Profile) {
 	default:
 		r.move(p)
 	}
+}
+
+// comes reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile.
+func (r *round) comes(p Profile) bool {
+	n := r.ordinal(p.Owner)
+	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
+}
+
+// ordinal returns the number of a host of any profiles by its name, -1 if the name is of no such host.
+func (r *round) ordinal(host string) int {
+	number, is := strings.CutPrefix(host, r.pool.Name+"-")
+	if n, err := strconv.Atoi(number); is && err == nil {
+		return n
+	}
+	return -1
+}
+
+// recover handles a change of spec.recover, once. It gives up the data of the owner only if the profile was reported as lost
+// before. So a recover that is left in a manifest does nothing when the host restarts, or is lost another time. The result is
+// whether there is something to do.
+func (r *round) recover(p Profile, trouble string, serving bool) bool {
+	switch {
+	case p.LostHost == "":
+		r.do(HandleRecovery{p.Name, ""})
+	case p.Owner == "":
+		return false
+	case p.Owner != p.LostHost:
+		r.do(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, and the data is on host %s", p.LostHost, p.Owner)})
+	case p.Lost == HostLost && trouble != "" && !serving, p.Missing && trouble == "":
+		r.do(GiveUp{p.Name, p.Owner})
+	case p.Here && trouble == "":
+		r.do(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, which is not lost", p.LostHost)})
+	default:
+		return false
+	}
+	return true
 }
 
 // place assigns a host to a profile that has none, or reports why none fits.
@@ -321,7 +373,9 @@ func (r *round) move(p Profile) {
 	case p.Owner == p.Pod:
 		reason = "it is to be packed"
 	case p.Owner == r.pool.Leaving:
-		reason = "host " + p.Owner + " is spare"
+		if reason = "host " + p.Owner + " is spare"; r.pool.Replicas > r.pool.Max {
+			reason = fmt.Sprintf("host %s is to go: hosts.max is %d", p.Owner, r.pool.Max)
+		}
 	default:
 		return
 	}

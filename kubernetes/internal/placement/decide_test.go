@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,7 +17,9 @@ func hostsOf(n int) (out []Host) {
 	return out
 }
 
-func poolOf(n int) Pool { return Pool{Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1} }
+func poolOf(n int) Pool {
+	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1}
+}
 
 // TestDecide has what the controller does in one round.
 func TestDecide(t *testing.T) {
@@ -42,8 +45,11 @@ func TestDecide(t *testing.T) {
 		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: node gone"}}, 2},
 		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{MarkReachable{"a"}}, 2},
-		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: HostLost, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
-		{"who is reachable is not given up", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, GiveUp: true}}, nil, 2},
+		{"a host without a pod is lost", nil, two, []Profile{here("a", "pool-5")}, []Action{MarkUnreachable{"a", HostLost, "host pool-5: its pod does not exist"}}, 6},
+		{"one whose pod is made again restarts", nil, two[:1], []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: its pod does not exist"}}, 2},
+		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
+		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
+		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
@@ -60,7 +66,7 @@ func TestDecide(t *testing.T) {
 		if c.pool != nil {
 			c.pool(&pool)
 		}
-		plan := Decide(pool, c.profiles, c.hosts, noon)
+		plan := Decide(pool, handled(c.profiles), c.hosts, noon)
 		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != c.replicas {
 			t.Errorf("%s:\ngot  %#v, %d hosts\nwant %#v, %d hosts", c.name, plan.Actions, plan.Replicas, c.want, c.replicas)
 		}
@@ -73,6 +79,53 @@ func old(hosts []Host) []Host {
 		hosts[i].Updated = false
 	}
 	return hosts
+}
+
+// handled returns profiles whose spec.recover was handled, or that have none.
+func handled(profiles []Profile) []Profile {
+	profiles = slices.Clone(profiles)
+	for i := range profiles {
+		profiles[i].Handled = true
+	}
+	return profiles
+}
+
+// TestOnlyALostHostIsGivenUpAndOnce has what becomes of spec.recover. A host that only restarted was given up, with the data, and
+// again at each later restart.
+func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
+	fine := Host{Name: "pool-1", Ordinal: 1, Ready: true, Updated: true}
+	gone := Host{Name: "pool-1", Ordinal: 1, Trouble: "node gone"}
+	starts := Host{Name: "pool-1", Ordinal: 1, Trouble: "it starts", Replacing: true}
+	ends := Host{Name: "pool-1", Ordinal: 1, Trouble: "it ends", Replacing: true, Serving: true}
+	lost := MarkUnreachable{"a", HostLost, "host pool-1: node gone"}
+	up := GiveUp{"a", "pool-1"}
+	for _, c := range []struct {
+		name   string
+		host   Host
+		change func(*Profile)
+		want   []Action
+	}{
+		{"a lost host is given up", gone, func(p *Profile) { p.Lost = HostLost }, []Action{up}},
+		{"and once", gone, func(p *Profile) { p.Lost, p.Handled = HostLost, true }, nil},
+		{"not before the loss is told", gone, func(*Profile) {}, []Action{lost}},
+		{"a lost host whose new pod waits for its volume is", starts, func(p *Profile) { p.Lost = HostLost }, []Action{up}},
+		{"one that restarts is not", starts, func(p *Profile) { p.Lost = HostRestarts }, nil},
+		{"one that ends is not", ends, func(p *Profile) { p.Here = true }, nil},
+		{"one whose container runs again is not", ends, func(p *Profile) { p.Lost = HostLost }, nil},
+		{"one that is back is not", fine, func(p *Profile) { p.Lost = HostLost }, []Action{MarkReachable{"a"}}},
+		{"one that is back without the data is", fine, func(p *Profile) { p.Missing = true }, []Action{up}},
+		{"one that restarts with it is not", starts, func(p *Profile) { p.Missing = true }, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: it starts"}}},
+		{"one with the data is never", fine, func(p *Profile) { p.Here = true }, []Action{HandleRecovery{"a", "spec.recover gives up host pool-1, which is not lost"}}},
+		{"another host is not", gone, func(p *Profile) { p.LostHost = "pool-0" }, []Action{HandleRecovery{"a", "spec.recover gives up host pool-0, and the data is on host pool-1"}}},
+		{"it can be set again once it was removed", gone, func(p *Profile) { p.Lost, p.LostHost = HostLost, "" }, []Action{HandleRecovery{"a", ""}}},
+		{"it waits while there is no host", fine, func(p *Profile) { p.Owner = "" }, []Action{Assign{"a", "pool-1"}}},
+	} {
+		p := Profile{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, LostHost: "pool-1"}
+		c.change(&p)
+		if plan := Decide(poolOf(2), []Profile{p}, []Host{c.host}, noon); !slices.Equal(plan.Actions, c.want) {
+			t.Errorf("%s:\ngot  %#v\nwant %#v", c.name, plan.Actions, c.want)
+		}
+	}
 }
 
 // TestAPodOfItsOwn has what the controller does about profiles that shall have a pod of their own, or have one.
@@ -117,7 +170,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 	} {
 		pool := poolOf(2)
 		pool.Max = 2
-		plan := Decide(pool, c.profiles, c.hosts, noon)
+		plan := Decide(pool, handled(c.profiles), c.hosts, noon)
 		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != 2 || slices.Contains(plan.Alone, "a") != c.alone {
 			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.Alone, c.want)
 		}
@@ -125,7 +178,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 	// A pod is no host that the pool has too many of, or too few.
 	pool := poolOf(1)
 	pool.SpareSince = noon
-	if p := Decide(pool, []Profile{a(on("pool-a-0"))}, append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
+	if p := Decide(pool, handled([]Profile{a(on("pool-a-0"))}), append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
 		t.Errorf("%+v", p)
 	}
 }
@@ -148,7 +201,7 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 // TestASpareHostIsDrainedBeforeItGoes follows a pool that is too large by one host.
 func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	pool := poolOf(3)
-	profiles := []Profile{{Name: "a", Owner: "pool-2", Installed: true, Memory: 100}}
+	profiles := []Profile{{Name: "a", Owner: "pool-2", Installed: true, Memory: 100, Handled: true}}
 	p := Decide(pool, profiles, hostsOf(3), noon)
 	if p.SpareSince != noon || p.Replicas != 3 || p.Leaving != "" {
 		t.Fatalf("at once: %+v", p)
@@ -167,6 +220,50 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	if p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor)); p.Replicas != 2 || p.Leaving != "" {
 		t.Fatalf("empty: %+v", p)
 	}
+}
+
+// TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Both hosts went at once, and their profiles were lost.
+func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
+	pool := poolOf(4)
+	pool.Max = 2
+	hosts := old(hostsOf(4)) // also while an image is rolled out
+	hosts[1].Ready = false
+	profiles := handled([]Profile{
+		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
+		{Name: "b", Owner: "pool-2", Installed: true, Memory: 100},
+		{Name: "waits", Memory: 5000, Pending: "no host has room for its memory"},
+	})
+	round := func(what string, replicas int, leaving, doing string, want ...Action) {
+		t.Helper()
+		p := Decide(pool, profiles, hosts, noon)
+		p.Actions = slices.DeleteFunc(p.Actions, func(a Action) bool { _, is := a.(Replace); return is })
+		if p.Replicas != replicas || p.Leaving != leaving || !strings.HasPrefix(p.Doing, doing) || !slices.Equal(p.Actions, want) {
+			t.Fatalf("%s: %+v", what, p)
+		}
+		pool.Leaving, pool.Replicas = p.Leaving, p.Replicas
+		hosts = hosts[:min(len(hosts), p.Replicas)]
+	}
+	round("the last one leaves", 4, "pool-3", "replaces")
+	hosts = hostsOf(4)
+	hosts[1].Ready = false
+	round("its profile moves", 4, "pool-3", "moves a to pool-0", StartMove{"a", "pool-0", "host pool-3 is to go: hosts.max is 2"})
+	profiles[0].To = "pool-0"
+	round("it waits for the move", 4, "pool-3", "moves a to pool-0")
+	profiles[0].Owner, profiles[0].To = "pool-0", ""
+	round("it goes", 3, "", "drains pool-3: hosts.max is 2")
+	round("the next one leaves", 3, "pool-2", "drains pool-2: hosts.max is 2")
+	profiles[1].Pin = "pool-2"
+	round("a pin keeps it", 3, "pool-2", "can't drain pool-2: hosts.max is 2; b is pinned to it")
+	profiles[1].Pin, profiles[1].Memory = "", 400
+	round("it needs room", 3, "pool-2", "drains pool-2: hosts.max is 2; the other hosts have no room for all profiles")
+	hosts[2].Trouble = "node gone"
+	round("a lost one stays", 3, "pool-2", "drains pool-2: hosts.max is 2", MarkUnreachable{"b", HostLost, "host pool-2: node gone"})
+	profiles[1].Owner = "pool-1"
+	hosts = hosts[:2] // its pod is not made again
+	round("it goes without a pod", 2, "", "drains pool-2: hosts.max is 2")
+	round("no other one goes", 2, "", "")
+	pool.Max = 3
+	round("another one comes", 3, "", "")
 }
 
 // TestTenThousandProfilesArePlacedInARound bounds what a round costs.

@@ -10,6 +10,8 @@
 //  4. A host creates an empty profile only while Installed is 0. Later, a profile whose data is missing is lost, and nothing is
 //     started.
 //  5. Each write carries the version of the object that was read, so a write after a stale read fails.
+//  6. The controller gives up the data of an owner only when the user asks for it, only if the profile was reported as lost, and once.
+//  7. A host is removed only while no profile is on it or moves to it. Until then its profiles move away, or it stays.
 //
 // A profile may have a pod of its own. Such a pod is a host that takes one profile. The controller creates and deletes these
 // pods, and their volumes are kept, so a deleted pod looks like a host that has crashed. [Decide] depends on the placement that

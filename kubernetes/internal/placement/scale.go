@@ -68,18 +68,24 @@ func (r *round) moving(host string) bool {
 
 // scale decides how many hosts the StatefulSet should have.
 func (r *round) scale() {
-	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
+	n := max(r.pool.Min, r.pool.Replicas)
 	if r.unplacedMemory > 0 && r.pool.Room > 0 {
 		coming := max(0, r.pool.Replicas-r.settledHosts()) // hosts that will soon take profiles
 		n += max(0, int((r.unplacedMemory+r.pool.Room-1)/r.pool.Room)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
-	r.Replicas = min(max(n, r.pool.Min), r.pool.Max)
-	if r.unplacedMemory == 0 && !rolling && r.Replicas == r.pool.Replicas {
-		r.shrink()
-		return
+	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // a host is removed only after it was drained
+	for _, p := range r.profiles {
+		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // if it was removed all the same, it comes back
 	}
 	r.Leaving = ""
+	switch {
+	case r.Replicas > r.pool.Replicas:
+	case r.pool.Replicas > r.pool.Max:
+		r.leave(fmt.Sprintf(": hosts.max is %d", r.pool.Max))
+	case r.unplacedMemory == 0 && !rolling && r.spare():
+		r.leave(", which is spare")
+	}
 }
 
 // settledHosts counts the hosts that need not be waited for: each already takes profiles, is drained, or is lost.
@@ -93,13 +99,11 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// shrink removes the host with the highest ordinal after it has been spare for some time. Before that, its profiles are moved
-// away.
-func (r *round) shrink() {
+// spare reports whether the host with the highest ordinal has been spare for some time.
+func (r *round) spare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
-		r.Leaving = ""
-		return
+		return false
 	}
 	var used int64
 	takers := 0
@@ -110,20 +114,38 @@ func (r *round) shrink() {
 		}
 	}
 	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
-		r.Leaving = ""
-		return
+		return false
+	}
+	if slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.hosts[last].Name }) {
+		return false
 	}
 	r.SpareSince = r.pool.SpareSince
 	if r.SpareSince.IsZero() {
 		r.SpareSince = r.now
 	}
-	if r.now.Sub(r.SpareSince) < spareFor {
-		return
+	return r.now.Sub(r.SpareSince) >= spareFor
+}
+
+// leave removes the host with the highest ordinal. Before that, its profiles are moved away. A profile that is pinned to the host,
+// or whose data can't be reached, keeps it.
+func (r *round) leave(why string) {
+	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
+	doing := "drains " + r.Leaving + why
+	empty := true
+	for _, p := range r.profiles {
+		if p.Owner != r.Leaving && p.To != r.Leaving {
+			continue
+		}
+		empty = false
+		if p.Pin == r.Leaving {
+			doing = fmt.Sprintf("can't drain %s%s; %s is pinned to it", r.Leaving, why, p.Name)
+		}
 	}
-	r.Leaving = r.hosts[last].Name
-	r.Doing = cmp.Or(r.Doing, "drains "+r.Leaving+", which is spare")
-	pinned := slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.Leaving })
-	if r.pool.Leaving == r.Leaving && r.hosts[last].profiles == 0 && !pinned {
+	if !empty && r.unplacedMemory > 0 {
+		doing += "; the other hosts have no room for all profiles"
+	}
+	if empty && r.pool.Leaving == r.Leaving {
 		r.Replicas, r.Leaving, r.SpareSince = r.pool.Replicas-1, "", time.Time{}
 	}
+	r.Doing = cmp.Or(r.Doing, doing)
 }

@@ -15,9 +15,12 @@ var walks = flag.Int("walks", 1000, "how many random walks are made")
 // object is an AgentProfile of the model, with its version.
 type object struct {
 	Object
-	version int
-	lost    bool
-	gone    bool
+	version   int
+	lost      string
+	missing   bool   // its owner has no data
+	here      bool   // its owner has reported data
+	recover   string // the host that people give up
+	recovered string // recover as it was handled
 }
 
 // volume is what a host has on its disk of one profile. A number is the age of the data: each run of the gateway makes it older by one.
@@ -34,6 +37,7 @@ type node struct {
 	own     string // the only profile that it takes, "" for any
 	exists  bool   // it has a pod
 	alive   bool
+	starts  bool // it is not alive, and Kubernetes says that it restarts
 	disk    map[string]*volume
 	up      map[string]bool
 	offered map[string][]string
@@ -51,6 +55,8 @@ type model struct {
 	cache       []map[string]int // what each controller has seen last
 	late        []func()         // writes that the API server carries out after the client has given up
 	newest      map[string]int   // the age of the newest data
+	destroyed   map[string]bool  // the newest data was on a volume that is gone for good; its owner has none
+	givenUp     map[string]bool  // people have given up the data, so the profile begins anew
 	alone       map[string]bool  // the profiles that shall have a pod of their own
 	pool        Pool
 	faults      bool
@@ -58,11 +64,13 @@ type model struct {
 	wrong       string // the first broken promise
 	runs, moves int
 	toPods      int // moves to pods of one profile
+	recoveries  int
+	removed     int // hosts that the pool had too many of
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
-	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), past: map[string][]object{}, newest: map[string]int{}, alone: map[string]bool{}, faults: true, broken: broken}
-	m.pool = Pool{Min: 3, Max: 3, Replicas: 3, Room: 1000, MaxUnavailable: 1}
+	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), past: map[string][]object{}, newest: map[string]int{}, destroyed: map[string]bool{}, givenUp: map[string]bool{}, alone: map[string]bool{}, faults: true, broken: broken}
+	m.pool = Pool{Name: "pool", Min: 1, Max: mostHosts, Replicas: mostHosts, Room: 1000, MaxUnavailable: 1}
 	for i := range mostHosts {
 		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("pool-%d", i), exists: true, disk: map[string]*volume{}})
 		m.nodes[i].boot(m)
@@ -211,16 +219,24 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	v := n.of(name)
 	switch step {
 	case Run:
-		m.start(n, name)
+		if m.start(n, name); o.lost != HostLost && !o.here {
+			m.write(o, name, func(o *object) { o.here, o.missing, o.lost = true, false, "" })
+		}
 	case Halt:
 		n.up[name], v.intent = false, false
 	case Create:
 		v.live = 0
-		m.newest[name] = max(m.newest[name], 0)
+		if m.newest[name] < 0 || m.givenUp[name] {
+			m.newest[name], m.givenUp[name] = 0, false
+		}
 	case Report:
-		m.write(o, name, func(o *object) { o.Installed = o.Assignment })
+		m.write(o, name, func(o *object) { o.Installed, o.here, o.missing = o.Assignment, false, false })
 	case Missing:
-		m.write(o, name, func(o *object) { o.lost = true })
+		m.write(o, name, func(o *object) {
+			if o.here, o.missing = false, true; o.lost == HostRestarts {
+				o.lost = ""
+			}
+		})
 	case Offer:
 		m.offer(n, name, o)
 	case SetAside:
@@ -230,7 +246,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		n.offered[name], n.sent[name] = nil, nil
 	case Give:
 		if m.write(o, name, func(o *object) {
-			o.Owner, o.Receipt, o.To, o.Offer, o.Received = o.To, o.Received, "", "", ""
+			o.Owner, o.Receipt, o.To, o.Offer, o.Received, o.here, o.missing = o.To, o.Received, "", "", "", false, false
 			o.Assignment++
 		}) {
 			m.moves++
@@ -289,10 +305,11 @@ func (m *model) control(c int) {
 		read[name] = o
 		p := Profile{
 			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100,
-			Pod: podOf(name), OwnPod: m.alone[name],
+			Pod: podOf(name), OwnPod: m.alone[name], Lost: o.lost, Missing: o.missing && o.lost == "", Here: o.here && o.lost == "" && o.To == "",
+			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
 		}
-		if o.lost {
-			p.Lost = HostLost
+		if m.broken == "give up again" && p.LostHost != "" {
+			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
 			p.Pin = m.nodes[m.rnd.IntN(mostHosts)].name // people change their minds
@@ -301,9 +318,12 @@ func (m *model) control(c int) {
 	}
 	var hosts []Host
 	for i, n := range m.nodes {
-		h := Host{Name: n.name, Ordinal: i, For: n.own, Ready: n.alive, Updated: true}
-		if !n.alive {
-			h.Trouble = "it does not answer"
+		h := Host{Name: n.name, Ordinal: i, For: n.own, Ready: n.alive, Updated: true, Unheard: m.faults && m.rnd.IntN(8) == 0}
+		switch {
+		case !n.alive:
+			h.Trouble, h.Replacing = "it does not answer", n.starts
+		case m.faults && m.rnd.IntN(8) == 0:
+			h.Trouble, h.Ready, h.Replacing, h.Serving = "it ends", false, true, true
 		}
 		if m.broken == "pods for all" {
 			h.For = ""
@@ -317,6 +337,10 @@ func (m *model) control(c int) {
 		pool.Drain = []string{m.nodes[m.rnd.IntN(mostHosts)].name}
 	}
 	plan := Decide(pool, profiles, hosts, time.Time{})
+	if m.broken == "remove at once" {
+		plan.Replicas = min(plan.Replicas, m.pool.Max)
+	}
+	m.scale(plan)
 	for _, n := range m.nodes[mostHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
 			return // it has crashed
@@ -349,20 +373,27 @@ func (m *model) carryOut(read map[string]object, a Action) {
 	switch a := a.(type) {
 	case Assign:
 		m.fits(a.Profile, a.Host)
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner = a.Host; o.Assignment++ })
+		m.write(read[a.Profile], a.Profile, func(o *object) {
+			o.Owner, o.here, o.missing = a.Host, false, false
+			o.Assignment++
+		})
 	case StartMove:
 		m.fits(a.Profile, a.To)
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = a.To, "", "" })
 	case CancelMove:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = "", "", "" })
 	case MarkReachable:
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost = false })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here, o.missing = "", false, false })
+	case GiveUp:
+		m.giveUp(read[a.Profile], a)
+	case HandleRecovery:
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.recovered = o.recover })
 	case MarkUnreachable:
 		if m.broken == "elsewhere" {
 			m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner, o.Assignment, o.Installed = "", o.Assignment+1, 0 })
 			return
 		}
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost = true })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here = a.What, false })
 	}
 }
 
@@ -376,13 +407,11 @@ func (m *model) fits(name, host string) {
 // whole looks whether the newest data of each profile is on some volume.
 func (m *model) whole() {
 	for _, name := range names {
-		if m.newest[name] < 0 {
-			continue
-		}
-		if !slices.ContainsFunc(m.nodes, func(n *node) bool {
-			v := n.of(name)
-			return max(v.live, v.aside, v.incoming) == m.newest[name]
-		}) {
+		switch {
+		case m.newest[name] < 0:
+		case m.has(m.now(name).Owner, name):
+			m.destroyed[name] = m.destroyed[name] && (m.now(name).Owner == "" || m.givenUp[name])
+		case !m.destroyed[name] && !m.has("", name):
 			m.fail("the data of %s is nowhere", name)
 		}
 	}
@@ -398,6 +427,7 @@ func (m *model) walk(steps int) {
 					n.boot(m)
 				}
 			}
+			m.pool.Max = max(m.pool.Max, 2)
 		}
 		switch k := m.rnd.IntN(100); {
 		case k < 20:
@@ -405,15 +435,22 @@ func (m *model) walk(steps int) {
 		case k < 23 && m.faults:
 			n := m.nodes[m.rnd.IntN(len(m.nodes))]
 			switch {
+			case n.alive && m.rnd.IntN(8) == 0:
+				m.destroy(n)
 			case n.alive:
 				n.crash()
+				n.starts = m.rnd.IntN(2) == 0
 			case n.exists:
 				n.boot(m)
 			}
 		case k < 25 && m.faults:
 			name := names[m.rnd.IntN(len(names))]
 			m.alone[name] = !m.alone[name]
-		case k < 28 && len(m.late) > 0:
+		case k < 26:
+			m.people(names[m.rnd.IntN(len(names))])
+		case k < 27 && m.faults:
+			m.pool.Max = 1 + m.rnd.IntN(mostHosts)
+		case k < 30 && len(m.late) > 0:
 			j := m.rnd.IntN(len(m.late))
 			m.late[j]()
 			m.late = slices.Delete(m.late, j, j+1)
@@ -440,7 +477,7 @@ func (m *model) walk(steps int) {
 				m.fail("%s shall be alone: %v, and at the end it is on %s, with a pod: %v", name, m.alone[name], o.Owner, n.exists)
 			}
 		}
-		if up != 1 || o.To != "" || o.lost {
+		if up != 1 || o.To != "" || o.lost != "" || o.missing {
 			m.fail("%s has not settled at the end: %d gateways, %+v", name, up, o)
 		}
 	}
@@ -449,24 +486,24 @@ func (m *model) walk(steps int) {
 // TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost walks through API conflicts, stale caches, late writes, two controllers, and crashes of hosts and
 // controllers between any two steps. After that, without faults, everything settles.
 func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
-	runs, moves, toPods := 0, 0, 0
+	runs, moves, toPods, recoveries, removed := 0, 0, 0, 0, 0
 	for seed := range uint64(*walks) {
 		m := newModel(t, seed, "")
 		m.walk(1500)
 		if m.wrong != "" {
 			t.Fatalf("walk %d: %s", seed, m.wrong)
 		}
-		runs, moves, toPods = runs+m.runs, moves+m.moves, toPods+m.toPods
+		runs, moves, toPods, recoveries, removed = runs+m.runs, moves+m.moves, toPods+m.toPods, recoveries+m.recoveries, removed+m.removed
 	}
-	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile", *walks, runs, moves, toPods)
-	if moves < *walks || toPods < *walks/4 {
-		t.Errorf("only %d moves in %d walks, %d to pods", moves, *walks, toPods)
+	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed", *walks, runs, moves, toPods, recoveries, removed)
+	if moves < *walks || toPods < *walks/4 || recoveries < *walks/4 || removed < *walks/4 {
+		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed", moves, *walks, toPods, recoveries, removed)
 	}
 }
 
 // TestTheWalkFindsABrokenRule leaves out one rule after the other. The walk has to find out.
 func TestTheWalkFindsABrokenRule(t *testing.T) {
-	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all"} {
+	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all", "create anew", "give up again", "remove at once"} {
 		found := ""
 		for seed := uint64(0); found == "" && seed < 300; seed++ {
 			m := newModel(t, seed, broken)

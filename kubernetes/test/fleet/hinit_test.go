@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	hinit "hinit/client"
@@ -83,6 +84,7 @@ type fakeInit struct {
 	ledger     *ledger
 	readyAfter time.Duration
 	server     *http.Server
+	busy       atomic.Bool // a gateway works on an answer
 
 	mu       sync.Mutex
 	services map[string]*hinit.Service

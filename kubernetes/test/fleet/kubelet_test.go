@@ -81,6 +81,21 @@ type simulated struct {
 	done   chan struct{}
 	init   *fakeInit
 	net    *counting
+	ends   time.Time // since when its preStop hook runs
+}
+
+// drained reports whether the preStop hook of a pod that shall end is through, which it is once no gateway works on an answer.
+func (s *simulated) drained(p *corev1.Pod) bool {
+	hook := p.Spec.Containers[0].Lifecycle
+	if hook == nil || hook.PreStop == nil {
+		return true
+	}
+	words := hook.PreStop.Exec.Command
+	limit, err := time.ParseDuration(words[len(words)-1])
+	if s.ends.IsZero() {
+		s.ends = time.Now()
+	}
+	return err != nil || !s.init.busy.Load() || time.Since(s.ends) > limit
 }
 
 func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
@@ -108,7 +123,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 		}})
 	}
 	for i := range n {
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/hostname": nodeName(i)}}})
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/hostname": nodeName(i), zoneKey: string('a' + rune(i%2))}}})
 	}
 	for _, o := range objects {
 		if err := client.IgnoreAlreadyExists(k.api.Create(ctx, o)); err != nil {
@@ -131,7 +146,10 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	return nil
 }
 
-const kubeletPort = 10250
+const (
+	kubeletPort = 10250
+	zoneKey     = "topology.kubernetes.io/zone" // there are two
+)
 
 func nodeName(i int) string { return fmt.Sprintf("sim%d", i) }
 
@@ -226,9 +244,15 @@ func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	case now != nil && now.uid != p.UID:
 		k.end(p.Name)
 		return nil
+	case now != nil && (now.image != p.Spec.Containers[0].Image || p.DeletionTimestamp != nil) && !now.drained(p):
+		return nil
 	case now != nil && now.image != p.Spec.Containers[0].Image && p.DeletionTimestamp == nil:
 		k.end(p.Name)
-		return k.pod(ctx, p)
+		next := p.DeepCopy()
+		for i := range next.Status.ContainerStatuses { // the same container has ended
+			next.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
+		}
+		return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 	case p.DeletionTimestamp != nil:
 		k.end(p.Name)
 		none := int64(0)

@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
+)
+
+// rounds looks at one pod and its Lease in the rounds of one controller.
+type rounds struct {
+	seen sightings
+	now  time.Time
+	pod  corev1.Pod
+}
+
+func newRounds() *rounds {
+	r := &rounds{now: time.Now()}
+	r.pod.UID, r.pod.Status.Phase = "one", corev1.PodRunning
+	return r
+}
+
+// look makes a round after some time. The pod has renewed its Lease at the time renewed of its own clock.
+func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, replacing, heard bool) {
+	r.now = r.now.Add(after)
+	v := &view{seen: &r.seen, now: r.now}
+	r.seen.begin()
+	defer r.seen.end()
+	seconds, uid, at := int32(270), string(r.pod.UID), metav1.NewMicroTime(renewed)
+	last := v.beat("pool-0", &coordinationv1.LeaseSpec{HolderIdentity: &uid, LeaseDurationSeconds: &seconds, RenewTime: &at})
+	trouble, replacing = v.trouble(&r.pod, last)
+	return trouble, replacing, last.heard
+}
+
+// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. A host that was behind was lost
+// while it reported, and one that was ahead was not when it had ended.
+func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
+	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
+		r := newRounds()
+		clock := r.now.Add(off)
+		for range 10 {
+			clock = clock.Add(90 * time.Second)
+			if trouble, _, _ := r.look(90*time.Second, clock); trouble != "" {
+				t.Fatalf("%s: it reports and has trouble: %s", name, trouble)
+			}
+		}
+		if trouble, _, heard := r.look(4*time.Minute, clock); trouble != "" || !heard {
+			t.Errorf("%s: trouble %q too early, heard %v", name, trouble, heard)
+		}
+		if trouble, replacing, _ := r.look(time.Minute, clock); trouble != "its hinit-fleet does not report" || replacing {
+			t.Errorf("%s: after five minutes: %q, replacing %v", name, trouble, replacing)
+		}
+		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // its clock was set back
+			t.Errorf("%s: it reports again and has trouble: %s", name, trouble)
+		}
+	}
+}
+
+// TestANewControllerTakesNoOldLeaseForASignOfLife begins with a Lease that nothing renews. It may not say that the host is back.
+func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
+	r := newRounds()
+	old := r.now.Add(-time.Hour)
+	for range 4 {
+		if trouble, _, heard := r.look(time.Minute, old); trouble != "" || heard {
+			t.Fatalf("trouble %q, heard %v", trouble, heard)
+		}
+	}
+	if trouble, _, heard := r.look(2*time.Minute, old); trouble == "" || heard {
+		t.Errorf("trouble %q, heard %v", trouble, heard)
+	}
+	if trouble, _, heard := r.look(time.Second, old.Add(time.Second)); trouble != "" || !heard {
+		t.Errorf("after a renewal: trouble %q, heard %v", trouble, heard)
+	}
+}
+
+// TestTheEndOfAPodIsMeasuredHere has the time of deletion from the clock of an API server, which is an hour behind.
+func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
+	r := newRounds()
+	at, grace := metav1.NewTime(r.now.Add(-time.Hour)), int64(60)
+	r.pod.DeletionTimestamp, r.pod.DeletionGracePeriodSeconds = &at, &grace
+	for _, after := range []time.Duration{time.Second, 80 * time.Second} {
+		if trouble, replacing, _ := r.look(after, r.now); trouble != "its pod is being replaced" || !replacing {
+			t.Errorf("%q, replacing %v", trouble, replacing)
+		}
+	}
+	if trouble, replacing, _ := r.look(11*time.Second, r.now); trouble != "its pod does not end" || replacing {
+		t.Errorf("%q, replacing %v", trouble, replacing)
+	}
+}
+
+// TestAHostThatRestartsForTooLongIsLost has a pod that is made again and waits for its volume.
+func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
+	seen, now := &sightings{}, time.Now()
+	overdue := func(after time.Duration, hosts ...placement.Host) bool {
+		now = now.Add(after)
+		v := &view{seen: seen, now: now, hosts: hosts}
+		seen.begin()
+		defer seen.end()
+		return v.overdue("pool-0")
+	}
+	starts := placement.Host{Name: "pool-0", Trouble: "its pod starts", Replacing: true}
+	if overdue(0) || overdue(restartLimit, starts) || !overdue(time.Second, starts) || !overdue(time.Second) {
+		t.Error("a host that is away is not lost after the limit, or before")
+	}
+	ends := starts
+	ends.Serving = true // it waits for an answer, as rollout.whenIdle asks for
+	if overdue(time.Second, ends) || overdue(0, starts) || overdue(restartLimit, starts) {
+		t.Error("a host that has answered meanwhile is lost")
+	}
+}
+
+// TestAPoolIsSpareByTheClockOfThisController has a status from another controller, whose clock is an hour behind.
+func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
+	f := newFleet(nil, nil, nil, nil)
+	at := metav1.NewTime(time.Now().Add(-time.Hour))
+	p := &v1alpha1.AgentPool{}
+	p.Status.SpareSince = &at
+	v := &view{pool: p, seen: &sightings{}, now: time.Now()}
+	if in, _ := f.input(v); !in.SpareSince.IsZero() {
+		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
+	}
+	v.seen.begin()
+	v.seen.see(spareKey, "", v.now)
+	v.seen.end()
+	if in, _ := f.input(v); !in.SpareSince.Equal(v.now) {
+		t.Errorf("spare since %s", in.SpareSince)
+	}
+}

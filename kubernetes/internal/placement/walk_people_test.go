@@ -1,0 +1,80 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+)
+
+// scale makes or ends hosts of any profiles. Their volumes stay. A controller removes a host only after a fresh read.
+func (m *model) scale(plan Plan) {
+	for _, name := range names {
+		o, last := m.now(name), fmt.Sprintf("pool-%d", m.pool.Replicas-1)
+		if m.broken == "" && plan.Replicas < m.pool.Replicas && (o.Owner == last || o.To == last) {
+			return
+		}
+	}
+	m.pool.Replicas, m.pool.Leaving = plan.Replicas, plan.Leaving
+	for i, n := range m.nodes[:mostHosts] {
+		switch wanted := i < plan.Replicas; {
+		case wanted && !n.exists:
+			n.exists = true
+			n.boot(m)
+		case !wanted && n.exists:
+			n.exists = false
+			n.crash()
+			m.removed++
+			for _, name := range names {
+				if n.of(name).live >= 0 && m.now(name).Owner == n.name {
+					m.fail("%s goes with the data of %s", n.name, name)
+				}
+			}
+		}
+	}
+}
+
+// destroy ends a host with all that is on its volume.
+func (m *model) destroy(n *node) {
+	n.crash()
+	for _, name := range names {
+		m.destroyed[name] = m.destroyed[name] || m.newest[name] >= 0 && m.has(n.name, name)
+	}
+	n.disk = map[string]*volume{}
+}
+
+// has looks whether the newest data of a profile is on the volume of a host, or of any host.
+func (m *model) has(host, name string) bool {
+	return slices.ContainsFunc(m.nodes, func(n *node) bool {
+		v := n.of(name)
+		return (host == "" || n.name == host) && slices.Contains([]int{v.live, v.aside, v.incoming}, m.newest[name])
+	})
+}
+
+// people give up data that is gone, and seldom take back what they have asked for.
+func (m *model) people(name string) {
+	o := m.now(name)
+	gone := o.Installed != 0 && (o.lost == HostLost || o.missing) && !m.has(o.Owner, name)
+	switch {
+	case o.recover != "" && (gone && o.recover == o.recovered || m.rnd.IntN(8) == 0):
+		o.recover = ""
+	case o.recover == "" && o.recovered == "" && gone:
+		o.recover = o.Owner
+	default:
+		return
+	}
+	o.version++
+	m.past[name] = append(m.past[name], o)
+}
+
+// giveUp forgets the data of a profile, whose volume must be gone.
+func (m *model) giveUp(read object, a GiveUp) {
+	m.write(read, a.Profile, func(o *object) {
+		if m.has(o.Owner, a.Profile) {
+			m.fail("the data of %s on %s is thrown away", a.Profile, o.Owner)
+		}
+		o.Owner, o.Installed, o.Receipt, o.To, o.Offer, o.Received = "", 0, "", "", "", ""
+		o.Assignment++
+		o.lost, o.here, o.missing, o.recovered = "", false, false, o.recover
+		m.destroyed[a.Profile], m.givenUp[a.Profile] = true, true
+		m.recoveries++
+	})
+}
