@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes build-kubernetes build-cluster test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,9 @@ failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail ove
 SPAN ?= 30m
 chaos-kubernetes: build build-kubernetes $(OUT)/busybox ## end what sandboxes on a real cluster need for SPAN (30m), as root, and account for each command
 	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 2h -v -run TestEveryCommandIsAccountedFor ./test -span $(SPAN)
+
+chaos-fleet: need-go ## break what a simulated fleet needs for SPAN (30m), as root, and see that no profile runs twice and none is lost
+	cd kubernetes && go run ./internal/cluster/build -short && go test -count=1 -timeout 3h -v -run 'TestChaos' ./test/fleet -span $(SPAN)
 
 build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes and hinit-fleet
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...

@@ -18,6 +18,9 @@ import (
 // test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
+// Serious begins the message of a failed test that must not be run again: it has seen a promise broken. test/summary looks for it.
+const Serious = "serious: "
+
 const (
 	stripped = "-ldflags=-s -w"
 	entry    = "-ldflags=-s -w -E hinit_entry" // with the entry point in internal/entry

@@ -183,7 +183,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		gap, _ := w.end()
 		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)
 		if w.two > 0 {
-			t.Errorf("%s: %d moments with two gateways of one profile", step.name, w.two)
+			t.Errorf("serious: %s: %d moments with two gateways of one profile", step.name, w.two)
 		}
 		for name, d := range w.down {
 			down[name] += d

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"hinit/internal/testkit"
 )
 
 // failure is a test that failed.
@@ -17,10 +19,10 @@ type failure struct {
 	final bool     // it is not run again
 }
 
-// serious says whether what a failed test has said is more than a look that came too late.
+// serious says whether what a failed test has said is more than a look that came too late. A test marks a broken promise itself.
 func serious(output []string) bool {
 	return slices.ContainsFunc(output, func(text string) bool {
-		return strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
+		return strings.Contains(text, ": "+testkit.Serious) || strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
 			strings.Contains(text, "race detected during execution")
 	})
 }

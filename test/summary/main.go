@@ -7,7 +7,8 @@
 //
 // With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
 // stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
-// run again if more than N failed, or if anything did not build, panicked, died, or had a data race.
+// run again if more than N failed, or if anything did not build, panicked, died, or had a data race. Nor is anything run again after a
+// failure whose message begins with "serious: ", such as two gateways of one profile: one chance in two is a fault too.
 //
 // A signal is passed on to the go test that runs and its tests; no other begins, and the summary of what has ended comes all the
 // same. One goroutine a call, which ends with it, does that.

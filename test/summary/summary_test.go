@@ -27,6 +27,7 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 		"broken":   `func TestG(t *testing.T) { undefined() }`,
 		"slow":     `func TestH(t *testing.T) { f, _ := os.Create("begun"); f.Close(); time.Sleep(time.Hour) }`,
 		"unsteady": `func TestI(t *testing.T) { t.Run("a b", func(t *testing.T) { if os.Mkdir("seen", 0o700) == nil { t.Error("the first time") } }) }`,
+		"serious":  `func TestJ(t *testing.T) { if os.Mkdir("seen", 0o700) == nil { t.Errorf("serious: coder runs on %s and on %s", "a", "b") } }`,
 		"empty":    ``,
 	} {
 		text := "package x\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Exit, testing.Short, time.Now\n\n" + body + "\n"
@@ -108,6 +109,15 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	}
 	if _, end = sum(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
 		t.Errorf("got\n%s", end)
+	}
+}
+
+// TestABrokenPromiseIsNotRunAgain has a profile that ran twice, once: the next run passed, and it was only called unsteady.
+func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
+	module(t)
+	all, end := sum(t, 1, "-p 1 ./serious")
+	if end != "1 packages: 0 tests passed, 0 were skipped, 1 failed\nfailed: m/serious TestJ\n" || strings.Contains(all, "again, alone") {
+		t.Errorf("got\n%s\n%s", all, end)
 	}
 }
 

@@ -240,11 +240,14 @@ func (f *sim) missing(n int) string {
 	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, wrong)
 }
 
+// serious begins a message after which test/summary does not run a test again.
+const serious = "serious: "
+
 // sound ends the test where a profile ran twice or without its data.
 func (f *sim) sound() {
 	f.Helper()
 	if wrong := f.k.ledger.wrong(); len(wrong) > 0 {
-		f.Fatalf("%d faults, the first: %s", len(wrong), wrong[0])
+		f.Fatalf("%s%d faults, the first: %s", serious, len(wrong), wrong[0])
 	}
 }
 
