@@ -54,6 +54,8 @@ func TestDecide(t *testing.T) {
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
 		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
+		{"as many as may be away are replaced", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, old(hostsOf(4)), nil, []Action{Replace{"pool-3"}, Replace{"pool-2"}}, 4},
+		{"and no more with one that is away", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, append(old(hostsOf(3)), Host{Name: "pool-3", Ordinal: 3, Updated: true, Trouble: "node gone"}), nil, []Action{Replace{"pool-2"}}, 4},
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
 			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, MarkPending{"c", "no host has room for its memory"}, MarkPending{"d", "no host has room for its memory"},
 		}, 4},

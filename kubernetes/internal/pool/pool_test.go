@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -157,6 +159,33 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	hook := idle.Spec.Template.Spec.Containers[0].Lifecycle
 	if hook == nil || !reflect.DeepEqual(hook.PreStop.Exec.Command, []string{"hinit", "drain", "--timeout", "90s"}) || *idle.Spec.Template.Spec.TerminationGracePeriodSeconds != 120 {
 		t.Errorf("whenIdle gives %+v", hook)
+	}
+}
+
+// TestHostsAreSpreadAndEvictedOneByOne has what else a pool owns: a Service that gives each pod a name, and a budget.
+func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
+	p := aPool(func(p *v1alpha1.AgentPool) {
+		p.Spec.TopologyKey, p.Spec.Rollout.WhenIdle, p.Spec.Rollout.IdleSeconds = "topology.kubernetes.io/zone", true, 86400
+	})
+	set, _ := setOf(t, p, 3)
+	spread := set.Spec.Template.Spec.TopologySpreadConstraints
+	if len(spread) != 1 || spread[0].TopologyKey != "topology.kubernetes.io/zone" || spread[0].MaxSkew != 1 || spread[0].LabelSelector.MatchLabels[v1alpha1.PoolLabel] != "agents" {
+		t.Errorf("%+v", spread)
+	}
+	objects, _, err := Objects(p, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]any{}
+	for _, o := range objects {
+		for kind, field := range map[string]string{"Service": "clusterIP", "PodDisruptionBudget": "maxUnavailable"} {
+			if o.GetKind() == kind {
+				found[kind], _, _ = unstructured.NestedFieldNoCopy(o.Object, "spec", field)
+			}
+		}
+	}
+	if found["Service"] != "None" || fmt.Sprint(found["PodDisruptionBudget"]) != "1" || set.Spec.ServiceName != "agents" {
+		t.Errorf("%v, %q", found, set.Spec.ServiceName)
 	}
 }
 
