@@ -31,8 +31,9 @@ type chaos struct {
 	after       []func() // what ends the faults that go on
 }
 
-// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off, fills their volumes, and
-// changes pins, drains, images and orders meanwhile. Two controllers lead at the same time. Every start is counted when it happens.
+// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off and fills their volumes.
+// Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the same time. Every start is counted when
+// it happens.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())
@@ -56,7 +57,7 @@ func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 		if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p); err != nil {
 			return err
 		}
-		p.Spec.Drain = nil
+		p.Spec.Drain, p.Spec.Hosts = nil, v1alpha1.HostRange{Min: chaosHosts, Max: chaosHosts}
 		return f.api.Update(f.ctx, p)
 	})
 	for i := range chaosProfiles {
@@ -120,6 +121,14 @@ func (c *chaos) strike(t *testing.T) {
 				p.Spec.Placement = "packed"
 			}
 		})
+	case k < 20:
+		c.did["numbers of hosts"]++
+		p := &v1alpha1.AgentPool{}
+		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
+			n := int32(2 + c.rnd.IntN(chaosHosts-1))
+			p.Spec.Hosts = v1alpha1.HostRange{Min: n, Max: n}
+			_ = c.api.Update(c.ctx, p)
+		}
 	case k < 40:
 		c.did["pins"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // the API server may be away
