@@ -38,7 +38,7 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		p.Spec.Rollout.WhenIdle, p.Spec.Rollout.IdleSeconds = true, int32(idle/time.Second)
 	})
 	f.controller(t, f.log)
-	f.create(n)
+	f.create(n, func(i int, p *v1alpha1.AgentProfile) { p.Spec.Pin = fmt.Sprintf("%s-%d", f.pool, i%2) })
 	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	last, first := f.pool+"-1", f.pool+"-0"
 	for what, change := range map[string]func(*v1alpha1.AgentPool){

@@ -29,10 +29,10 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home(lost), "memories.db"), []byte("learnt"), 0o640); err != nil {
+	if err := os.WriteFile(filepath.Join(home(lost), "notes.txt"), []byte("learnt"), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	x := archive.Export{Home: home(lost), Name: "p00000", Secrets: true}
+	x := archive.Export{Home: home(lost), Name: "p00000", Secrets: true, HomeIdle: true}
 	if _, _, _, err := x.Run(t.Context(), tar); err != nil || tar.Close() != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	until(t, time.Minute, "the profile on "+other, func() string { return f.on("p00000", other) })
 	has := func(host string) {
 		t.Helper()
-		if text, err := os.ReadFile(filepath.Join(home(host), "memories.db")); string(text) != "learnt" {
+		if text, err := os.ReadFile(filepath.Join(home(host), "notes.txt")); string(text) != "learnt" {
 			t.Errorf("the data on %s is %q: %v", host, text, err)
 		}
 		f.sound()
