@@ -13,26 +13,26 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash is a worker that ended while its task was still running, with the release of the task that follows from that.
+// crash is a worker that ended while its task was still running, together with the release of that task.
 type crash struct {
 	*observedTask
 	release
-	notSimilar bool // not counted among similar crashes, for instance because the worker may have been asked to end
+	notSimilar bool // leave out of the count of similar crashes, for instance because the worker may have been asked to end
 }
 
-// reasonGrace is how many seconds a task waits after the end of its worker, if a request to end could have caused that end. The
-// requesting program writes the reason on the board within this time: it checks every half second whether the worker has ended.
+// reasonGrace is the time in seconds that a task waits after its worker ended, if a request may have ended the worker. Within
+// this time, the requesting program writes the reason on the board: it checks every half second whether the worker has ended.
 const reasonGrace = 5
 
-// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker exited as the agent's
-// worker does on SIGTERM, or was killed by SIGTERM.
+// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker was killed by SIGTERM, or
+// exited in the way in which the agent's worker exits on SIGTERM.
 func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns when the end of a worker counts as a failure, if the board has no reason for the end by then. 0 means that
-// the end counts at once.
+// failureTime returns the time from which the end of a worker is a failure, if the board has no reason for the end by then. 0
+// means immediately.
 func (w *observedTask) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -40,17 +40,18 @@ func (w *observedTask) failureTime() int64 {
 	return w.exit.At.Unix() + reasonGrace
 }
 
-// detectCrashed finds workers that have ended and releases their tasks. If at least systemicCrashes of them failed in the same
-// way, they probably have a common cause, so a failure limit of 1 applies to them. An end that the runner saw counts at once,
-// unless another program may have asked for it. If only the missing pid shows the end, it counts after a grace period from the
-// start, because a new worker may not be visible yet.
+// detectCrashed finds workers that have ended, and releases their tasks. If at least systemicCrashes of them failed in the same
+// way, they probably have a common cause, so a failure limit of 1 applies to them.
+//
+// An end that the runner has seen is handled immediately, unless another program may have requested it. If only the missing pid
+// shows the end, detectCrashed ignores it for a grace period after the start, because a new worker may not be visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
 	var again []*observedTask
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.containerGone
-		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, no worker counts as young
+		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, treat no worker as young
 		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
@@ -81,7 +82,8 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify decides how the task is released after the end of its worker, what is recorded, and whether it counts as a failure.
+// classify decides how to release the task of a worker that has ended, what to record, and whether the end is a failure of the
+// task.
 func (p *pass) classify(w *observedTask) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
@@ -125,7 +127,7 @@ var (
 	numbers = regexp.MustCompile(`\d{10,}`)
 )
 
-// fingerprint returns a text that is the same for errors that differ only in pids and times.
+// fingerprint returns a form of an error text without pids and times, to find errors that are otherwise the same.
 func fingerprint(text string) string {
 	text = pids.ReplaceAllString(clip(text, 80), "pid N")
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
@@ -135,7 +137,7 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// limitOf returns the number of failures at which the task is blocked, and whether the task or the dispatcher sets it.
+// limitOf returns the number of failures at which the task is blocked, and whether the task or the dispatcher sets this limit.
 func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -143,12 +145,12 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	return int64(cmp.Or(r.limitOverride, p.failureLimit())), "dispatcher"
 }
 
-// countFailure counts a failure of a task that this transaction has released. If blocks is true, it blocks the task.
+// countFailure adds a failure to a task that this transaction has released. If blocks is true, it also blocks the task.
 //
 // A block at the failure limit isn't sticky: when the limit is raised, the next promotion pass makes the task ready again. A
-// release may have a lower limit of its own (trip). Then the task is blocked while its failures are still below the ordinary
-// limit, and the next promotion pass of any program would undo the block. So countFailure then adds a `blocked` event, which
-// makes the block sticky for all programs.
+// release may have a lower limit (limitOverride). Such a task is blocked while its failures are still below the ordinary limit,
+// and the next promotion pass of any program would undo the block. So countFailure then adds a `blocked` event, which makes the
+// block sticky for all programs.
 func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
@@ -182,7 +184,7 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	return nil
 }
 
-// enforceMaxRuntime ends workers that have used up the time of their attempt.
+// enforceMaxRuntime ends workers whose attempt has exceeded its maximum runtime, and releases their tasks.
 func (p *pass) enforceMaxRuntime() error {
 	over := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
 		return !w.isHandled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
@@ -204,7 +206,7 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons for which the respawn guard holds back a task.
+// The reasons why the respawn guard holds back a task.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
@@ -213,9 +215,9 @@ const (
 	guardBackoff  = "backoff" // applies to this dispatcher only, so no event records it
 )
 
-// rateLimitedText marks a task, in its last failure, whose worker reached a quota. This is no failure: the task only waits for
-// the cooldown. The text also stays if a later attempt ends without an error text. So the guard recognises it: otherwise its word
-// "quota" would hold the task back for ever.
+// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. It is not a failure: the task only
+// waits for the cooldown. The text stays if a later attempt ends without an error text. The guard must recognise it: otherwise
+// the word "quota" in it would hold back the task for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
 // attempt is an attempt that has ended. It determines how long the next attempt must wait.
@@ -227,11 +229,11 @@ type attempt struct {
 	Failures int64 // of the task
 }
 
-// backoffMost limits how often the time between two attempts doubles.
+// backoffMost limits the number of times that the pause between two attempts doubles.
 const backoffMost = 4
 
-// retryTime returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same
-// reason.
+// retryTime returns the time from which a task may be started again after an attempt. A jitter spreads tasks that failed for the
+// same reason.
 func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -251,8 +253,8 @@ func (p *pass) retryTime(e attempt) int64 {
 	return e.At + wait
 }
 
-// guard returns the reason why a ready task should not be started now, or "". With such a reason, another attempt would fail in
-// the same way, or repeat work that is done. All reasons expire except blocker_auth. That ends when an operator unblocks or
+// guard returns the reason why a ready task should not be started now, or "". Such a reason means that another attempt would fail
+// in the same way, or repeat finished work. All reasons expire except blocker_auth, which ends when an operator unblocks or
 // reassigns the task.
 func (p *pass) guard(task string, from Status) (string, error) {
 	type state struct {
@@ -288,8 +290,8 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// recordGuarded records that a task is held back. It adds no event if the latest event of the task is the same, because an event
-// for each pass would fill the task's history.
+// recordGuarded records that a task is held back. If the latest event of the task already says so, it adds no event: an event for
+// each pass would fill the task's history.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {
@@ -304,7 +306,7 @@ func (p *pass) recordGuarded(task, reason string) error {
 	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
-// Next returns the time at which the next pass is due even if the board does not change and no worker ends. It is the earliest
+// Next returns the time at which the next pass is due, even if the board does not change and no worker ends. It is the earliest
 // time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
@@ -318,7 +320,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	// A service also makes a pass at each interval while tasks are ready or running.
+	// With a backoff, a pass is also due after each interval while tasks are ready, in review or running.
 	some, err := first[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
 	if err != nil {
 		return time.Time{}, err
@@ -329,7 +331,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report its end
+		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report the end of this worker
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
@@ -359,10 +361,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns the events that may delay a waiting task and are later than the parameter after. These are ends of
-// attempts, and comments with a link to GitHub, which it returns as attempts with an empty outcome. The dispatcher schedules its
-// next pass by them. An event too many is harmless: the pass then finds nothing to do. Tasks that wait for another reason are
-// examined at each regular pass.
+// delayingAttempts returns the events after the given time that may delay a waiting task. These are ends of attempts, and
+// comments with a link to GitHub, which are returned as attempts with an empty outcome. The dispatcher schedules its next pass by
+// these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait for another reason
+// are examined at each regular pass.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

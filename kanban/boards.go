@@ -44,8 +44,8 @@ type Meta struct {
 
 var slugs = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
-// Slug returns the canonical form of a board's name: trimmed, lower case. An empty name stays empty; an invalid one is a
-// [ValueError].
+// Slug returns the canonical form of a board's name: trimmed, lower case. An empty name stays empty. The error for an invalid
+// name is a [ValueError].
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugs.MatchString(s) {
@@ -65,8 +65,8 @@ func (b *Boards) db(slug string) string {
 	return filepath.Join(b.dir(slug), "kanban.db")
 }
 
-// Current returns the board that a command without --board uses: the one in HERMES_KANBAN_BOARD, else the one that
-// [Boards.Switch] has chosen, else the default board. It skips a board that does not exist.
+// Current returns the board for a command without --board. It is the first existing board of these: the one in
+// HERMES_KANBAN_BOARD, the one that [Boards.Switch] has chosen, the default board.
 func (b *Boards) Current() string {
 	line, _ := wholefile.Read(b.pointer(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
@@ -87,7 +87,7 @@ func isFile(path string) bool {
 	return err == nil && !st.IsDir()
 }
 
-// List returns all boards: the default one first, the others sorted by name.
+// List returns all boards: first the default board, then the others sorted by name.
 func (b *Boards) List() ([]Meta, error) {
 	entries, err := os.ReadDir(b.boards())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,8 @@ func (b *Boards) List() ([]Meta, error) {
 	return list, nil
 }
 
-// Meta reads a board's metadata. If the file is missing or malformed, the result has only the slug, and a name made from it.
+// Meta reads a board's metadata. If the file is missing or malformed, the result contains only the slug, and a name made from the
+// slug.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
 	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), maxFileSize)
@@ -118,7 +119,7 @@ func (b *Boards) Meta(slug string) Meta {
 	return m
 }
 
-// Create makes a board with its metadata and its database. It keeps existing files.
+// Create makes a board with its metadata and its database. Existing files are kept.
 func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
 	slug, err := Slug(m.Slug)
 	if err != nil {
@@ -143,7 +144,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 	return m, store.Close()
 }
 
-// Update changes a board's metadata.
+// Update changes a board's metadata: it calls change and saves the result.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existing(slug)
 	if err != nil {
@@ -183,7 +184,8 @@ func (b *Boards) Switch(slug string) error {
 	return writeWhole(b.pointer(), []byte(slug+"\n"))
 }
 
-// Remove moves a board to the archive and returns its new path, or deletes it for good. The default board can't be removed.
+// Remove moves a board to the archive and returns its new path. If hard is true, it deletes the board instead. The default board
+// can't be removed.
 func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
 	slug, err = b.existing(slug)
 	if err != nil {
@@ -192,7 +194,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", refuse("cannot remove board default: it is the one that always exists")
 	}
-	movedTo, err = b.archive(now, slug) // in one step, so that no service opens a board that is half removed
+	movedTo, err = b.archive(now, slug) // in one step, so that no service opens a partly removed board
 	if err == nil && hard {
 		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was created in it during the removal
 			err = os.RemoveAll(movedTo)
@@ -221,16 +223,16 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return to, os.Rename(b.dir(slug), to)
 }
 
-// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if the root has a
-// directory for it. `default` always exists.
+// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if the root
+// contains a directory for it. `default` always exists.
 type ProfileDirs string
 
-// path returns the home of a profile. It is empty for an invalid name.
+// path returns the home directory of a profile. It returns "" for an invalid name.
 func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugs.MatchString(name): // names of profiles follow the same rule as slugs
+	case slugs.MatchString(name): // names of profiles follow the rule of slugs
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
@@ -245,7 +247,7 @@ func (p ProfileDirs) Exists(name string) (bool, error) {
 	return err == nil && st.IsDir(), err
 }
 
-// Dir returns a profile's home, or "" if it doesn't exist.
+// Dir returns a profile's home directory, or "" if it doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
 	if st, err := os.Stat(p.path(name)); err != nil || !st.IsDir() {
 		return ""
@@ -266,8 +268,8 @@ func (p ProfileDirs) List() []string {
 }
 
 // Toolsets returns the toolsets that a profile's configuration enables for its command line. These are platform_toolsets.cli, the
-// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. Nil means that the configuration names
-// none; then the worker uses the agent's defaults.
+// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. If the configuration enables none, the
+// result is nil, and the worker uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {
@@ -302,11 +304,12 @@ func (p ProfileDirs) Toolsets(name string) []string {
 // Env returns the value of an environment variable, or "". os.Getenv is an Env.
 type Env func(name string) string
 
-// trimmed returns a variable without blanks around it. A variable with only blanks counts as unset.
+// trimmed returns the value of a variable without surrounding blanks. A variable that contains only blanks is the same as an
+// unset one.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
-// Root returns the directory that all profiles of an installation share: HERMES_KANBAN_HOME if set, else a directory derived from
-// HERMES_HOME, which may be the home of one profile. home is the user's home directory.
+// Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if set. Otherwise it is
+// derived from HERMES_HOME, which may be the home directory of a single profile. home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expand(dir, home)
@@ -336,29 +339,30 @@ func expand(path, home string) string {
 	return filepath.Clean(path)
 }
 
-// Paths has the paths of one board.
+// Paths holds the paths of one board.
 type Paths struct {
 	Board           string // slug
 	DB              string
 	Workspaces      string
 	Logs            string
 	Attachments     string
-	ScratchHintFile string // file that exists once the hint about scratch workspaces was given; "": never give it
+	ScratchHintFile string // file that exists after the hint about scratch workspaces was given; "": never give it
 }
 
-// Log returns the path of the file that has the output of a task's workers.
+// Log returns the path of the file with the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
-// TickLock returns the file whose lock the dispatcher of this board holds during a pass.
+// TickLock returns the path of the file that the dispatcher of this board locks during a pass.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
-// initLock returns the file whose lock a program holds while it checks the board and brings it up to date.
+// initLock returns the path of the file that a program locks while it checks the board and brings it up to date.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// ledger returns the file in which a dispatcher records the workers that it has started.
+// ledger returns the path of the file in which a dispatcher records the workers that it has started.
 func (p Paths) ledger() string { return p.DB + ".workers" }
 
-// GatewayLock returns the lock file of an installation's gateways. Only the gateway that holds its lock dispatches tasks.
+// GatewayLock returns the path of the lock file of an installation's gateways. Only the gateway that holds the lock dispatches
+// tasks.
 func GatewayLock(root string) string { return filepath.Join(root, "kanban", ".dispatcher.lock") }
 
 // Paths returns the paths of a board. An empty slug means the current board. Variables such as HERMES_KANBAN_DB override single

@@ -21,7 +21,8 @@ import (
 
 const magic = "SQLite format 3\x00"
 
-// check returns an error if the file isn't a sound database. It does not change the file. A new or missing file passes.
+// check returns an error if the board's file isn't a sound database. It does not change the file. A new or missing file is
+// accepted.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
@@ -59,8 +60,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote returns a remark if the head of a file is a TLS record, else "". A program that mixes up its descriptors writes data of
-// an encrypted connection into the database.
+// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. Such data comes from a program that has mixed up
+// its descriptors, and written data of an encrypted connection into the database.
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -70,8 +71,8 @@ func tlsNote(head []byte) string {
 	return ""
 }
 
-// integrity returns the fault of a file, or "". It opens the file read-only. Otherwise, closing it could write the write-ahead
-// log into a damaged file.
+// integrity returns the fault of a database file, or "". It opens the file read-only, because closing a writable one could write
+// the write-ahead log into a damaged file.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	defer db.Close()
 	lines, err := read[string](ctx, db, "PRAGMA integrity_check")
 	switch {
-	case corrupt(err): // any other read error does not mean that the file is damaged
+	case corrupt(err): // other read errors don't mean that the file is damaged
 		return err.Error(), nil
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err
@@ -88,8 +89,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged file and its companions. The name of the copies has a hash of the file's content, so many attempts
-// make one copy.
+// copyCorrupt copies a damaged file and its companions, and returns the path of the copy. The copy's name contains a hash of the
+// file's content, so repeated attempts make only one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -120,7 +121,7 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// copyFile copies a file. It keeps an existing copy.
+// copyFile copies a file. If the copy exists already, copyFile keeps it.
 func copyFile(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
@@ -144,14 +145,14 @@ func (e *TornError) Error() string {
 		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
 }
 
-// tornWait is how long a database file may be shorter than its header says before it counts as damaged. A checkpoint writes the
-// header before the pages that extend the file. The file can also seem too short if a writer restarts the write-ahead log after
-// the file was checked and before the log is.
+// tornWait is the time for which a database file may be shorter than its header says before the file is reported as damaged. A
+// checkpoint writes the header before the pages that extend the file. The file can also seem too short if a writer restarts the
+// write-ahead log between the checks of the file and of the log.
 const tornWait = 2 * time.Second
 
-// checkLength returns a [TornError] if the file is shorter than the page count in its header says. Missing pages are no loss if
-// the write-ahead log has them. A process that dies in a checkpoint, or finds the disk full, leaves them there, and the next
-// checkpoint writes them.
+// checkLength returns a [TornError] if the file is shorter than the page count in its header says, and the missing pages are not
+// in the write-ahead log either. A process that dies in a checkpoint, or finds the disk full, leaves pages in the log, and the
+// next checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
@@ -185,15 +186,16 @@ func (s *Store) torn() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog reports whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
-// frames of a header of 24 bytes and a page. Only frames that have the same salt as the header count.
+// inLog reports whether a write-ahead log contains every page from first to last. size is the size of a page. In SQLite's format,
+// the log is a header of 32 bytes and then frames, each with a header of 24 bytes and a page. Frames with another salt than the
+// header are ignored.
 func inLog(path string, size, first, last int64) bool {
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	// So many pages can't be in the log. The page count may be wrong, because any program can write the header.
+	// The log is too small for so many pages. The page count may be wrong, because any program can write the header.
 	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size {
 		return false
 	}

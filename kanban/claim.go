@@ -11,7 +11,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// ttl returns how many seconds a claim lasts: the time in asked, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
+// ttl returns the duration of a claim in seconds: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
+// fifteen minutes.
 func (s *Store) ttl(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -19,8 +20,7 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in a variable. If the variable has no number, or one that is less than least, the
-// result is otherwise.
+// envSeconds returns the number of seconds in a variable. It returns otherwise if the variable is unset, invalid or below least.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -29,15 +29,15 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// Claim claims a ready task for a worker. It returns false if another worker has the task, it isn't ready, or a parent isn't
-// finished. If a parent isn't finished, the task goes back to todo. A ttl of 0 means the default. The returned task has no body.
+// Claim claims a ready task for a worker. It returns false if another worker has the task, the task isn't ready, or a parent
+// isn't finished. In the last case the task goes back to todo. A ttl of 0 means the default. The returned task has no body.
 func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// lockOf returns the text in claim_lock for one claim: host:pid of the claimer, as all writers of the board have it, then a dot
-// and the run. No two claims have the same lock. So an update whose condition is a lock can't match a later claim of the same
-// process.
+// lockOf returns the value of claim_lock for one claim. It is the claimer's host:pid, as all writers of the board store it, then
+// a dot and the run. Each claim has a different lock, so an update whose condition is a lock can't match a later claim of the
+// same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 // claimant returns the process that made the claim with this lock, as host:pid.
@@ -52,8 +52,8 @@ func claimant(lock string) string {
 type claimOptions struct {
 	ttl     time.Duration
 	from    Status
-	profile string // assignee that the task must still have; empty: any
-	scratch string // directory of scratch workspaces; if set, the claim also sets the workspace's path in the same transaction
+	profile string // required assignee of the task; empty: any
+	scratch string // directory of scratch workspaces; if set, the claim also stores the workspace's path in the same transaction
 }
 
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
@@ -93,7 +93,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 	return task, won && err == nil, err
 }
 
-// HeartbeatClaim extends the claim with this lock. It returns false if the task isn't running or another claim has it.
+// HeartbeatClaim extends the claim with this lock. It returns false if the task isn't running, or has another claim.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.ttl(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
@@ -103,8 +103,8 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 	return ok && err == nil, err
 }
 
-// extend sets the time at which a claim expires, in the task and in its run. It returns false if the task has another lock, or if
-// condition, which continues the WHERE clause, isn't met.
+// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
+// condition isn't met. condition continues the WHERE clause.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -114,7 +114,7 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 	return rows > 0
 }
 
-// HeartbeatWorker records that a worker is alive. If run isn't 0 and isn't the task's current run, it returns false and changes
+// HeartbeatWorker records that a worker is alive. If run is neither 0 nor the task's current run, it returns false and changes
 // nothing.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
@@ -132,23 +132,23 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release describes how a running task goes back to the status from which it was claimed, and what is recorded about that.
+// release describes how a running task returns to the status in which it was claimed, and what is recorded.
 type release struct {
 	event          string
 	payload        object
 	outcome        string    // of the run, also used as its status
 	why            string    // error of the run
 	resultList     *[]string // list of the [Result] that gets the task's id
-	counts         bool      // it counts as a failure of the task
+	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
 	extra          object    // further payload of the event gave_up, if the task reaches the limit
-	set            string    // SQL that sets further columns, with its args
+	set            string    // SQL that sets more columns; args are its arguments
 	args           []any
-	unlessExtended bool // release only if the claim was not extended meanwhile: a heartbeat saves it
+	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
 }
 
-// release puts a task back to ready, or to review if it was claimed there. This is the only way in which a pass takes a task out
-// of running. Its condition is the run and the claim as the pass saw them, so it does not touch a claim that has changed.
+// release returns a task to ready, or to review if it was claimed there. A pass takes tasks out of running only with this method.
+// It requires the run and the claim that the pass has read, so it does not touch a claim that has changed.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -187,20 +187,20 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent one isn't
-// stale.
+// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. If the worker has never sent one, it
+// returns false.
 func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims handles expired claims. It extends a claim whose worker is alive. It releases the others, and ends their
-// workers first.
+// releaseStaleClaims handles expired claims. If the worker is alive, it extends the claim. Otherwise it ends the worker and then
+// releases the claim.
 func (p *pass) releaseStaleClaims() error {
 	var over []*observedTask
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // not expired, or the worker has ended: detectCrashed looks at the way in which it ended
+			continue // the claim is valid, or the worker has ended: detectCrashed examines how it ended
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
@@ -219,7 +219,7 @@ func (p *pass) releaseStaleClaims() error {
 }
 
 // endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a
-// second worker on the same task would be worse. That is recorded with the reason in survives.
+// second worker on the same task would be worse. The board then gets an event with the reason survives.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -257,7 +257,7 @@ func (p *pass) extend(w *observedTask) error {
 	})
 }
 
-// releaseForReclaim returns the release for a claim that is taken from its worker. It counts no failure.
+// releaseForReclaim returns the release for a claim that is taken from its worker. It is not a failure of the task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
@@ -271,7 +271,7 @@ func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) r
 	}.with(info[0], info[2], info[3], info[4])}
 }
 
-// detectStale releases tasks that have run for a long time without a heartbeat. This counts no failure.
+// detectStale releases tasks that have run for a long time without a heartbeat. These are not failures of the task.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
@@ -298,9 +298,9 @@ func (p *pass) detectStale() error {
 }
 
 // Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor claimed. It
-// releases the task even if the worker can't be killed, because an operator asked for that.
+// releases the task even if the worker can't be killed, because an operator has requested that.
 //
-// A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then have another
+// A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then get another
 // worker. Reclaim does not touch that new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
 	p, err := d.observe(ctx, now)
@@ -337,7 +337,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	return outcome == "reclaimed", err
 }
 
-// Reassign gives a task to another profile. If reclaim is set, it reclaims the task from its worker first. It returns false if
+// Reassign gives a task to another profile. If reclaim is true, it first reclaims the task from its worker. It returns false if
 // the task is running or does not exist.
 func (d *Dispatcher) Reassign(ctx context.Context, now time.Time, id, assignee string, reclaim bool, reason string) (bool, error) {
 	if reclaim {

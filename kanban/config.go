@@ -16,7 +16,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// The agent's dispatcher uses most of these times and limits too. A time without a unit is in seconds.
+// Times and limits. The agent's dispatcher uses most of them too. A time without a unit is in seconds.
 const (
 	DefaultTTL          = 900 * time.Second
 	DefaultCrashGrace   = 30 * time.Second
@@ -27,7 +27,7 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // time for a worker to end after its attempt is over
+	DefaultLeaveTime    = 60 * time.Second // time for which a worker may still run after its attempt is over
 
 	TerminateGrace = 5 * time.Second // between SIGTERM and SIGKILL
 
@@ -42,11 +42,11 @@ const (
 	failureErrorMaxChars = 500
 )
 
-// Config is the section `kanban:` of a profile's config.yaml. A nil limit isn't set.
+// Config is the section `kanban:` of a profile's config.yaml. A limit that is nil isn't set.
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // limit of running workers, not of one pass
+	MaxSpawn                *int // maximum number of running workers; it is no limit for a single pass
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
@@ -60,15 +60,15 @@ func (c Config) interval() time.Duration {
 	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
-// GatewaysDispatch reports whether the agent's gateways dispatch (contract, section 24). The configuration decides, unless the
-// variable HERMES_KANBAN_DISPATCH_IN_GATEWAY says no.
+// GatewaysDispatch reports whether the agent's gateways dispatch tasks (contract, section 24). The configuration decides, unless
+// the variable HERMES_KANBAN_DISPATCH_IN_GATEWAY turns this off.
 func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
 // ReadConfig reads the board's configuration from a config.yaml. If the file is missing, it returns the default configuration. If
-// it can't be read, it returns that and an error.
+// the file can't be read, it returns the default configuration and an error.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := wholefile.Read(path, maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,8 +84,8 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 	return c, warnings, err
 }
 
-// ParseConfig reads the board's configuration. It ignores an invalid value and returns a warning with its key, because a gateway
-// must go on with any file.
+// ParseConfig parses the board's configuration. It ignores an invalid value and returns a warning with its key, because a gateway
+// must continue with any file.
 func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
@@ -124,8 +124,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value returns the value of a key, as use converts it. use also reports whether the value is valid. An absent or null key has
-// the value missing. An invalid one has the value invalid, and causes a warning in which want says which values are valid.
+// value returns the value of a key after its conversion by use. It returns missing if the key is absent or null, and invalid if
+// use rejects the value. In the second case it adds a warning, in which want describes the valid values.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {
@@ -139,14 +139,14 @@ func value[T any](r *configReader, key, want string, missing, invalid T, use fun
 	return got
 }
 
-// typed is a use function for [value]: a value is valid if it has the type T.
+// typed is a conversion for [value] that accepts values of the type T.
 func typed[T any](v any) (T, bool) {
 	got, is := v.(T)
 	return got, is
 }
 
-// Int converts a value of a configuration to an integer, as Python's int() does. It accepts text with an integer, cuts off a
-// fraction, and reads true as 1.
+// Int converts a configuration value to an integer, like Python's int(). It accepts text with an integer, cuts off a fraction,
+// and reads true as 1.
 func Int(v any) (int, bool) {
 	switch v := v.(type) {
 	case int:

@@ -21,12 +21,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ownLocks makes SQLite lock with open file description locks (fcntl(2)). With ordinary record locks, SQLite would lose its locks
+// ownLocks makes SQLite use open file description locks (fcntl(2)). With ordinary record locks, SQLite would lose its locks
 // whenever this process closes another descriptor of the board's file.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a file with the contract's settings. It has one connection, so a caller must read all rows before the next query.
-// mode is "rwc", "rw", "ro", or [unchanging].
+// connect opens a database file with the settings of the contract. It allows only one connection, so a caller must read all rows
+// before the next query. mode is "rwc", "rw", "ro", or [unchanging].
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
 	query := url.Values{"_pragma": {
@@ -43,14 +43,15 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	return db, nil
 }
 
-// unchanging is the mode for a file on a volume that is mounted read-only. SQLite then needs no companion files.
+// unchanging is the mode for a file on a volume that is mounted read-only. With it, SQLite needs no companion files.
 const unchanging = "ro&immutable=1"
 
-// busy reports whether an error means that another program is using the file. Such an error says nothing about the file's health.
+// busy reports whether an error means that another program is using the file. Such an error does not mean that the file is
+// damaged.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain returns a text for users that explains why the board's file can't be used, where the message of SQLite or the kernel
-// does not. Else it returns "".
+// Explain returns an explanation for users why the board's file can't be used, if the message of SQLite or the kernel is not
+// clear enough. Otherwise it returns "".
 func Explain(err error) string {
 	switch {
 	case busy(err):
@@ -66,14 +67,14 @@ func Explain(err error) string {
 // corrupt reports whether an error means that the file's content is damaged.
 func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
 
-// isCode reports whether an error is from SQLite and has one of these result codes.
+// isCode reports whether an error is an SQLite error with one of these result codes.
 func isCode(err error, codes ...int) bool {
 	e, is := errors.AsType[*sqlite.Error](err)
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. All rows that it writes have the time now. After the first error, later calls do nothing, and the
-// transaction fails with that error. So its methods return no errors.
+// tx is a write transaction. now is the time that it stores in all rows it writes. After the first error, later calls do nothing,
+// and the transaction fails with that error. So its methods return no errors.
 type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call
@@ -101,7 +102,7 @@ func (t *tx) insert(query string, args ...any) (id int64) {
 	return firstInTx[int64](t, "SELECT last_insert_rowid()")
 }
 
-// readInTx is [read] inside a transaction, with the error kept in t.
+// readInTx is [read] inside a transaction. It stores an error in t.
 func readInTx[T any](t *tx, query string, args ...any) (rows []T) {
 	if t.err == nil {
 		rows, t.err = read[T](t.ctx, t.conn, query, args...)
@@ -109,7 +110,7 @@ func readInTx[T any](t *tx, query string, args ...any) (rows []T) {
 	return rows
 }
 
-// firstInTx is [first] inside a transaction, with the error kept in t.
+// firstInTx is [first] inside a transaction. It stores an error in t.
 func firstInTx[T any](t *tx, query string, args ...any) (row T) {
 	if t.err == nil {
 		row, t.err = first[T](t.ctx, t.conn, query, args...)
@@ -117,8 +118,8 @@ func firstInTx[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing is the error with which a function for [Store.write] says that there is nothing to commit. The transaction is rolled
-// back, and its caller gets no error.
+// errNothing is returned by a function for [Store.write] that has nothing to commit. The transaction is rolled back, and the
+// caller of write gets no error.
 var errNothing = errors.New("nothing to do")
 
 // Writable returns the reason why the board can't be written now, or nil.
@@ -126,8 +127,8 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs do in one transaction, with the task that has this id. It returns false if there is no such task, or if do returns
-// [errNothing].
+// change runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
+// returns [errNothing].
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
@@ -143,8 +144,8 @@ func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t 
 	return done && err == nil, err
 }
 
-// write runs do in one immediate transaction. It isn't re-entrant: do must use only the transaction t, because the store has only
-// one connection.
+// write runs do in one immediate transaction. It isn't re-entrant: the store has only one connection, so do must use only the
+// transaction t.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -166,8 +167,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
 		}
 	}
-	// The first error is the one to report. A connection that can't roll back must not be used again. A code of SQLITE_ERROR means
-	// that the engine has already rolled back.
+	// Report the first error. Don't use a connection again that can't roll back. The code SQLITE_ERROR means that the engine has
+	// already rolled back.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -177,12 +178,12 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	return err
 }
 
-// querier is a connection for reading, inside a transaction or outside.
+// querier is a connection for reading, inside or outside a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// read returns the rows of a query. T is a struct with a field for each column, in order, or the type of the only column. A field
+// read returns the rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
 // that is a struct stands for several columns.
 func read[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
@@ -200,7 +201,7 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	return list, rows.Err()
 }
 
-// fields returns the pointers into which a row is read.
+// fields returns pointers to the parts of row, in the order of the columns, for Scan.
 func fields(row reflect.Value) (places []any) {
 	if row.Kind() != reflect.Struct {
 		place := row.Addr().Interface()
@@ -215,7 +216,7 @@ func fields(row reflect.Value) (places []any) {
 	return places
 }
 
-// first returns the first row of a query, or the zero value if there is none.
+// first returns the first row of a query, or the zero value if the query has no rows.
 func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
 	rows, err := read[T](ctx, q, query, args...)
 	if len(rows) > 0 {
@@ -230,9 +231,9 @@ func load[T any](ctx context.Context, q querier, t table, rest string, args ...a
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the columns of a table as a query for [load] selects them. SQLite lets any writer store a value of another
-// type than the column's, so each column is converted to the type of its field in T. That never fails. A null becomes the zero
-// value unless the field is a pointer.
+// selection returns the list of a table's columns for a SELECT by [load]. SQLite lets any writer store a value of a type other
+// than the column's, so each column is converted to the type of its field in T. The conversion never fails. A null becomes the
+// zero value, unless the field is a pointer.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
@@ -250,10 +251,10 @@ func selection[T any](t table) string {
 	return strings.Join(names, ", ")
 }
 
-// asInteger returns an SQL expression that is a whole number, whatever value a row has in the column.
+// asInteger returns an SQL expression for a column that is a whole number, whatever value a row contains.
 func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// Misfits returns the tasks and runs that have something other than a whole number in a numeric column, each with the id and the
+// Misfits returns the tasks and runs with a value in a numeric column that is not a whole number, each with the id and the
 // column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
@@ -265,7 +266,7 @@ func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
-// jsonList is a column with a JSON array of strings. Any other value is read as an empty list.
+// jsonList is a column that contains a JSON array of strings. Any other value is read as an empty list.
 type jsonList []string
 
 // Scan implements [sql.Scanner].
@@ -276,8 +277,8 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// tasksWithoutBody is the table of tasks, with an empty text in place of the body. Operations on a task don't need its body,
-// whose size has no limit.
+// tasksWithoutBody is the table of tasks with an empty text in place of the body. Operations on a task don't need its body, whose
+// size has no limit.
 var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -302,8 +303,8 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 	return readTask(ctx, s.db, id, tasksTable)
 }
 
-// Filter selects tasks. An empty field does not restrict the selection. Archived tasks are selected only with IncludeArchived, or
-// if Status asks for them.
+// Filter selects tasks. An empty field does not restrict the selection. Archived tasks are selected only if IncludeArchived is
+// true or Status is [Archived].
 type Filter struct {
 	Status          Status
 	Assignee        string
@@ -315,7 +316,7 @@ type Filter struct {
 	Limit           int
 }
 
-// orders has the values of [Filter.Sort], each with its SQL order.
+// orders maps each value of [Filter.Sort] to its SQL order.
 var orders = map[string]string{
 	"": "priority DESC", "priority": "priority DESC", "priority-desc": "priority", "created": "created_at", "created-desc": "created_at DESC, rowid DESC",
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
@@ -324,7 +325,7 @@ var orders = map[string]string{
 // Orders returns the names of the orders in which tasks can be listed.
 func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
 
-// Tasks lists tasks. Of tasks that are equal in the selected order, the oldest comes first.
+// Tasks lists tasks. Tasks that are equal in the selected order are listed oldest first.
 func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	where, args := "WHERE 1", []any(nil)
 	for _, c := range [][2]string{
@@ -353,17 +354,17 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	return load[Task](ctx, s.db, tasksTable, where, args...)
 }
 
-// Runs returns the attempts at a task, the first one first.
+// Runs returns the attempts at a task, oldest first.
 func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns returns the newest attempts at any tasks, at most as many as most says, the newest first.
+// LastRuns returns at most `most` attempts at any tasks, newest first.
 func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
 }
 
-// Events returns the events whose ID is greater than after: the events of one task, or of all tasks if task is empty.
+// Events returns the events with an ID greater than after: the events of one task, or of all tasks if task is empty.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
@@ -371,12 +372,12 @@ func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, 
 	return load[Event](ctx, s.db, eventsTable, "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
 }
 
-// Comments returns the comments on a task, the oldest first.
+// Comments returns the comments on a task, oldest first.
 func (s *Store) Comments(ctx context.Context, task string) ([]Comment, error) {
 	return load[Comment](ctx, s.db, commentsTable, "WHERE task_id = ? ORDER BY created_at, id", task)
 }
 
-// Links returns the tasks that a task waits for, and the tasks that wait for it.
+// Links returns the tasks for which a task waits (parents), and the tasks that wait for it (children).
 func (s *Store) Links(ctx context.Context, task string) (parents, children []string, err error) {
 	parents, err = read[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
 	if err == nil {

@@ -21,7 +21,7 @@ type NewTask struct {
 	Tenant                           string
 	Priority                         int64
 	Parents                          []string
-	Status                           Status // empty: ready, or todo while a parent is unfinished; else triage, blocked or scheduled
+	Status                           Status // triage, blocked or scheduled; empty: ready, or todo while a parent is unfinished
 	IdempotencyKey                   string
 	MaxRuntimeSeconds                *int64
 	Skills                           []string
@@ -33,8 +33,8 @@ type NewTask struct {
 	DueAt                            int64
 }
 
-// Create makes a task and returns its id. If the board has tasks with the same idempotency key that aren't archived, it returns
-// the id of the newest one instead.
+// Create makes a task and returns its id. If n has an idempotency key that existing, unarchived tasks have too, Create returns
+// the id of the newest of these instead.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err
@@ -61,7 +61,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 
 func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
-// validate checks the fields and makes them canonical.
+// validate checks the fields of n and brings them into canonical form.
 func (s *Store) validate(n *NewTask) error {
 	if n.Title = strings.TrimSpace(n.Title); n.Title == "" {
 		return refuse("cannot create task: a title is required")
@@ -91,7 +91,8 @@ func (s *Store) validate(n *NewTask) error {
 	return err
 }
 
-// canonical returns the canonical form of a profile's name. An empty name stays empty. A name with only blanks is an error.
+// canonical returns the canonical form of a profile's name. An empty name stays empty. A name that contains only blanks is an
+// error.
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
@@ -170,8 +171,8 @@ func (t *tx) create(id string, n NewTask) error {
 	return nil
 }
 
-// finished reports whether a parent with this status lets its children start. All operations count an archived parent as
-// finished, so they agree about the same child.
+// finished reports whether a parent with this status lets its children start. All operations treat an archived parent as
+// finished, so that they agree about the same child.
 func finished(s Status) bool { return s == Done || s == Archived }
 
 // unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished.
@@ -183,8 +184,8 @@ func (t *tx) waits(id string) bool {
 	return firstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
-// Assign assigns a task to a profile, or to none. It returns false if the task does not exist, and [ErrRunning] while a worker
-// has it.
+// Assign assigns a task to a profile, or to none if assignee is empty. It returns false if the task does not exist. The error is
+// [ErrRunning] while a worker has the task.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
 	if err != nil {
@@ -258,7 +259,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	return comment, err
 }
 
-// Edit has the new values of a task's fields. A nil field leaves the value as it is.
+// Edit holds the new values of a task's fields. A field that is nil is not changed.
 type Edit struct {
 	Title, Body               *string
 	Result, Summary, Metadata *string // only for a task that is done
@@ -314,7 +315,8 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 	})
 }
 
-// Archive archives a task. It closes an open run and promotes the tasks that waited for this one.
+// Archive archives a task. It closes an open run, and promotes the tasks that waited for this one. It returns false if the task
+// does not exist or is archived already.
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
 	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Archived {
@@ -332,8 +334,8 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 	return done, err
 }
 
-// DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. For a task that
-// isn't archived the error is a [ValueError].
+// DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. If the task
+// isn't archived, the error is a [ValueError]. If it doesn't exist, the result is false.
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
 	done, err = s.change(ctx, time.Time{}, id, func(t *tx, task Task) error {
 		if task.Status != Archived {
@@ -352,7 +354,7 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes the directory path if it is below the directory managed. Symbolic links can't make it remove anything
+// removeInside removes the directory path if it is inside the directory managed. Symbolic links can't make it remove anything
 // outside.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
@@ -367,8 +369,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes the scratch workspaces of a finished task and of its parents, if they are no longer used. A workspace stays
-// while a child of its task isn't finished, because the child may read it.
+// cleanFamily removes the scratch workspaces of a finished task and of its parents, unless they are still needed. A workspace
+// stays while a child of its task isn't finished, because the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
 	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dispatcher makes passes over one board. Only one goroutine may use it at a time. Several dispatchers of one board, in any
-// processes, exclude each other by the board's tick lock.
+// Dispatcher makes passes over one board. Only one goroutine may use it at a time. If several dispatchers, in any processes, work
+// on one board, the board's tick lock excludes all but one.
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
-	Runner   Runner // nil: no worker can be started, and only pids show whether workers live
+	Runner   Runner // nil: no worker can be started, and workers are observed by their pids only
 	Profiles Profiles
 	Spawn    SpawnOptions
 	Procs    Processes    // nil: /proc and pidfd
 	Git      Git          // nil: a task with a worktree can't start
 	Log      *slog.Logger // nil: slog.Default
 
-	// Volume is a name of the data volume, if no other container can use the volume at the same time; else empty. Then no worker
-	// of an earlier container on this volume can be alive.
+	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it
+	// is set, no worker of an earlier container on this volume can be alive.
 	Volume string
 
-	// Backoff is the pause between a failed attempt and the next one. It doubles with each further failure. 0: no pause, as for the
-	// command dispatch.
+	// Backoff is the pause between a failed attempt and the next one. It doubles after each further failure. 0: no pause, as in
+	// the command dispatch.
 	Backoff time.Duration
 
 	memories map[int64]*runNotes // by run
-	holds    *Lock               // lock of the board, if it is kept between passes
+	holds    *Lock               // lock of the board, if it is held between passes
 }
 
 // runNotes is the data that a dispatcher keeps about a run between passes.
 type runNotes struct {
 	start        uint64 // start time of the process that had the worker's pid when it was first seen
-	askedToEndAt int64  // when the worker was last asked to end after its attempt, and survived
+	askedToEndAt int64  // when the worker survived a request to end after its attempt; 0: never
 }
 
-// memory returns the memory of a run, which is empty at first. The caller may change it.
+// memory returns the notes about a run. They are empty at first; the caller may change them.
 func (d *Dispatcher) memory(run int64) *runNotes {
 	if d.memories == nil {
 		d.memories = make(map[int64]*runNotes)
@@ -55,18 +55,18 @@ func (d *Dispatcher) memory(run int64) *runNotes {
 	return d.memories[run]
 }
 
-// Profiles reports which assignees are profiles.
+// Profiles reports whether an assignee is an existing profile.
 type Profiles interface {
 	Exists(name string) (bool, error)
 }
 
-// TickOptions vary one pass.
+// TickOptions are the options of one pass.
 type TickOptions struct {
 	DryRun   bool
 	MaxSpawn *int // overrides the configuration
 }
 
-// observe starts a pass that changes nothing, and finds out the state of every worker.
+// observe begins a pass that changes nothing. It determines the state of every worker.
 func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	return p, p.observeWorkers()
@@ -78,11 +78,11 @@ func (d *Dispatcher) procs() Processes {
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
-// Tick makes one pass: it releases tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks. If a
-// worker can't be started, the others still are. By the contract, a dry run also releases and promotes, but it assigns, claims
-// and starts nothing.
+// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
+// If a worker can't be started, Tick still starts the others. By the contract, a dry run also releases and promotes, but it does
+// not assign, claim or start tasks.
 //
-// After an error the result has the changes before it; the next pass does the rest.
+// After an error, the result contains the changes that were made before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
@@ -102,7 +102,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // the result still says which tasks would start
+		case opt.DryRun: // the result still lists the tasks that would start
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
 		default:
@@ -128,8 +128,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	return res, err
 }
 
-// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, such as the agent's gateways,
-// find it held and do nothing on this board. It returns false if another process has the lock.
+// Hold takes the lock of the board and keeps it for all passes until the store is closed. Meanwhile, other dispatchers, such as
+// the agent's gateways, skip this board. Hold returns false if another process has the lock.
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
@@ -141,10 +141,11 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 // row is a task that may be started.
 type row struct {
 	ID, Assignee string
-	Again        bool // it was started before
+	Again        bool // the task was started before
 }
 
-// atWork returns the profile of each running task, by the number of its run. A task without a run gets a negative number.
+// atWork returns the profile of each running task, by the number of the task's run. For a task without a run, the number is
+// negative.
 func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	type running struct {
 		Run  int64
@@ -154,11 +155,11 @@ func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// startLoops is the state that the loop over ready tasks and the loop over tasks in review share.
+// startLoops is the state that two loops share: the loop over ready tasks, and the loop over tasks in review.
 type startLoops struct {
 	*pass
 	free     int            // number of workers that may still be started
-	profile  int            // most workers of one profile; 0: no limit
+	profile  int            // maximum number of workers of one profile; 0: no limit
 	running  map[string]int // running workers by profile
 	exists   map[string]bool
 	fallback string // the default assignee
@@ -175,7 +176,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 			who[w.CurrentRunID] = w.Assignee // the attempt has ended since this pass examined the worker, which is still alive
 		}
 	}
-	for _, w := range p.leaving { // such a worker counts as running until its process has ended
+	for _, w := range p.leaving { // such a worker is counted until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
 	l.running = lo.CountValues(lo.Values(who))
@@ -196,7 +197,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	return errors.Join(l.each(Ready), l.each(Review))
 }
 
-// each starts the tasks with this status, in the order of their priority, until the limit of workers is reached.
+// each starts the tasks with this status, highest priority first, until the limit of workers is reached.
 func (l *startLoops) each(status Status) error {
 	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
@@ -214,7 +215,7 @@ func (l *startLoops) each(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and remembers the answer. On an error, the
+// isProfile reports whether a profile exists. It asks [Profiles] once in a pass, and caches the answer. After an error, the
 // answer is ifUnknown.
 func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
@@ -230,8 +231,8 @@ func (l *startLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// startIfAllowed starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task
-// in review.
+// startIfAllowed starts a task if its assignee may run it now. The default assignee and the limit of each profile don't apply to
+// a task in review.
 func (l *startLoops) startIfAllowed(r row, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback
@@ -250,8 +251,8 @@ func (l *startLoops) startIfAllowed(r row, from Status) error {
 	return nil
 }
 
-// assignDefault assigns a task without an assignee to the default one. It returns false if that fails, or if the task has an
-// assignee by now.
+// assignDefault assigns a task without an assignee to the default assignee. It returns false if that fails, or if the task has
+// got an assignee in the meantime.
 func (l *startLoops) assignDefault(task string) bool {
 	if l.dry {
 		return true
@@ -268,7 +269,8 @@ func (l *startLoops) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// start claims a task and starts its worker, unless the respawn guard holds it back or an earlier attempt has left processes.
+// start claims a task and starts its worker, unless the respawn guard holds the task back, or processes of an earlier attempt
+// remain.
 func (l *startLoops) start(r row, from Status) error {
 	reason, err := l.guard(r.ID, from)
 	if err != nil {
@@ -287,7 +289,7 @@ func (l *startLoops) start(r row, from Status) error {
 		return nil
 	}
 	l.remember(entry{Lock: l.Store.Claimer()}) // before the first claim, in case this dispatcher dies
-	// The claim fails if the task has another assignee by now, because that profile may be at its limit.
+	// The claim fails if the task has got another assignee in the meantime, because that profile may be at its limit.
 	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces}
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
 	if err != nil || !won {

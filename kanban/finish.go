@@ -13,17 +13,17 @@ import (
 	"github.com/samber/lo"
 )
 
-// Completion is the result of a worker. Run, if set, must be the task's current run; else nothing changes.
+// Completion is the result of a worker. If Run is set, it must be the task's current run; otherwise nothing changes.
 type Completion struct {
 	Result, Summary string
 	Metadata        string   // JSON object, or empty
-	CreatedCards    []string // tasks that the worker claims to have created; they are verified first
+	CreatedCards    []string // tasks that the worker claims to have created; Complete verifies them first
 	Artifacts       []string
 	Run             int64
 }
 
-// changeStatus moves a task to the status to and clears the claim. more is SQL that sets further columns, with its args. It
-// returns errNothing if the task's status isn't in from, or if run isn't 0 and isn't the task's current run.
+// changeStatus moves a task to the status to and clears the claim. more is SQL that sets more columns; args are its arguments. It
+// returns errNothing if the task's status isn't in from, or if run is neither 0 nor the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -33,8 +33,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one of no length to keep the
-// summary and the metadata in e.
+// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one with a duration of zero, to
+// keep the summary and the metadata in e.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -47,9 +47,9 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes the tasks that waited for it. It returns false if the status does not allow that, or
-// another run has the task. A [PhantomError] means that the result named tasks that the worker didn't create. That is recorded,
-// and nothing else changes.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
+// or if the task has another run. A [PhantomError] means that the result names tasks that the worker didn't create. In that case,
+// Complete only records this in an event.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError
@@ -97,7 +97,8 @@ func firstLine(s string) string {
 	return strings.TrimSpace(line)
 }
 
-// verifyCards separates the tasks that a task's worker has created from the ones that it only claims to have created.
+// verifyCards separates the tasks that a task's worker has created (verified) from others that it falsely claims to have created
+// (phantoms).
 func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
 	return lo.FilterReject(cards, func(card string, _ int) bool {
 		return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
@@ -107,8 +108,8 @@ func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a hint for readers of the
-// board.
+// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist. It is a hint for readers of
+// the board.
 func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		var unknown []string
@@ -124,13 +125,13 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	}
 }
 
-// Block blocks a task until it is unblocked. If run isn't 0 and isn't the task's current run, it returns false and changes
+// Block blocks a task until it is unblocked. If run is neither 0 nor the task's current run, Block returns false and changes
 // nothing.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
-// Schedule sets a task aside: no dispatcher starts a task with the status scheduled. run is as for [Store.Block].
+// Schedule gives a task the status scheduled, in which no dispatcher starts it. run is as for [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
@@ -163,7 +164,8 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 	})
 }
 
-// Promotion is a manual promotion. Force ignores unfinished parents. DryRun only reports whether it would succeed.
+// Promotion holds the options of a manual promotion. Force ignores unfinished parents. DryRun only checks whether the promotion
+// would succeed.
 type Promotion struct {
 	Actor, Reason string
 	Force, DryRun bool
@@ -193,14 +195,15 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 // promotable is the SQL condition under which the promotion pass makes a task ready. Its parameter is the failure limit.
 //
 // A sticky block stays until a person ends it. A block is sticky if the latest `blocked` or `unblocked` event of the task is
-// `blocked`. A block at the failure limit has no such event, so that the task goes on when the limit is raised.
+// `blocked`. A block at the failure limit has no such event, so the task continues when the limit is raised.
 const promotable = `(status = 'todo' OR status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: it makes all todo and blocked tasks ready that may start now, see [promotable].
+// RecomputeReady is the promotion pass: it makes all todo and blocked tasks ready that may start now (see [promotable]), and
+// returns their number.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
 	if err != nil || len(ids) == 0 {
@@ -213,7 +216,8 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes the tasks with these ids ready that are still [promotable], and returns their number.
+// promote makes the tasks with these ids ready, except tasks that are no longer [promotable]. It returns the number of tasks that
+// became ready.
 func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	for _, id := range ids {
 		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
@@ -224,12 +228,12 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	return promoted
 }
 
-// promoteChildren is the promotion pass for the tasks that waited for one task.
+// promoteChildren is the promotion pass for the tasks that waited for parent.
 func (t *tx) promoteChildren(parent string) {
 	t.promote(readInTx[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
 
-// event appends to a task's history. A nil payload is null; a run of 0 means no run.
+// event appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no run.
 func (t *tx) event(task string, run int64, kind string, payload object) {
 	var text any
 	if payload != nil {
@@ -238,7 +242,7 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending describes how a run is closed.
+// ending holds the values that are stored when a run is closed.
 type ending struct {
 	status, outcome string
 	summary, err    string
@@ -250,9 +254,9 @@ func sameEnding(outcome, err string) ending {
 	return ending{status: outcome, outcome: outcome, err: err}
 }
 
-// closeRun closes a run if it is open. The caller clears the task's current_run_id. The end is never set before the start: the
-// time of this transaction was taken before it waited for the database's lock. During that wait another process may have started
-// the run, or the clock may have been set.
+// closeRun closes a run if it is open. The caller clears the task's current_run_id. closeRun never stores an end before the
+// start. Without this rule it could: the time of this transaction was taken before it waited for the database's lock. During that
+// wait another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return
@@ -263,7 +267,7 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run to which a task still points although the task isn't running.
+// closeLeaked closes a run to which a task still refers although the task isn't running.
 func (t *tx) closeLeaked(task Task) {
 	t.closeRun(task.CurrentRunID, sameEnding("reclaimed", "the task had left the run behind"))
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)

@@ -19,14 +19,14 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the ledger whose attempt is over on the board: it was finished, or another program has
-// released it. open has the runs of all running tasks.
+// departedWorkers returns the workers in the ledger whose attempt is over on the board, because it was finished, or because
+// another program has released it. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
-		if e.Boot != p.instance { // its container or machine has ended, and the worker with it
+		if e.Boot != p.instance { // the worker has ended with its container or machine
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
@@ -48,8 +48,8 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted sorts the workers whose attempt is over. They still run (leaving), have ended (over), or were requested and may
-// yet start (unanswered).
+// settleDeparted divides the workers whose attempt is over into three lists. They still run (leaving), have ended (endedEntries),
+// or were requested and may yet start (unanswered).
 func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -67,8 +67,8 @@ func (p *pass) settleDeparted(left []*observedTask) {
 	}
 }
 
-// withdraw cancels requests for a worker that got no answer, so that none of them takes effect late, beside another attempt. If
-// the worker was already started, it is treated as a worker whose attempt is over.
+// withdraw cancels requests for workers that got no answer. Otherwise, a late request could start a worker beside another
+// attempt. If a worker was already started, withdraw adds it to the workers whose attempt is over.
 func (p *pass) withdraw(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -86,28 +86,28 @@ func (p *pass) withdraw(list []*observedTask) {
 	}
 }
 
-// leaveDeadline returns when a worker whose attempt is over is asked to end. It first gets some time, because a worker usually
-// still writes something after it has finished its task.
+// leaveDeadline returns the time at which to end a worker whose attempt is over. The worker gets some time first, because it
+// usually still writes something after it has finished its task.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
 	asked, at := p.memory(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	// Another attempt waits for the end of this worker, or the clock was set back, so that since is useless.
+	// Another attempt waits for the end of this worker. Or the clock was set back, so that w.since is useless.
 	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
 		return 0
 	}
 	return at
 }
 
-// endLeaving ends the leaving workers whose time is over, see [pass.leaveDeadline].
+// endLeaving ends the leaving workers whose deadline has passed, see [pass.leaveDeadline].
 func (p *pass) endLeaving() error {
 	due, stay := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
 	p.leaving = append(stay, p.terminateDeparted(due)...)
 	return nil
 }
 
-// terminateDeparted ends workers whose attempt is over, and returns the ones that survive.
+// terminateDeparted ends workers whose attempt is over, and returns the workers that survive.
 func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
@@ -121,8 +121,8 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 	return survive
 }
 
-// endLeftovers ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether
-// all have ended. Only then may the task start again, because two attempts must not use one workspace.
+// endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It reports
+// whether all have ended. Only then may the task start again, because two attempts must not use one workspace.
 func (p *pass) endLeftovers(task string) bool {
 	mine, others := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
@@ -156,7 +156,7 @@ type Leaving struct {
 	Task, Profile string
 	Run           int64
 	PID           int
-	Since, Until  time.Time // end of the attempt, and when the worker is asked to end
+	Since, Until  time.Time // end of the attempt, and time at which the worker is ended
 }
 
 // Leaving lists the living workers whose attempt is over.
@@ -167,21 +167,22 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 	}), err
 }
 
-// entry is a dispatcher's record of a worker that it started, or was about to start if the PID is 0. It is kept in a file beside
-// the board, because the board's columns are shared with other programs. Host, volume and the worker's boot show later whether
+// entry is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept in a
+// file beside the board, because other programs share the board's columns. Host, volume and the worker's boot show later whether
 // the worker can still be alive.
 type entry struct {
 	Run             int64  `json:"run,omitempty"`
 	Task            string `json:"task,omitempty"`
 	Host            string `json:"host,omitempty"`
 	Volume          string `json:"volume,omitempty"`
-	Lock            string `json:"lock,omitempty"` // set in an entry without a run: the claimant, as host:pid, that makes claims
-	ForeignClaimant bool   `json:"seen,omitempty"` // the claimant is another program, whose claims may have no worker
+	Lock            string `json:"lock,omitempty"` // set in an entry without a run: the process that makes claims, as host:pid
+	ForeignClaimant bool   `json:"seen,omitempty"` // another program makes the claims, which may have no worker
 	Worker
 }
 
-// ledger is the file of entries, one JSON object a line. The last entry of a run counts. Only the holder of the tick lock writes
-// it. The file needs no fsync: it is read after the death of a dispatcher, and after a crash of the machine no worker is left.
+// ledger is the content of the file of entries, which has one JSON object on each line. The last entry of a run is the valid one.
+// Only the holder of the tick lock writes the file. It needs no fsync: it is read after the death of a dispatcher, and after a
+// crash of the machine no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]entry
@@ -190,7 +191,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := wholefile.Read(path, maxFileSize) // a file that can't be read counts as empty, and is replaced when the ledger is saved
+	data, _ := wholefile.Read(path, maxFileSize) // treat an unreadable file as empty; saving the ledger replaces it
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {
@@ -221,8 +222,8 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// instance returns a text that identifies the boot of the machine and the PID 1 of this container. If the entry of a worker has
-// another instance, the worker ended with its container or machine.
+// instance returns a text that identifies the boot of the machine and the PID 1 of this container. If a worker's entry has
+// another instance, the worker has ended with its container or machine.
 func instance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

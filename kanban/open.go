@@ -22,32 +22,32 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options say how to open a board. With the zero value, a board is opened as the contract says.
+// Options are the options for opening a board. With the zero value, a board is opened as the contract says.
 type Options struct {
-	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, else two minutes
+	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if it is not set
 	Env         Env           // nil: os.Getenv
-	Host        string        // the host part of claims; empty: os.Hostname
-	PID         int           // the pid part of claims; 0: this process
+	Host        string        // the host in claims; empty: os.Hostname
+	PID         int           // the pid in claims; 0: this process
 	Workdir     string        // the board's default_workdir
-	Toolsets    []string      // names of toolsets, which are refused as skills
-	Trust       bool          // skip the integrity check of the whole file when this process opens it first
+	Toolsets    []string      // names of toolsets, which can't be used as skills
+	Trust       bool          // skip the integrity check of the whole file at the first open in this process
 
-	initWait  time.Duration      // set by tests only
-	crashHook func(string) error // set by tests only
+	initWait  time.Duration      // only tests set it
+	crashHook func(string) error // only tests set it
 	Log       *slog.Logger       // nil: slog.Default
 }
 
-// Store is one open board. Several goroutines may use it; each call is one transaction at most.
+// Store is one open board. Several goroutines may use it. Each call is one transaction at most.
 type Store struct {
 	db       *sql.DB
-	raw      *os.File       // a second descriptor of the file, to check its length
-	logs     [2]fs.FileInfo // the write-ahead log and its index as they were at the open, if they existed
+	raw      *os.File       // another descriptor of the file, with which to check its length
+	logs     [2]fs.FileInfo // the write-ahead log and its index as they were when the board was opened; nil if they did not exist
 	paths    Paths
 	opt      Options
-	keptLock *Lock // lock of the board, if a dispatcher keeps it between passes
+	keptLock *Lock // lock of the board, if a dispatcher holds it between passes
 }
 
-// crashPoint marks a place where a test can let the process die.
+// crashPoint marks a place at which a test can make the process die.
 func (s *Store) crashPoint(name string) error {
 	if s.opt.crashHook == nil {
 		return nil
@@ -55,12 +55,12 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits how long Open waits while another process checks and migrates the file. After that, Open does so itself
-// without the lock, because the work is idempotent.
+// maxInitWait limits the time that Open waits while another process checks and migrates the file. After it, Open does this work
+// itself without the lock, because the work is idempotent.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the files that this process has checked and migrated, by path. If another file has replaced one of them, it
-// is checked again.
+// initialised holds the files that this process has checked and migrated, by path. If another file has replaced one of them, Open
+// checks the new file.
 var initialised = struct {
 	sync.Mutex
 	files map[string]fs.FileInfo
@@ -68,7 +68,7 @@ var initialised = struct {
 
 // Open opens a board. It creates a missing file. It migrates an old file after a backup.
 //
-// It follows symbolic links as the other writers do, so a caller that is root must become the agent's user first.
+// It follows symbolic links, as other writers of the board do, so a caller that is root must become the agent's user first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 	if opt.Env == nil {
 		opt.Env = os.Getenv
@@ -99,7 +99,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	st, _ := os.Stat(path) // nil if there is no file
+	st, _ := os.Stat(path) // nil if the file is missing
 	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
 		return s.openReadOnly(ctx, empty)
@@ -115,7 +115,7 @@ func (s *Store) open(ctx context.Context) error {
 		return s.attach(ctx, "rwc")
 	}
 
-	initialised.Lock() // one first open at a time in this process
+	initialised.Lock() // only one first open at a time in this process
 	defer initialised.Unlock()
 	lock := s.lockInit(ctx)
 	if lock != nil {
@@ -188,8 +188,8 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock that lets one process at a time check and migrate the file. It returns nil if it can't get the lock in
-// time.
+// lockInit takes the lock for checking and migrating the file, which only one process at a time may do. It returns nil if it
+// can't get the lock in time.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()
@@ -226,7 +226,7 @@ func (s *Store) journal(ctx context.Context) error {
 	return s.cannotOpen(err)
 }
 
-// Close closes the file and releases a dispatcher's lock of the board.
+// Close closes the file, and releases the board's lock if a dispatcher holds it.
 func (s *Store) Close() error {
 	var err error
 	if s.db != nil {
@@ -241,8 +241,9 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. A program may have
-// replaced the file, for instance by a backup. Without the log or its index, no other program sees the changes of this store.
+// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. Another program may have
+// replaced the file, for instance by a backup. If the log or its index was removed, other programs don't see the changes of this
+// store.
 func (s *Store) InPlace() bool {
 	if !isFileAt(s.raw, s.paths.DB) {
 		return false
@@ -258,7 +259,7 @@ func (s *Store) InPlace() bool {
 // Paths returns the paths of the board.
 func (s *Store) Paths() Paths { return s.paths }
 
-// Claimer returns the identity in this store's claims, host:pid.
+// Claimer returns the identity that this store writes into its claims, as host:pid.
 func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
 
 // hostLocal reports whether a claim was made on this host, so that its pid is valid here.
@@ -272,10 +273,10 @@ func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.
 type Lock struct{ file *os.File }
 
-// TryLock takes the lock of a file without waiting. held is false if another process holds it. An error means that the file can't
-// be locked.
+// TryLock locks a file without waiting. held is false if another process holds the lock. An error means that the file can't be
+// locked.
 //
-// It takes two locks, flock(2) and a record lock of the whole file. The kernel doesn't let one exclude the other, and the other
+// TryLock takes two locks: flock(2), and a record lock of the whole file. These two kinds don't exclude each other, and other
 // writers of the board may use either.
 func TryLock(path string) (l *Lock, held bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -299,19 +300,19 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release releases the lock. It unlocks the file before it closes it: a child that is being started may still have a copy of the
-// descriptor, which would keep the lock.
+// Release releases the lock. It unlocks the file before it closes it, because a child that is being started may still have a copy
+// of the descriptor, which would keep the lock.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
 	_ = l.file.Close()
 }
 
-// maxFileSize is the size of the largest file of a board or profile that is read as a whole.
+// maxFileSize is the maximum size, in bytes, of a board's or profile's file that is read as a whole.
 const maxFileSize = 16 << 20
 
-// isFileAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced
-// it.
+// isFileAt reports whether an open file is still the file at a path. Another program with write access to the directory may have
+// replaced it.
 func isFileAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	there, failed := os.Stat(path)

@@ -15,30 +15,31 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Runner starts workers, knows how each one ended, and ends them with all processes that they have left. The dispatcher calls its
-// methods from one goroutine at a time.
+// Runner starts workers, reports how each one ended, and kills a worker together with the processes that it has left behind. The
+// dispatcher calls the methods from one goroutine at a time.
 //
-// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown].
-// Then the dispatcher relies on the pid, as the other writers of the board do.
+// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown]. For
+// such a worker the dispatcher relies on the pid, like the other writers of the board.
 type Runner interface {
-	// Start starts the worker of a run, and returns as soon as its program is executing. After an error, no process of it is
-	// left. A second call for the same run must not start a second worker.
+	// Start starts the worker of a run, and returns as soon as the worker's program is executing. After an error, no process of
+	// the worker is left. A second call for the same run must not start a second worker.
 	Start(ctx context.Context, job Job) (Worker, error)
 
-	// WorkerStates returns the state of each run's worker, in the order of refs. It doesn't wait.
+	// WorkerStates returns the state of each run's worker, in the order of refs. It doesn't block.
 	WorkerStates(ctx context.Context, refs []Ref) ([]Sighting, error)
 
 	// Withdraw cancels a start that got no answer, so that it does not take effect later. If the worker was already started, the
 	// result describes it. After an error, it is still unknown whether the worker will start.
 	Withdraw(ctx context.Context, ref Ref) (Sighting, error)
 
-	// End terminates the workers at the same time: SIGTERM to each worker and all processes that it has left, SIGKILL after the
-	// grace. It returns when all are dead, or when killing had no effect in time, with the result for each. For a run that it
-	// doesn't know, the result has Attempted false.
+	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and SIGKILL after
+	// the grace. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of refs. For a
+	// run that the runner doesn't know, Attempted is false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
-	// Leftovers finds the processes that earlier attempts at a task have left, whichever program started them, by the environment
-	// that they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
+	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It finds
+	// them by the environment that they inherit. It uses only DB and Task of ref. ok is false if the processes can't be
+	// determined now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
 	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers have
@@ -46,17 +47,17 @@ type Runner interface {
 	Forget(refs []Ref)
 }
 
-// Job is a worker to start. Its stdin is /dev/null, both outputs are appended to Log, and it gets a new session.
+// Job is a worker to start. Its stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a new session.
 type Job struct {
 	Ref
 	Profile string
-	Options []string          // arguments that depend on the task: --skills, -m, --toolsets with their values
+	Options []string          // arguments that depend on the task: --skills, -m and --toolsets, with their values
 	Dir     string            // working directory; empty: the dispatcher's
 	Vars    map[string]string // environment variables of this worker
-	Log     string            // already rotated; its directory exists
+	Log     string            // path of the log, which is already rotated; its directory exists
 }
 
-// Ref identifies the worker of one run by DB and Run. PID and Start describe its process, if known.
+// Ref identifies the worker of one run by DB and Run. Worker describes its process, if known.
 type Ref struct {
 	DB    string // absolute path of the board's file
 	Board string
@@ -65,11 +66,11 @@ type Ref struct {
 	Worker
 }
 
-// Worker is a process, with enough data to distinguish it from a later one with the same pid.
+// Worker identifies a process, even after another process has got its pid.
 type Worker struct {
 	PID   int    // 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // the machine's boot and the container it belongs to, see [instance]; empty: not known
+	Boot  string // boot of the machine, and container, of the process, see [instance]; empty: not known
 }
 
 // Sight is the state of a worker as a runner knows it.
@@ -83,46 +84,47 @@ const (
 	NeverStarted // the runner is sure that no worker of this run exists or will exist
 )
 
-// Sighting is a runner's answer about one run. Worker is set if it is alive, Exit if it has ended.
+// Sighting is a runner's answer about one run. Worker is set if the worker is alive. Exit is set if it has ended.
 type Sighting struct {
 	Sight  Sight
 	Worker Worker
 	Exit   Exit
 }
 
-// Exit says how a worker ended.
+// Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // false: it has ended in an unknown way
-	Code       int  // meaningful when Signal is 0
+	Known      bool // false: it is unknown how the worker ended
+	Code       int  // exit code, if Signal is 0
 	Signal     int
-	OOM        bool // the kernel killed it because memory ran out
-	Terminated bool // it was ended on purpose: the dispatcher stopped it, its container stopped, or an operator asked
-	Shutdown   bool // it ended because its container stopped
+	OOM        bool // the kernel killed the worker because memory ran out
+	Terminated bool // ended on purpose: the dispatcher stopped it, its container stopped, or an operator requested it
+	Shutdown   bool // the worker ended because its container stopped
 	At         time.Time
 }
 
-// Termination is the result of an attempt to end a worker. If Attempted is set and Terminated is not, the worker survived.
+// Termination is the result of an attempt to end a worker. If Attempted is true and Terminated is false, the worker survived.
 type Termination struct {
 	Attempted  bool
 	Terminated bool
 	Killed     bool // SIGKILL was needed
 }
 
-// Processes observes and ends workers by pid, if the runner doesn't know them.
+// Processes observes and ends workers by pid. It is used for workers that the runner doesn't know.
 type Processes interface {
-	// Alive reports whether the process exists and isn't a zombie. A process that can't be examined counts as alive.
+	// Alive reports whether the process exists and isn't a zombie. If the process can't be examined, it returns true.
 	Alive(pid int) bool
-	// End sends SIGTERM and waits until the process has ended, at most for grace. If it still runs, End sends SIGKILL and waits a
-	// moment.
+	// End sends SIGTERM and waits up to grace until the process has ended. If the process still runs then, End sends SIGKILL and
+	// waits a moment.
 	End(ctx context.Context, pid int, grace time.Duration) Termination
-	// Start returns when the process started, in clock ticks since boot; 0 if it does not exist or the time is unknown.
+	// Start returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or the
+	// time is unknown.
 	Start(pid int) uint64
 }
 
-// kernel implements [Processes] by /proc and pidfd.
+// kernel implements [Processes] with /proc and pidfd.
 type kernel struct{}
 
-// mostPID is the largest possible process id. The kernel would truncate a larger one, and so find another process.
+// mostPID is the maximum process id. The kernel would truncate a larger one, and so find another process.
 const mostPID = 1 << 22
 
 // Alive implements [Processes].
@@ -140,7 +142,7 @@ func (kernel) Start(pid int) uint64 {
 	return st.Start
 }
 
-// killWait is how long a killed process may take to disappear. After that it counts as stuck in the kernel.
+// killWait limits the wait for a killed process. A process that still exists after it is stuck in the kernel.
 const killWait = time.Second
 
 // End implements [Processes].
@@ -160,7 +162,7 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits until a process has ended, for at most wait. A zombie counts as ended.
+// ended waits up to wait for a process to end, and reports whether it has ended. A zombie has ended too. fd is a pidfd.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
@@ -175,8 +177,8 @@ func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	}
 }
 
-// AwaitProcess blocks until a process has ended. The process need not be a child of this one. It returns at once if the process
-// does not exist, or if the kernel can't wait for it.
+// AwaitProcess blocks until a process has ended. The process need not be a child of this one. AwaitProcess returns immediately if
+// the process does not exist, or if the kernel can't wait for it.
 func AwaitProcess(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -192,7 +194,7 @@ func AwaitProcess(pid int) {
 }
 
 // ProcessesWith finds the processes that were started with the environment variables in vars. Processes whose parent was started
-// without these variables come first. sure reports whether the environment of every process of this user could be read.
+// without these variables come first. sure reports whether the environments of all processes of this user could be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
@@ -210,7 +212,7 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 			sure = sure && (unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid())
 			continue
 		}
-		env = slices.Concat([]byte{0}, env, []byte{0}) // each variable is between two zeros
+		env = slices.Concat([]byte{0}, env, []byte{0}) // put each variable between two NUL bytes
 		has[p.PID] = true
 		for name, value := range vars {
 			has[p.PID] = has[p.PID] && bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
@@ -228,6 +230,6 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	return pids, sure
 }
 
-// mostEnvironment limits how much of an environment is read. A process can make the kernel show any part of its memory as its
-// environment (prctl(2), PR_SET_MM), even terabytes of zeros.
+// mostEnvironment limits the number of bytes that are read of an environment. A process can make the kernel show any part of its
+// memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostEnvironment = 2 << 20

@@ -12,23 +12,23 @@ import (
 	"github.com/samber/lo"
 )
 
-// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. For the others the attempt
-// is over, and the worker may still run.
+// observedTask is a task with the state of its worker, as this pass sees it. Most are running tasks. In the others, the attempt
+// is over, but the worker may still run.
 type observedTask struct {
 	Task
-	since             int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
-	from              Status // status in which it was claimed, and to which its release returns it
+	since             int64  // start of the current run, or of the task if it has no run; if the attempt is over, its end
+	from              Status // status in which the task was claimed, and to which a release returns it
 	ref               Ref
 	dispatcherStarted bool // the ledger shows that a dispatcher started the run
 	local             bool // its pid is valid on this host
 	sight             Sight
 	exit              Exit
-	containerGone     bool // its container or machine has ended, and the worker with it
+	containerGone     bool // the worker has ended with its container or machine
 	pidReused         bool // its pid now belongs to another process
 	isHandled         bool // a step of this pass has handled it
 }
 
-// pass is one pass over the board, made by [Dispatcher.Tick] or [Dispatcher.observe].
+// pass is one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
 	ctx          context.Context //nolint:containedctx // it lives as long as the tick
@@ -45,7 +45,7 @@ type pass struct {
 	unanswered []*observedTask // attempts that are over, but whose worker was requested and may still start
 }
 
-// dead reports whether the worker has ended. If the runner does not know the worker, its pid decides.
+// dead reports whether the worker has ended. If the runner does not know the worker, dead checks its pid.
 func (p *pass) dead(w *observedTask) bool {
 	if w.sight != Unknown {
 		return w.sight != Alive
@@ -54,7 +54,7 @@ func (p *pass) dead(w *observedTask) bool {
 }
 
 // replaced reports whether the worker's pid now belongs to another process, which has another start time. The worker's start time
-// is in the ledger, or was remembered when the pid was first seen for this run.
+// is in the ledger, or was recorded when the pid was first seen for this run.
 func (p *pass) replaced(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true
@@ -68,7 +68,7 @@ func (p *pass) replaced(w *observedTask) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// observeWorkers finds out the state of every running task's worker, and of every worker in the ledger whose attempt is over.
+// observeWorkers determines the state of every running task's worker, and of every worker in the ledger whose attempt is over.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -127,8 +127,8 @@ func (p *pass) observeWorkers() error {
 	return nil
 }
 
-// dropEnded drops the records of workers that have ended, and records which programs have claimed the tasks of the others. Only
-// the holder of the tick lock may call it.
+// dropEnded drops the records of workers that have ended. For the remaining tasks, it records the programs that have claimed
+// them. Only the holder of the tick lock may call it.
 func (p *pass) dropEnded() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
@@ -139,7 +139,7 @@ func (p *pass) dropEnded() {
 	for _, w := range append(p.watched, p.leaving...) {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
-		if w.Status == Running && w.local && !w.containerGone { // another program's claim; the record tells later whether its worker can be alive
+		if w.Status == Running && w.local && !w.containerGone { // the record shows later whether the worker can be alive
 			p.remember(entry{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
 		}
 	}
@@ -175,16 +175,16 @@ func (p *pass) saveLedger() {
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. That is so if another boot or container of this host
-// made the entry. It is also so if its container had the data volume that this one has now, because only one container at a time
-// can have it.
+// isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container of
+// this host made the entry. It is also the case if the entry's container had the data volume that this one has now, because only
+// one container at a time can have it.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref identifies the worker of a running task for the runner, with the data in the ledger. It also sets w.dispatcherStarted and
-// w.containerGone.
+// ref returns the reference to a running task's worker for the runner, with the data in the ledger. It also sets
+// w.dispatcherStarted and w.containerGone.
 func (p *pass) ref(w *observedTask) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
@@ -223,7 +223,8 @@ func (p *pass) note(w *observedTask, s Sighting) {
 	}
 }
 
-// adopt records the pids of workers whose dispatcher died before it could record them. The runner or the ledger knows the pid.
+// adopt records the pids of workers whose dispatcher died before it could record them. The pid comes from the runner or the
+// ledger.
 func (p *pass) adopt(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
@@ -237,8 +238,8 @@ func (p *pass) adopt(asked []*observedTask) error {
 	return nil
 }
 
-// terminate ends workers at the same time, through the runner if it knows them, else by their pids. The results are in the order
-// of list.
+// terminate ends workers in parallel: through the runner if it knows them, otherwise by pid. The results are in the order of
+// list.
 func (p *pass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
@@ -260,7 +261,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner has no run for it: it was found by its environment
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner found the worker by its environment and has no run for it
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
 		}
@@ -269,10 +270,10 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 	return ends
 }
 
-// survived reports whether a worker may still run after a termination, so that no other worker may get its task.
+// survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
 func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info returns the members of an event's payload that describe a termination.
+// info returns the payload members of an event that describe a termination.
 func (w *observedTask) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},

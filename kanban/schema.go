@@ -15,15 +15,15 @@ import (
 	"github.com/samber/lo"
 )
 
-// column is the name of a column and its SQL definition, as `create table` and `alter table add column` take it.
+// column is the name of a column and its SQL definition, as in `create table` and `alter table add column`.
 type column struct{ name, def string }
 
-// table is a table of the board. Every program that writes the board creates it if it is missing, and adds the columns that an
-// older table lacks.
+// table is a table of the board. Every program that writes the board creates the table if it is missing, and adds the columns
+// that an older one lacks.
 type table struct {
 	name    string
 	columns []column
-	key     string // the columns of a primary key that has several
+	key     string // the columns of the primary key, if it has several
 }
 
 const (
@@ -32,8 +32,8 @@ const (
 	serial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
-// columnsOf returns the columns of a table whose rows have the type T. Each field of T is a column, with the name in its json tag
-// and the definition in its sql tag.
+// columnsOf returns the columns of a table whose rows have the type T. Each field of T is a column: its json tag is the name, and
+// its sql tag the definition.
 func columnsOf[T any]() (list []column) {
 	for field := range reflect.TypeFor[T]().Fields() {
 		list = append(list, column{field.Tag.Get("json"), field.Tag.Get("sql")})
@@ -41,7 +41,7 @@ func columnsOf[T any]() (list []column) {
 	return list
 }
 
-// columns parses column definitions, each a name and an SQL definition with a space between them.
+// columns parses column definitions. Each is a name, a space, and an SQL definition.
 func columns(defs ...string) (list []column) {
 	for _, text := range defs {
 		name, def, _ := strings.Cut(text, " ")
@@ -74,7 +74,7 @@ var tables = []table{
 	)},
 }
 
-// indexes has the name, table and columns of each index.
+// indexes lists the name, table and columns of each index.
 var indexes = [][3]string{
 	{"idx_tasks_assignee_status", "tasks", "assignee, status"},
 	{"idx_tasks_status", "tasks", "status"},
@@ -104,10 +104,10 @@ func (t table) create(name string) string {
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
 
-// renamedKinds has the kinds of events that had another name in old files: the old name, then the current one.
+// renamedKinds lists the kinds of events that had another name in old files: first the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// shape is the structure of a file: the declared type of each column by table, and the names of its indexes.
+// shape is the structure of a file: the declared type of each column, by table and column, and the names of the indexes.
 type shape struct {
 	columns map[string]map[string]string
 	indexes []string
@@ -130,7 +130,7 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy reports whether a table must be rebuilt, because its ids or its event cursors aren't integers, as in old files.
+// legacy reports whether a table must be rebuilt. In old files, its ids or its event cursors are not integers.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {
@@ -144,7 +144,7 @@ func (sh shape) lacking(t table) []column {
 }
 
 // complete reports whether the file has all tables, columns and indexes of a new one. old reports whether existing rows must
-// change to get there.
+// change for that.
 func (sh shape) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -182,7 +182,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return s.write(ctx, time.Time{}, func(t *tx) error {
-		sh, err := shapeOf(ctx, t.conn) // another process may have migrated the file meanwhile
+		sh, err := shapeOf(ctx, t.conn) // another process may have migrated the file in the meantime
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	})
 }
 
-// copies maps a column of tasks to the column that had its values in old files. The old column stays, because old programs use
+// copies maps a column of tasks to the column that held its values in old files. The old column stays, because old programs use
 // it.
 var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
@@ -218,8 +218,8 @@ func (t *tx) addColumns(sh shape, table table) {
 	}
 }
 
-// rebuild replaces a table whose keys aren't integers (see [shape.legacy]). References to the old keys get the new keys, or are
-// cleared.
+// rebuild replaces a table whose keys aren't integers (see [shape.legacy]). References to old keys are changed to the new keys,
+// or cleared.
 func (t *tx) rebuild(sh shape, table table) {
 	var into, from []string
 	for _, c := range table.columns {
@@ -243,14 +243,14 @@ func (t *tx) rebuild(sh shape, table table) {
 	if table.name != runsTable.name {
 		return
 	}
-	// The runs have new ids. Tasks are joined to their open runs again, and runs without a worker are closed.
+	// The runs have new ids. Join tasks to their open runs again, and close open runs of other tasks.
 	t.exec("UPDATE task_events SET run_id = NULL")
 	t.exec(`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`)
 	t.exec(`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
 		WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`)
 }
 
-// openRuns adds a run to each running task without one.
+// openRuns adds a run to each running task that has none.
 func (t *tx) openRuns() {
 	for _, id := range readInTx[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
@@ -261,8 +261,8 @@ func (t *tx) openRuns() {
 	}
 }
 
-// backupOld copies the board before a migration. The name of the copy has a hash of its content, so several attempts leave one
-// copy.
+// backupOld copies the board before a migration. The name of the copy contains a hash of its content, so repeated attempts leave
+// only one copy.
 func (s *Store) backupOld(ctx context.Context) error {
 	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
 	if err != nil {

@@ -23,20 +23,20 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// SpawnOptions have the data from which the environment and the arguments of workers are made.
+// SpawnOptions hold the data for the environment and the arguments of workers.
 type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
-	ProfileDir func(profile string) string   // returns a profile's home; empty: it does not exist
+	ProfileDir func(profile string) string   // returns a profile's home directory; empty: the profile does not exist
 	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
-	// Isolated reports whether the workers of a profile are isolated; nil: none is. An agent can write everything in the home of
-	// its profile. So the dispatcher must not use a repository there outside of the isolation.
+	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write
+	// everything in its profile's home, so the dispatcher must not use a repository there outside the isolation.
 	Isolated func(profile string) (bool, error)
 }
 
-// reviewSkill is the skill that replaces the task's own for a worker in review.
+// reviewSkill is the skill of a worker in review. It replaces the task's own skills.
 const reviewSkill = "sdlc-review"
 
-// run starts the worker of a claimed task, or releases the task. It reports whether a worker was started.
+// run starts the worker of a claimed task. If that fails, it releases the task. It reports whether a worker was started.
 func (p *pass) run(task Task, from Status) (started bool, err error) {
 	why, err := p.startWorker(&task, from)
 	host, is := errors.AsType[*HostError](why)
@@ -52,8 +52,8 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// startWorker prepares a claimed task and starts its worker. why is the reason why the worker couldn't be started; err is a
-// failure of the board.
+// startWorker prepares a claimed task and starts its worker. why explains why the worker couldn't be started; err is an error of
+// the board.
 func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
@@ -84,14 +84,14 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt again, after the dispatcher died before the request or got no answer. It does so
-// under the same run, for which the runner starts only one worker, even if the earlier request takes effect late. A new attempt
-// could run beside that late worker.
+// startAgain requests the worker of an attempt again, because the dispatcher died before the first request or got no answer to
+// it. It keeps the run: the runner starts only one worker for a run, even if the first request takes effect late. With a new run,
+// two workers could run at the same time.
 func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed meanwhile
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed
 		p.withdraw([]*observedTask{w})
 		return nil
 	case err != nil:
@@ -102,7 +102,7 @@ func (p *pass) startAgain(w *observedTask) error {
 }
 
 // hostFailed releases a task because the runner's host can't start any worker now. It returns an error, which ends the pass. If
-// the worker may have been started all the same, it leaves the claim.
+// the worker may have been started in spite of the error, hostFailed keeps the claim.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
@@ -121,7 +121,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job returns what the runner needs to start the worker of a task, except the command line. It also rotates the worker's log.
+// job returns the data from which the runner makes the command of a task's worker. It also rotates the worker's log.
 func (p *pass) job(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
@@ -186,14 +186,14 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	return env
 }
 
-// Git runs git in a directory and returns its output. The context limits its time. If profile is not empty, git runs in the
-// isolation of that profile, because git executes programs that the repository names.
+// Git runs git in a directory and returns its output. It runs until ctx ends at most. If profile is not empty, git runs in the
+// isolation of that profile, because git executes programs that the repository specifies.
 type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
-// gitLimit limits the time to make a worktree.
+// gitLimit is the time limit for making a worktree.
 const gitLimit = 60 * time.Second
 
-// Claim is like [Store.Claim], for a caller that works on the task itself: it also makes the workspace.
+// Claim is like [Store.Claim], but also makes the workspace. It is for a caller that works on the task itself.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	task, won, err := d.Store.Claim(ctx, now, id, ttl)
 	if !won || err != nil {
@@ -204,8 +204,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// makeWorkspace makes the workspace of a claimed task and records it. why is the reason why the workspace can't be made; err is a
-// failure of the board.
+// makeWorkspace makes the workspace of a claimed task and records it. why explains why the workspace can't be made; err is an
+// error of the board.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -221,7 +221,7 @@ func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	})
 }
 
-// workspace makes the working directory of a worker, and returns it with its branch.
+// workspace makes the working directory of a worker, and returns its path and its branch.
 func (p *pass) workspace(task Task) (path, branch string, err error) {
 	otherwise, known := map[string]string{
 		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
@@ -250,7 +250,7 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case task.WorkspaceKind == Worktree:
 		return p.worktree(task, path, "")
 	case isolated && exists(path) != nil:
-		made, _, err := fsutil.MakeReal(path, 0o755, nil) // it follows no symbolic link, which the agent could point at another home
+		made, _, err := fsutil.MakeReal(path, 0o755, nil) // don't follow symbolic links, which the agent could point at another home
 		if err == nil {
 			err = made.Close()
 		}
@@ -259,8 +259,8 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked git worktree. If path is the repository, the worktree is made in its directory .worktrees. Else it is
-// made at path, from the repository that contains path. profile is as for [Git].
+// worktree makes a linked git worktree. If path is a repository, the worktree is in its directory .worktrees. Otherwise it is at
+// path, and belongs to the repository that contains path. profile is as for [Git].
 func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
@@ -298,7 +298,8 @@ func exists(path string) error {
 	return err
 }
 
-// tip adds an event with the hint that a scratch workspace is removed when its task is done. It does so once in an installation.
+// tip adds an event with the hint that a scratch workspace is removed when its task is done. It does so only once in an
+// installation.
 func (p *pass) tip(task Task) {
 	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {
@@ -306,7 +307,7 @@ func (p *pass) tip(task Task) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return // it was already given, or it can't be recorded
+		return // the hint was already given, or can't be recorded
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {
@@ -328,7 +329,8 @@ func (c Config) logBackups() int {
 	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
 }
 
-// rotate renames a log that is larger than size, and keeps so many backups. It also makes the directory of the log.
+// rotate renames a log that is larger than size bytes, and keeps at most `backups` old logs. It also makes the directory of the
+// log.
 func rotate(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -365,7 +367,7 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		data, failed := io.ReadAll(f)
 		return data, errors.Join(err, failed)
 	}
-	// Also read the byte before: if it ends a line, the first line is complete.
+	// Also read the byte before the tail: if it is a line end, the first line is complete.
 	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1))
 	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
 		return whole, err

@@ -15,7 +15,7 @@ import (
 // Status is the state of a task. A board shows the tasks of each status in a column.
 type Status string
 
-// The nine statuses. A row to which another program has given a different status is shown, but never changed.
+// The nine statuses. Rows with any other status, which another program has written, are shown but never changed.
 const (
 	Triage    Status = "triage"
 	Todo      Status = "todo"
@@ -28,19 +28,19 @@ const (
 	Archived  Status = "archived"
 )
 
-// Statuses has all statuses in the order in which a board shows them.
+// Statuses lists all statuses in the order in which a board shows them.
 var Statuses = []Status{Triage, Todo, Scheduled, Ready, Running, Blocked, Review, Done, Archived}
 
-// The kinds of workspace, which is the working directory of a task. A scratch directory is removed after the task. A worktree is
-// a linked worktree of git. The kind dir is a directory that the task names.
+// The kinds of workspace, the working directory of a task. A scratch directory is removed after the task. A worktree is a linked
+// worktree of git. The kind dir is a directory whose path the task contains.
 const (
 	Scratch  = "scratch"
 	Worktree = "worktree"
 	Dir      = "dir"
 )
 
-// Task is a row of the board. It has a field for each column, so that a reader needs no second query. Times are epoch seconds. A
-// zero time, a zero number and an empty string stand for null unless the field is a pointer.
+// Task is a row of the board. It has a field for each column, so that a reader needs no second query. Times are in seconds since
+// 1970. A zero time, a zero number and an empty string stand for null, unless the field is a pointer.
 type Task struct {
 	ID                  string   `json:"id" sql:"TEXT PRIMARY KEY"`
 	Title               string   `json:"title" sql:"TEXT NOT NULL"`
@@ -50,12 +50,12 @@ type Task struct {
 	Priority            int64    `json:"priority" sql:"INTEGER DEFAULT 0"`
 	CreatedBy           string   `json:"created_by" sql:"TEXT"`
 	CreatedAt           int64    `json:"created_at" sql:"INTEGER NOT NULL"`
-	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // when it was started first
+	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // time of the first start
 	CompletedAt         int64    `json:"completed_at" sql:"INTEGER"`
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
 	Branch              string   `json:"branch_name" sql:"TEXT"`
-	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer
+	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // the claimer's host:pid, with .RUN added by this package
 	ClaimExpires        int64    `json:"claim_expires" sql:"INTEGER"`
 	Tenant              string   `json:"tenant" sql:"TEXT"`
 	Result              string   `json:"result" sql:"TEXT"`
@@ -97,7 +97,7 @@ type Run struct {
 	Error             string `json:"error" sql:"TEXT"`
 }
 
-// Event is one line of a task's history. IDs only grow, so a reader can continue after the last ID that it has read.
+// Event is one entry of a task's history. IDs only grow, so a reader can continue after the last ID that it has read.
 type Event struct {
 	ID        int64  `json:"id" sql:"INTEGER PRIMARY KEY AUTOINCREMENT"`
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
@@ -129,8 +129,9 @@ func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
-// HostError means that the runner's host, for instance PID 1, can't start any worker now. The dispatcher releases the claim and
-// counts no failure. If Unsure is set, the worker may start in spite of the error, so the claim stays until that is known.
+// HostError means that the runner's host, for instance PID 1, can't start any worker now. The dispatcher releases the claim
+// without a failure of the task. If Unsure is true, the worker may start in spite of the error, so the claim stays until its
+// state is known.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -167,12 +168,12 @@ func (e *PhantomError) Error() string {
 }
 
 // Result lists the changes of one pass. Its JSON names are fixed by the contract with the agent's own command. Each list of
-// strings has task ids.
+// strings contains task ids.
 type Result struct {
 	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
 	Crashed             []string    `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
 	TimedOut            []string    `json:"timed_out"`                  // tasks over their maximum runtime
-	Stale               []string    `json:"stale"`                      // tasks that ran for long without a heartbeat
+	Stale               []string    `json:"stale"`                      // tasks that ran for a long time without a heartbeat
 	AutoBlocked         []string    `json:"auto_blocked"`               // tasks that were blocked at the failure limit
 	Promoted            int         `json:"promoted"`                   // todo and blocked tasks that became ready
 	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: the tasks that would be started
@@ -181,13 +182,13 @@ type Result struct {
 	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
 	AutoAssigned        []string    `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
 	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
-	RateLimited         []string    `json:"rate_limited"` // tasks that reached a rate limit; ready again, no failure
+	RateLimited         []string    `json:"rate_limited"` // tasks that reached a rate limit; ready again, not a failure
 	SkippedLocked       bool        `json:"skipped_locked"`
-	Stuck               int         `json:"-"` // tasks that were due but not started, for a reason that this result doesn't have
+	Stuck               int         `json:"-"` // tasks that were due but not started, for a reason that this result does not contain
 	Leaving             int         `json:"-"` // living workers whose attempt is over
 	Alive               int         `json:"-"` // workers of running tasks that the runner reports as alive
 	Exits               []EndedRun  `json:"-"` // workers whose end this pass recorded
-	Released            []string    `json:"-"` // tasks whose worker ended through no fault of the task; ready again, no failure
+	Released            []string    `json:"-"` // tasks whose worker ended through no fault of the task; ready again, not a failure
 	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
 
@@ -246,7 +247,7 @@ func (r Run) MarshalJSON() ([]byte, error) { return marshalRow(runsTable, r), ni
 // MarshalJSON implements [json.Marshaler].
 func (e Event) MarshalJSON() ([]byte, error) { return marshalRow(eventsTable, e), nil }
 
-// marshalRow returns a row of a table as a JSON object. Its keys are the names of the columns.
+// marshalRow returns a row of a table as a JSON object. Its keys are the column names.
 func marshalRow(t table, row any) []byte {
 	var o object
 	for i, c := range t.columns {
@@ -271,10 +272,10 @@ type pair struct {
 	value any
 }
 
-// object is a JSON object that keeps the order of its members, as the JSON of the board's other writers does.
+// object is a JSON object that keeps the order of its members, like the JSON of the board's other writers.
 type object []pair
 
-// with returns a copy of the object with more members at its end.
+// with returns a copy of the object with members appended.
 func (o object) with(more ...pair) object { return append(slices.Clip(o), more...) }
 
 // MarshalJSON implements [json.Marshaler].
@@ -290,7 +291,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// encode returns a value in the form of Python's json.dumps: a space after each comma and colon, ASCII only.
+// encode returns a value as JSON in the form of Python's json.dumps: a space after each comma and colon, ASCII only.
 func encode(v any) string {
 	var compact bytes.Buffer
 	e := json.NewEncoder(&compact)
@@ -316,7 +317,7 @@ func encode(v any) string {
 	return b.String()
 }
 
-// orNull returns nil for an empty string or the number zero.
+// orNull returns nil for the zero value of v's type, and v otherwise.
 func orNull[T comparable](v T) any {
 	if v == *new(T) {
 		return nil

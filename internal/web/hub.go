@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	mostEvents     = 4096                  // events that the timeline keeps
-	mostRows       = 5000                  // services that the page shows
+	mostEvents     = 4096                  // maximum number of events that the timeline keeps
+	mostRows       = 5000                  // maximum number of services that the page shows
 	retry          = time.Second           // pause between two attempts to connect to hinit
-	reconnectAfter = 6 * time.Second       // longest time without a line of the status; then the hub opens the stream again
-	staleAfter     = 3 * time.Second       // longest time without a line of the status before the page calls it old; more than client.WatchBeat
+	reconnectAfter = 6 * time.Second       // without a status line for so long, the hub opens the stream again
+	staleAfter     = 3 * time.Second       // without a status line for so long, the page calls it old; above client.WatchInterval
 	batchTime      = 50 * time.Millisecond // events within this time are handled together
-	sharedAge      = time.Second           // a request uses the status that another request has fetched if it is not older
-	lookTime       = 5 * time.Second       // time limit for a request for the status
+	sharedAge      = time.Second           // maximum age of a fetched status that another request may use
+	lookTime       = 5 * time.Second       // time limit of a request for the status
 	keepWatch      = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostVersions   = 16                    // largest number of kept versions, and of the changes that a version caches
-	mostAtOnce     = 50                    // most services in one request by name
+	mostVersions   = 16                    // maximum number of stored versions, and of the changes that a version caches
+	mostAtOnce     = 50                    // maximum number of services in one request by name
 )
 
 // hub holds the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
 // client that follows the list of services.
 type hub struct {
 	hinit Hinit
-	look  time.Duration // time limit for a request for the status
+	look  time.Duration // time limit of a request for the status
 	view  func(s *client.Service, used usedView) rowView
 	row   func(w *bytes.Buffer, v *rowView) error
 	head  func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
@@ -49,10 +49,10 @@ type hub struct {
 	mu      sync.Mutex
 	status  client.Status
 	used    measured
-	at      time.Time // time of the status
-	fault   string    // why hinit does not answer; "" if it does
+	at      time.Time // when the status was stored
+	fault   string    // reason why hinit does not answer; "" if it does
 	page    *version
-	past    []*version // the last versions, including page
+	past    []*version // the latest versions, including page
 	events  []client.Event
 	changed chan struct{} // closed at the next version
 	readers int
@@ -60,14 +60,14 @@ type hub struct {
 	idle    time.Time     // when the last reader left
 }
 
-// version is the content of the page at one time. Only its cache of encoded changes is modified later.
+// version is a snapshot of the page. It is immutable, except for its cache of encoded changes.
 type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
 	rows   map[string]*row // rows by service name; versions share rows that have not changed
 
-	mu      sync.Mutex // held while changes are encoded; guards encoded
+	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
 }
 
@@ -83,11 +83,12 @@ func newHub(h Hinit, proc func(client.Init) string) *hub {
 	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
-// run follows hinit until ctx ends. It always follows the events, and follows the status only while there are readers.
+// run follows hinit's events until ctx ends. It also measures the usage for the graphs, and follows the status while the page has
+// readers.
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // the page shows the fault
+			_, _ = h.current(ctx) // an error appears on the page
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -138,14 +139,14 @@ func (h *hub) followStatus(ctx context.Context) {
 	}
 }
 
-// hasReaders reports whether there are readers, or were a moment ago.
+// hasReaders reports whether the page has readers, or had some a moment ago.
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.readers > 0 || time.Since(h.idle) < keepWatch
 }
 
-// join counts a new reader until leave is called, and wakes followStatus.
+// join adds a reader and wakes followStatus. Call leave when the reader leaves.
 func (h *hub) join() (leave func()) {
 	h.mu.Lock()
 	h.readers++
@@ -159,7 +160,8 @@ func (h *hub) join() (leave func()) {
 	}
 }
 
-// followEvents stores the events of hinit, and makes fetchChanged fetch the status of their services at once.
+// followEvents stores hinit's events. It passes the names of their services to fetchChanged, which fetches their status
+// immediately.
 func (h *hub) followEvents(ctx context.Context) {
 	names := make(chan string, mostAtOnce-1)
 	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
@@ -170,7 +172,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit was restarted and counts from 1 again
+				last = 0 // hinit was restarted and numbers its events from 1 again
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -182,7 +184,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			if e.Service != "" {
 				select {
 				case names <- e.Service:
-				default: // the list is full; the stream of the status brings the change within a second
+				default: // the list is full; the status stream brings the change within seconds
 				}
 			}
 			return nil
@@ -197,8 +199,7 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// fetchChanged fetches the status of the services in names, which have had an event. It fetches several services with one
-// request.
+// fetchChanged fetches the status of the services in names, which have had an event. One request fetches several services.
 func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	for {
 		var list []string
@@ -209,7 +210,7 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 			return
 		}
 		pause.For(ctx, batchTime)
-		for range len(names) { // no other goroutine receives, so these receives do not block
+		for range len(names) { // no other goroutine receives, so these receives don't block
 			list = append(list, <-names)
 		}
 		slices.Sort(list)
@@ -233,7 +234,8 @@ func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
 	}
 }
 
-// current returns the newest status. If no reader keeps the stored status up to date, it asks hinit.
+// current returns the newest status. It fetches the status from hinit, unless the stored one is recent or readers keep it up to
+// date. If hinit does not answer, it returns the last known status and an error.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -268,8 +270,8 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// set stores a new status and makes a new version of the page if its content has changed. If failed is an error, the old status
-// stays, and the page says that it is old.
+// set stores a new status, and makes a new version of the page if its content has changed. If failed is an error, set keeps the
+// old status, and the page shows the error.
 func (h *hub) set(st client.Status, failed error) {
 	var used measured
 	if failed == nil {
@@ -318,7 +320,7 @@ func distinct(list []client.Service) []client.Service {
 	return list[:min(len(list), mostRows)]
 }
 
-// delta has the changes of the page since the version that a reader has.
+// delta holds the changes from the version that a reader has to the current version.
 type delta struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -326,7 +328,8 @@ type delta struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns the changes since the version old. If only is not "", it returns the changes of that service alone.
+// since returns the changes from the version old to v. If only is not "", it returns only the changes of the service with this
+// name.
 func (v *version) since(old *version, only string) delta {
 	d := delta{Version: v.number, Rows: make(map[string]template.HTML)}
 	if only == "" && v.top != old.top {
@@ -343,9 +346,9 @@ func (v *version) since(old *version, only string) delta {
 	return d
 }
 
-// changesSince returns the changes since the version from as JSON, or "" if there are none. now is the current version, and more
-// is closed at the next change. For a version that the hub does not know, it returns everything. The text is cached for readers
-// with the same version.
+// changesSince returns the changes since the version from, as JSON, or "" if nothing has changed. If the hub doesn't have that
+// version, it returns everything. If only is not "", it returns only the changes of that service. now is the current version; the
+// channel more is closed at the next change. The JSON is cached for other readers with the same version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
@@ -368,7 +371,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	return text, v.number, more
 }
 
-// all returns the rows in hinit's order, the head above them, and their version.
+// all returns the rows in hinit's order, the summary above them, and the number of their version.
 func (h *hub) all() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

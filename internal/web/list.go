@@ -44,11 +44,11 @@ type column struct{ Link, Order, Class, Title string }
 type group struct {
 	Key, Class, Sign, Title string
 	Link                    bool // its heading is a link
-	Bad                     int  // number of services in trouble; 0 if the heading already says it
+	Bad                     int  // number of services in trouble; 0 if the heading is about these services
 	Rows                    []template.HTML
 }
 
-// unsortable is the Order of a column by which the list can't be sorted.
+// unsortable marks, as its Order, a column by which the list can't be sorted.
 const unsortable = "-"
 
 var (
@@ -70,7 +70,7 @@ var (
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // the head of the page shows the fault
+	_, err := s.hub.current(r.Context()) // an error appears at the head of the page
 	rows, head, version := s.hub.all()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
@@ -107,14 +107,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	sortRows(shown, page.Order)
-	if page.Order == "" || page.By == "" { // services in trouble come first in each group too
+	if page.Order == "" || page.By == "" { // services in trouble come first, in each group too
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
 	page.Groups, page.Shown = groupRows(shown, page.By), len(shown)
 	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 
-// sortRows sorts rows by a column. The largest usage, the most restarts or the latest change comes first.
+// sortRows sorts rows by the column order. The highest usage, the most restarts or the latest change comes first.
 func sortRows(list []row, order string) {
 	compare := map[string]func(a, b *rowView) int{
 		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
@@ -128,13 +128,13 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the position of a row's state in grades.
+// grade returns the index of a row's state in grades.
 func grade(x row) int {
 	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
 }
 
 // groupRows divides rows into groups: by state, by profile, by group, or all in one. Groups by state keep the order of the rows.
-// The other groups are sorted by name, and rows without a profile or group come last.
+// Other groups are sorted by name; the group of rows without a profile or group comes last.
 func groupRows(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
@@ -169,7 +169,7 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// names sends the command palette of the page the names of all services, each with its state class and its group.
+// names sends the names of all services to the command palette of the page, each with its state class and its group.
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
@@ -179,7 +179,7 @@ func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// contains reports whether a row contains text, ignoring case. @GROUP matches the services of a group.
+// contains reports whether a row contains text, ignoring case. The text @GROUP matches the services of that group.
 func (v *rowView) contains(text string) bool {
 	if group, is := strings.CutPrefix(text, "@"); is {
 		return group == v.Group
@@ -189,9 +189,9 @@ func (v *rowView) contains(text string) bool {
 
 const heartbeat = ": beat\n\n"
 
-// stream sends server-sent events of one kind until the client leaves or the server ends. produce puts the data of the events
-// into out until its context ends. ahead is the largest number of events that wait in out for the client. A client that does not
-// read is cut off.
+// stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
+// out until its context ends. ahead is the maximum number of events that wait in out. A client that does not read is
+// disconnected. of limits the number of streams; beyond it, stream answers with the status 503.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !of.acquire(key) {
@@ -242,7 +242,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLi
 	}
 }
 
-// sendUnlessDone sends data to out, the channel of a stream. It returns false if the stream has ended.
+// sendUnlessDone sends data to out, the channel of a stream. It blocks until the stream takes the data, and returns false if the
+// stream has ended.
 func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	select {
 	case out <- data:
@@ -252,7 +253,7 @@ func sendUnlessDone(ctx context.Context, out chan<- []byte, data []byte) bool {
 	}
 }
 
-// live streams the changes of the list of services since the version that the page shows.
+// live streams the changes of the list of services since the version that the client's page shows.
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
@@ -260,7 +261,8 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 		defer s.hub.join()()
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
-			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, leastPause)) { // changes during the pause are sent together
+			// The changes during the pause are sent together.
+			if version = now; data != "" && (!sendUnlessDone(ctx, out, []byte(data)) || !pause.For(ctx, leastPause)) {
 				return
 			}
 			select {

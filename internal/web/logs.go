@@ -25,17 +25,17 @@ const (
 	usualLines  = 200
 	mostLines   = 2000
 	searchTime  = 4 * time.Second
-	linkContext = 10 * time.Minute // how much earlier than the line that a link names the shown log begins
+	linkContext = 10 * time.Minute // the shown log begins this long before the line in the link
 )
 
-// errEnough ends the reading of a log when there are enough lines.
+// errEnough stops the reading of a log when there are enough lines.
 var errEnough = errors.New("enough lines")
 
-// logView is the log of a service, or the reason why there is none.
+// logView is the log of a service as the page shows it, or the reason why it can't be shown.
 type logView struct {
-	There, Whole, Archive     bool // Whole: the log is the only content of the page
+	There, Whole, Archive     bool // Whole: the page shows only the log
 	Name, Query, Level, Since string
-	At                        string // time of the line that a link names, in nanoseconds
+	At                        string // time of the line in the link, in nanoseconds
 	N                         int
 	Levels                    []string
 	Sinces                    [][2]string
@@ -44,13 +44,13 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. ID is its time in nanoseconds, "" if it has none.
+// logLine is a line of a log. ID is its time in nanoseconds; it is "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
 
-// sinces are the periods that the form of a log offers.
+// sinces are the periods that the form of the log search offers.
 var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// search has the conditions of a request for log lines, and the state that filtering needs.
+// search holds the conditions of a request for log lines, and the state of the filter.
 type search struct {
 	reader.Options
 	text  []byte
@@ -74,7 +74,7 @@ func newSearch(r *http.Request, log string, n int) *search {
 	return s
 }
 
-// lineOf returns the time of the line in a request's link, or zero.
+// lineOf returns the time of the line in a request's link, or the zero time if the link has none.
 func lineOf(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
@@ -82,7 +82,7 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// wanted returns a log line in the form of the page. A line that does not match the search gives false.
+// wanted returns a log line in the form of the page. is is false if the line does not match the search.
 func (s *search) wanted(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
@@ -108,8 +108,8 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog reads the last lines of a service's log that match the search in the request, or all last lines without a search. If
-// the request names a line by its time (at), it reads the lines around it.
+// readLog returns the last lines of a service's log that match the search in the request. If the request contains the time of a
+// line (at), readLog returns the lines around it.
 func (s *Server) readLog(r *http.Request, v subject) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -133,7 +133,7 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
-		if !at.IsZero() && line.ID >= view.At { // the numbers have the same length until the year 2286, so they compare as texts
+		if !at.IsZero() && line.ID >= view.At { // until the year 2286 the numbers have the same length, so they compare as texts
 			if after++; after > view.N/2 {
 				return errEnough
 			}
@@ -155,8 +155,9 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 	return view
 }
 
-// searchLog calls emit for each log line that the search matches. Only some searches run at the same time; a further one waits
-// for a moment and then fails. The error is [context.DeadlineExceeded] if limit is over first.
+// searchLog calls emit for each log line that matches the search. The number of concurrent searches is limited: searchLog waits
+// for its turn for at most searchTime, and then fails. If the search takes longer than limit, the error is
+// [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
 	select {
 	case s.searches <- struct{}{}:

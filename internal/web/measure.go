@@ -16,14 +16,14 @@ import (
 
 const (
 	measureEvery  = 3 * time.Second
-	measureOld    = 2 * pointEvery // if the last measurement is older, an average since then would say nothing about now
-	mostProcesses = 50             // largest number of processes on the page of a service
+	measureOld    = 2 * pointEvery // after a longer pause, an average since the last measurement would not show the current usage
+	mostProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// meter measures the usage of services when a page is read, and at least once in each period of the graphs. It limits how often
-// it measures, and stores the last hour.
+// meter measures the usage of services when a client reads the page, and at least once in each period of the graphs. It measures
+// at most once per measureEvery, and stores the last hour.
 type meter struct {
-	proc func(client.Init) string // returns the path of the /proc with the processes; nil: they are not visible
+	proc func(client.Init) string // returns the path of the /proc that shows the processes; nil: they are not visible
 
 	mu    sync.Mutex
 	at    time.Time
@@ -35,14 +35,14 @@ type meter struct {
 	pasts map[string]*usageHistory
 }
 
-// measured holds the memory and processor time of services, by the name of the service.
+// measured holds the memory and processor time of services, by service name.
 type measured struct {
 	of    map[string]procusage.Usage
 	cpu   bool // the processor times are known
 	lines map[string][2]string
 }
 
-// measure returns the usage of the services in st. It is empty if their processes are not visible.
+// measure returns the usage of the services in st. The result is empty if their processes are not visible.
 func (m *meter) measure(st *client.Status) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,8 +76,8 @@ func (m *meter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// addToPast adds the newest measurement to the stored hour of each service, and drops removed services. passed is the time since
-// the measurement before.
+// addToPast adds the newest measurement to each service's history of the last hour, and drops the histories of removed services.
+// passed is the time since the previous measurement.
 func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
@@ -94,7 +94,7 @@ func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	}
 }
 
-// processes returns the processes of a service at the last measurement, the largest first.
+// processes returns the processes of a service at the last measurement, largest first.
 func (m *meter) processes(name string) (list []procstat.Stat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,12 +112,12 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), mostProcesses)]
 }
 
-// stateText describes a process state, given its letter in proc_pid_stat(5).
+// stateText returns a word for a process state. letter is its letter in proc_pid_stat(5).
 func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usedView is the usage of a service in the form of the page. The values are rounded, so that a row changes only for a notable
+// usedView is the usage of a service in the form of the page. The values are rounded, so that a row changes only after a notable
 // change. "" means unknown.
 type usedView struct {
 	CPU, Memory         string
@@ -152,7 +152,7 @@ func megabytes(bytes uint64) string {
 }
 
 const (
-	points     = 24 // values in a row's graph
+	points     = 24 // number of values in a row's graph
 	pointEvery = time.Hour / points
 	heights    = 9 // height of a graph, without 0
 	leastCPU   = 0.05
@@ -162,12 +162,12 @@ const (
 type usageHistory struct {
 	cpu, memory []float32 // processors, bytes
 	run         float64   // processor time of the unfinished period
-	most        uint64    // largest memory in that period
+	most        uint64    // maximum memory in that period
 	lines       [2]string // the values as graphs
 }
 
-// add adds a measurement. passed is the time since the measurement before it. If over is true, this is the last measurement of a
-// period, whose length is stretch.
+// add adds a measurement. passed is the time since the previous one. If over is true, the measurement is the last one of a period
+// with the length stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
@@ -185,7 +185,7 @@ func push(values []float32, v float32) []float32 {
 }
 
 // sparklinePath draws values as an SVG path, [points]-1 wide and [heights] high. The full height stands for the largest value, or
-// for least if that is larger. The style sheet enlarges the path.
+// for least if least is larger. The style sheet enlarges the path.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -203,7 +203,7 @@ func sparklinePath(values []float32, least float32) string {
 			flat++
 			continue
 		}
-		// A minus sign separates two numbers, so a blank is only written before other numbers.
+		// A minus sign separates two numbers, so write a blank only before other numbers.
 		for _, step := range [][2]int{{flat, 0}, {1, last - h}} {
 			if step[0] == 0 {
 				continue

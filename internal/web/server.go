@@ -37,13 +37,13 @@ type Hinit interface {
 type Options struct {
 	Hinit    Hinit
 	Metrics  http.Handler                             // handler of /metrics; nil for none
-	Token    string                                   // secret of clients that may read and control; "": all may read, and no TCP client may control
-	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: none
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom log files are opened; required
+	Token    string                                   // lets a client read and control; "": all may read, no TCP client may control
+	Proc     func(client.Init) string                 // path of the /proc that shows the services' processes, or ""; nil: none
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files; required
 	Programs Programs
-	Base     string       // path under which a reverse proxy publishes the page, "" or "/x"
+	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine besides localhost, for requests without a token
-	Open     bool         // accept any host name in requests
+	Open     bool         // also accept any IP address as the host in requests
 	Log      *slog.Logger // nil for none
 }
 
@@ -55,12 +55,12 @@ var (
 )
 
 const (
-	mostStreams   = 2000 // open pages that are kept up to date
-	mostFollowers = 64   // open pages that follow a log
-	mostSearches  = 4    // log searches at the same time
+	mostStreams   = 2000 // maximum number of open pages that are kept up to date
+	mostFollowers = 64   // maximum number of open pages that follow a log
+	mostSearches  = 4    // maximum number of concurrent log searches
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	leastPause    = 200 * time.Millisecond // shortest time between two changes sent to a reader
+	leastPause    = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
 
 // Server serves the status page. It implements http.Handler.
@@ -70,7 +70,7 @@ type Server struct {
 	boards      programOutput
 	sandboxes   programOutput
 	keys        keys
-	patience    time.Duration // how long a write to a client may block before it is cut off
+	patience    time.Duration // limit of a blocked write to a client, after which the client is disconnected
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
@@ -82,7 +82,7 @@ type Server struct {
 	ended       chan struct{} // closed when Run ends, which ends the streams
 }
 
-// New returns a Server. Its pages are up to date while [Server.Run] runs.
+// New returns a Server. Its pages are kept up to date while [Server.Run] runs.
 func New(o Options) (*Server, error) {
 	if o.LogsAs == nil {
 		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
@@ -135,7 +135,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run reads the events of hinit, and its status while the page has readers, until ctx ends.
+// Run follows hinit until ctx ends. It reads hinit's events, measures the usage, and reads the status while the page has readers.
 func (s *Server) Run(ctx context.Context) {
 	defer close(s.ended)
 	s.hub.run(ctx)
@@ -188,8 +188,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// requireReader wraps a page so that only clients that may read get it: all clients if there is no token, else those that have
-// shown it.
+// requireReader wraps a handler so that only clients that may read reach it. Without a token, these are all clients. With a
+// token, these are the clients that have shown it, and the clients of a Unix socket.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.Token == "" || s.mayControl(r) {
@@ -205,14 +205,14 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// subject is the service that a page is about. fault says why its status is old, or is nil.
+// subject is the service that a page shows. fault is the reason why its status is old; it is nil if the status is current.
 type subject struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
-// withService wraps a page about the service that the path names.
+// withService wraps a handler of a page about one service, whose name is in the path of the request.
 func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of subject)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.current(r.Context())
@@ -225,7 +225,7 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 	})
 }
 
-// frame has the values that the template of every page needs.
+// frame holds the values that the template of every page needs.
 type frame struct {
 	Title   string
 	Base    string
@@ -237,7 +237,7 @@ type frame struct {
 	Boards, Sandboxes bool // show their entries in the navigation
 }
 
-// showPage writes a page: the template name, with page as its content.
+// showPage writes the page of the template name, with page as its content.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := frame{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
@@ -260,7 +260,7 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// mostConns is the largest number of connections of a listener, which closes further ones.
+// mostConns is the maximum number of connections of a listener. The listener closes additional ones.
 const mostConns = 4096
 
 // sendBuffer limits the memory that the kernel uses for data that a client has not read.
@@ -274,8 +274,8 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener at address, "HOST:PORT" or "unix:PATH". Only this user can open the Unix socket. A socket file on which
-// no program listens is replaced.
+// Listen opens a listener at address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket. Listen replaces
+// a socket file on which no program listens.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -289,7 +289,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // with a chmod afterwards, other users could connect before it
+	old := syscall.Umask(0o177) // umask instead of a later chmod, before which other users could connect
 	defer syscall.Umask(old)
 	return listen(ctx, "unix", path)
 }
@@ -315,8 +315,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// boundedListener is a listener with a limit of connections, in total and for each remote address. It closes further connections,
-// so no client has to wait for a slow one.
+// boundedListener is a listener with a limit of connections, in total and for each remote address. It closes additional
+// connections, so no client has to wait for a slow one.
 type boundedListener struct {
 	net.Listener
 	conns *connectionLimit
@@ -346,7 +346,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn is a connection that stops counting towards the limits when it is closed.
+// countedConn is a connection that is counted by a connectionLimit until it is closed.
 type countedConn struct {
 	net.Conn
 	close func() error
@@ -355,7 +355,7 @@ type countedConn struct {
 // Close implements net.Conn.
 func (c *countedConn) Close() error { return c.close() }
 
-// SyscallConn implements [syscall.Conn], so that callers can find out the peer of a Unix socket.
+// SyscallConn implements [syscall.Conn], so that callers can determine the peer of a Unix socket.
 func (c *countedConn) SyscallConn() (syscall.RawConn, error) {
 	inner, is := c.Conn.(syscall.Conn)
 	if !is {

@@ -32,15 +32,15 @@ type servicePage struct {
 	Orders  *ordersView
 }
 
-// ordersView has the buttons that give orders to a service or a group.
+// ordersView holds the buttons with which a client controls a service or a group.
 type ordersView struct {
 	Kind, Name string // service or group
 	Label      string
-	Read       string // why there are no buttons; "" if there are
-	Done, Undo string // the last order, and the verb that undoes it
+	Read       string // reason why there are no buttons; "" if there are
+	Done, Undo string // the last command, and the verb that undoes it
 }
 
-// orders returns the buttons for a service or a group, for the client of this request.
+// orders returns the buttons for a service or a group, as this request's client may use them.
 func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	v := &ordersView{Kind: kind, Name: name, Label: name}
 	if kind == "group" {
@@ -55,10 +55,10 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// readOnly says why a page has no buttons.
+// readOnly is the text that a page shows in place of the buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-// serviceEvents is the largest number of events on a service's page.
+// serviceEvents is the maximum number of events on a service's page.
 const serviceEvents = 20
 
 func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
@@ -75,7 +75,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request, v subject) {
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkLook returns how the page shows the state of a health check.
+// checkLook returns the style, sign and word with which the page shows the state of a health check.
 func checkLook(c client.Check) look {
 	word := oneLine(c.State)
 	switch {
@@ -95,7 +95,7 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// done has the message to show after each command. undo has the command that undoes it.
+// done maps each command to the message that is shown after it. undo maps a command to the command that undoes it.
 var (
 	done = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undo = map[string]string{"start": "stop", "stop": "start"}
@@ -106,8 +106,8 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the services that the path of a request names: one service, or all services of a group. kind is "service" or
-// "group".
+// targets returns the services to which a request applies: the service in its path, or all services of the group in its path.
+// kind is "service" or "group".
 func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -135,10 +135,10 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// command starts, stops or restarts a service, or all of a group.
+// command starts, stops or restarts a service, or all services of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearer(r) // unlike with Basic, no browser adds this header by itself, so no other site can forge the request
+	_, bearer := bearer(r) // browsers don't add this header by themselves, so other sites can't forge the request
 	switch {
 	case done[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
@@ -156,7 +156,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind == "service" {
-		names = []string{name} // hinit may already know a service that this page does not
+		names = []string{name} // hinit may already know a service that this page doesn't show
 	}
 	for _, target := range names {
 		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {
@@ -176,10 +176,10 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// look says how a page shows a state: a style class, a sign and a word. The sign is for readers who can't see the colours.
+// look is the style class, sign and word with which a page shows a state. The sign is for readers who can't see the colours.
 type look struct{ Class, Sign, Word string }
 
-// looks has the look of each grade of package show.
+// looks maps each grade of package show to its look.
 var looks = [...]look{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
@@ -193,7 +193,7 @@ func lookOf(s *client.Service) look {
 	return out
 }
 
-// rowView has the values of a service's row in the list, in the form of the page.
+// rowView holds the values of a service's row in the list, in the form of the page.
 type rowView struct {
 	Base, Name, Profile, Group string
 	look
@@ -222,10 +222,10 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 
-// mostText is the largest size in bytes of an untrusted text on a page.
+// mostText is the maximum size of an untrusted text on a page, in bytes.
 const mostText = 1000
 
-// oneLine turns an untrusted text into one safe line: it hides secrets in the text, and escapes control characters.
+// oneLine turns an untrusted text into one safe line. It shortens a long text, hides secrets, and escapes control characters.
 func oneLine(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"
@@ -239,16 +239,16 @@ func oneLine(text string) string {
 // colours matches the colour sequences of a terminal.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// logText returns a log line in the form of the page: without colours, and with other control characters escaped.
+// logText returns a log line in the form of the page: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// headView has the values of the summary above the list of services.
+// headView holds the values of the summary above the list of services.
 type headView struct {
 	Fault       string
 	Status      *client.Status
 	Wanted, Up  int
 	Ready       int
-	CPU, Memory string // usage of all services together; "" if unknown
+	CPU, Memory string // total usage of all services; "" if unknown
 	Processes   int
 	Troubled    int
 }

@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// eventText describes an event on one safe line.
+// eventText describes an event in one safe line.
 func eventText(e client.Event) string {
 	switch {
 	case e.To == "":
@@ -23,7 +23,7 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar.
+// segment is a part of a bar: a period in which the service's state did not change. X and Width are in thousandths of the bar.
 type segment struct {
 	X, Width int
 	Class    string
@@ -38,7 +38,7 @@ type bar struct {
 	Down     time.Duration
 }
 
-// outage is a time in which a service was not up, although it had run before and no order had stopped it.
+// outage is a period in which a service was not up, although it had been up before and was not stopped by an order.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -51,7 +51,7 @@ func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
 // pastView is a period of the timeline, with links to other periods.
 type pastView struct {
-	Hours    int // length of the period if it ends now; 0 if it ended earlier
+	Hours    int // length of the period in hours if it ends now; 0 if it ended earlier
 	From, To time.Time
 	Bars     []bar
 	Links    [][2]string
@@ -71,12 +71,12 @@ const (
 	mostBars    = 500
 	mostOutages = 100
 	barWidth    = 1000
-	longest     = 24 * 7 // longest period in hours
+	longest     = 24 * 7 // maximum length of a period, in hours
 	shortest    = 10 * time.Second
 )
 
-// requestedPeriod returns the period that a request asks for: the last hours, or the time between from and to, in seconds since
-// 1970.
+// requestedPeriod returns the period that a request selects. It is the last hours up to now, or the time between the parameters
+// from and to, in seconds since 1970.
 func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
@@ -131,14 +131,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
-// class returns the style class with which a bar shows a state.
+// class returns the style class of a state in a bar.
 func class(state string) string {
 	s := client.Service{State: state, Ready: true}
 	return lookOf(&s).Class
 }
 
-// timeline computes from events the bars of services between from and to, and their outages, newest first. The time before a
-// service's first known event has no segment.
+// timeline returns the bars of the services for the period from `from` to `to`, and their outages, newest first. It computes both
+// from events. Before a service's first known event, its bar shows the earlier state that this event names, if it names one.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), mostBars)] {
@@ -178,7 +178,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the first event also says which state was before it
+			if state == "" && e.From != "" && e.From != e.To { // the first event also contains the state before it
 				state, at = e.From, from
 				add(e.At)
 			}
@@ -188,7 +188,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			case e.To == client.StateUp:
 				back(e.At, false)
 			case e.To == client.StateDown:
-				gone = time.Time{} // it ended on an order, so this is no outage
+				gone = time.Time{} // an order stopped the service, so this is no outage
 			}
 			state, at = e.To, e.At
 		}

@@ -1,5 +1,5 @@
 // Package wholefile reads and replaces whole regular files, for programs other than PID 1. It follows symbolic links. So root
-// must not use it below a directory that an agent can write; package fsutil is for that. It owns no goroutine.
+// must not use it inside a directory that an agent can write; use package fsutil there. It starts no goroutine.
 package wholefile
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a regular file, and returns an error for any other type of file without waiting. A program that can write to the
+// Open opens a regular file. For any other type of file it returns an error without blocking. A program that can write to the
 // directory could put a FIFO or a device there, which would block or never end. flags and mode are as in [os.OpenFile].
 func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, mode)
@@ -27,7 +27,7 @@ func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Read returns the content of a regular file. A file larger than most (in bytes) is an error.
+// Read returns the content of a regular file. If the file is larger than most bytes, Read returns an error.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -41,8 +41,8 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Replace replaces the file at path atomically with the given content and mode: it writes a temporary file in the same directory
-// and renames it. The new content may be lost if the machine crashes, because it isn't synced.
+// Replace atomically replaces the file at path with the given content and mode: it writes a temporary file in the same directory
+// and renames it. A crash of the machine may lose the new content, because Replace doesn't sync it.
 func Replace(path string, content io.Reader, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -53,7 +53,7 @@ func Replace(path string, content io.Reader, mode fs.FileMode) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // ignore this error: the first one is reported
+		_ = os.Remove(f.Name()) // the first error is reported instead
 	}
 	return err
 }
