@@ -18,7 +18,7 @@ import (
 type effect struct {
 	past  string
 	want  supervisor.Want
-	fresh bool // only a new run that is up counts as the effect of the verb
+	fresh bool // the effect is reached only when a new run is up
 	// timeout is the default time that a client waits for the effect. A service that ignores TERM is killed after 30 seconds by
 	// default, so a client that waits for its end needs a longer timeout.
 	timeout time.Duration

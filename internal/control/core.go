@@ -21,8 +21,8 @@ type Core struct {
 
 	// Command stores an order for a service durably, and carries it out. ctx holds the author of the order, see
 	// [supervisor.WithBy]. service is a name from a snapshot. When Command returns nil, the next snapshot shows the effect. If
-	// ctx ends first, the order stays in force, and the error says what has been done. An error of [supervisor.Loop.Do] is sent
-	// to the client with its kind, any other error with its text only.
+	// ctx ends first, the order stays in force, and the error describes the order's progress. An error of [supervisor.Loop.Do] is
+	// sent to the client with its kind, any other error with its text only.
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan updates the services to match the profiles on disk. When it returns, the snapshot shows the result.
 	Rescan func(ctx context.Context) error
@@ -105,9 +105,9 @@ type Checks interface {
 	PauseChecksUntil(service string, paused time.Time) error
 }
 
-// Gateways is the part of a [Core] that concerns which gateway serves which profile.
+// Gateways is the part of a [Core] that concerns the assignment of profiles to gateways.
 type Gateways struct {
-	// ServedBy names the gateway that serves the profile of gateway v, as a ServedBy value of package client.
+	// ServedBy returns the gateway that serves the profile of gateway v, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
 	// Beside allows the gateway with this name to run although another gateway serves its profile.
 	Beside func(service string)

@@ -67,9 +67,9 @@ type connCounts struct {
 	closing sync.Mutex            // held during a close
 }
 
-// close closes connections one at a time, to save threads. It takes no turn of internal/blocking. Package net makes a close wait
-// for a reader of the connection, and that reader may itself be waiting for a turn. The close can't block for another reason,
-// because Drain has already taken the data that the peer sent.
+// close closes connections one at a time, to save threads. It does not take a turn of internal/blocking. Package net makes a
+// close wait for a reader of the connection, and that reader may itself be waiting for a turn. The close can't block for another
+// reason, because Drain has already taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
 		_ = raw.Control(blocking.Drain) // fails only on a closed connection

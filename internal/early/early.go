@@ -2,8 +2,8 @@
 //
 // If a process gets SIGTERM before it has a handler, the Go runtime ends it with exit code 2 and without a message. Go
 // initializes packages in the order of their imports and then of their paths. This package imports almost nothing, so it is
-// initialized before most others and long before main. At that time, half of the way from hinit's execution to main is still
-// ahead.
+// initialized before most others and long before main. At that moment, half of the time between hinit's execution and main is
+// still ahead.
 //
 // The first steps of the runtime are not covered. Until the runtime has installed its handlers, the kernel does not deliver the
 // signal to process 1 of a container. After that, and until the runtime and the packages os and syscall are initialized, the

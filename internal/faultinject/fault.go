@@ -10,7 +10,7 @@
 //
 // CALL NAME EFFECT [skip=N] [times=N]
 //
-// CALL is one of the constants below, or "*". NAME is a part of the name (usually of a file) that the call is about, or "*".
+// CALL is one of the constants below, or "*". NAME is a part of the name that the call works on (usually a file name), or "*".
 // EFFECT is one of the following. The name of an error, such as ENOSPC, makes the call fail with this error. "delay=D" delays it
 // for that time, or until the rules change. "short=N" shortens a write to N bytes. "crash" ends the process right after the call.
 // "trace=FILE" appends the call and its name to a file; with a delay, when the delay begins. With skip, the rule ignores the

@@ -28,8 +28,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome works like [Dir.ReadDir], but returns only the first names in the file system's order, at most most of them. more
-// reports whether there are others.
+// ReadSome works like [Dir.ReadDir], but reads at most the given number of names, most. It reads the first names in the file
+// system's order, and returns them in byte order. more reports whether there are other names.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		if more = len(entries) == most; !more {

@@ -28,7 +28,7 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 			// immutable file; then walkBeneath fails too.
 			d.noOpenat2.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-			// walkBeneath always terminates, and its error names the component that is a link.
+			// walkBeneath always terminates, and its error contains the name of the component that is a link.
 		default:
 			return fd, err
 		}

@@ -74,8 +74,9 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 // maxLinks is the maximum number of links that a path may lead through, as in path_resolution(7).
 const maxLinks = 40
 
-// walkFrom opens the directory at path, one component after the other, by the rules r. The same rules apply to the target of a
-// link, because it may lead through another user's directory. made reports whether the last directory was created.
+// walkFrom opens the directory at path, one component after the other. r defines which links it follows. The same rules apply to
+// the target of a link, because it may lead through another user's directory. made reports whether the last directory was
+// created.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	if path == "" {
 		return -1, false, unix.ENOENT

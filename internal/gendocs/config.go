@@ -216,7 +216,7 @@ func flow(at any) string {
 	}
 }
 
-// flowWord returns a word as YAML. It quotes the word if YAML would read it as something else than text.
+// flowWord returns a word as YAML. It quotes the word if YAML would read it as something other than text.
 func flowWord(s string) string {
 	for i := range len(s) {
 		c := s[i]

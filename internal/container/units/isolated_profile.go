@@ -23,7 +23,7 @@ import (
 // isolator returns the path of hinit-isolate, the program that isolates a command. It is in this program's directory, where only
 // root can have put it.
 var isolator = sync.OnceValue(func() string {
-	self, _ := os.Executable() // without /proc no process can be started anyway
+	self, _ := os.Executable() // an error means that /proc is missing, and then no process can be started anyway
 	return filepath.Join(filepath.Dir(self), isolation.Program)
 })
 
