@@ -194,6 +194,11 @@ func setup(e *testscript.Env, mode string) error {
 	// A process that ends by itself has enough time on a slow machine. A stop that only the budget's KILL completes takes longer
 	// than a scenario waits.
 	e.Setenv("HINIT_STOP_TIMEOUT", "90")
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		return err
+	}
+	e.Setenv("EXAMPLES", examples)
 	port, err := freePort()
 	if err != nil {
 		return err
