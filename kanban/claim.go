@@ -20,7 +20,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in a variable. It returns otherwise if the variable is unset, invalid or below least.
+// envSeconds returns the number of seconds in a variable. If the variable is unset, invalid or below least, the result is the
+// parameter otherwise.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -141,7 +142,7 @@ type release struct {
 	resultList     *[]string // list of the [Result] that gets the task's id
 	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
-	extra          object    // further payload of the event gave_up, if the task reaches the limit
+	extra          object    // more payload for the event gave_up, if the task reaches the limit
 	set            string    // SQL that sets more columns; args are its arguments
 	args           []any
 	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
@@ -219,7 +220,8 @@ func (p *pass) releaseStaleClaims() error {
 }
 
 // endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a
-// second worker on the same task would be worse. The board then gets an event with the reason survives.
+// second worker on the same task would be worse. In this case, endWorkers extends the claim, and adds an event with the text
+// survives as its reason.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {

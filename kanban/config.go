@@ -46,7 +46,7 @@ const (
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // maximum number of running workers; it is no limit for a single pass
+	MaxSpawn                *int // limits all running workers together, not the starts of one pass
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
@@ -124,8 +124,9 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value returns the value of a key after its conversion by use. It returns missing if the key is absent or null, and invalid if
-// use rejects the value. In the second case it adds a warning, in which want describes the valid values.
+// value returns the value of a key, converted by the function use. If the key is absent or null, the result is the parameter
+// missing. If use rejects the value, the result is the parameter invalid, and value adds a warning. In the warning, want
+// describes the valid values.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {

@@ -22,8 +22,8 @@ type Completion struct {
 	Run             int64
 }
 
-// changeStatus moves a task to the status to and clears the claim. more is SQL that sets more columns; args are its arguments. It
-// returns errNothing if the task's status isn't in from, or if run is neither 0 nor the task's current run.
+// changeStatus sets a task's status to the parameter to, and clears the claim. more is SQL that sets more columns; args are its
+// arguments. It returns errNothing if the task's status isn't in from, or if run is neither 0 nor the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -255,8 +255,8 @@ func sameEnding(outcome, err string) ending {
 }
 
 // closeRun closes a run if it is open. The caller clears the task's current_run_id. closeRun never stores an end before the
-// start. Without this rule it could: the time of this transaction was taken before it waited for the database's lock. During that
-// wait another process may have started the run, or the clock may have been set.
+// start. The time of this transaction may be earlier than the start, because it was taken before the transaction waited for the
+// database's lock. During that wait, another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return

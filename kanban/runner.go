@@ -162,7 +162,8 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits up to wait for a process to end, and reports whether it has ended. A zombie has ended too. fd is a pidfd.
+// ended waits for the process of the pidfd fd to end, and reports whether it has. The parameter wait limits the time. A zombie
+// has ended too.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {

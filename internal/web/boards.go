@@ -197,8 +197,8 @@ type answer struct {
 	fault string    // error of the last run, after which text is outdated; "" if it succeeded
 }
 
-// latest returns an answer that is at most old. If the cached answer is older, it runs the command. If the command takes longer
-// than patience, latest returns the cached answer.
+// latest returns the cached answer if its age is below the limit old. Otherwise it runs the command. If the command takes longer
+// than patience, latest returns the cached answer anyway.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last

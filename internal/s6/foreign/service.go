@@ -39,7 +39,7 @@ type Scanner interface {
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check all directories after d.
+	// LookIn makes the scanner check all directories after the duration d.
 	LookIn(d time.Duration)
 	// Agent returns the scanner's context, which ends with the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)

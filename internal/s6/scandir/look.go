@@ -77,7 +77,7 @@ func (s *Scanner) checkSlots() {
 // identity.
 func (s *Scanner) goneSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, no slot counts as gone
+	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory is missing, don't report any slot as gone
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -162,8 +162,8 @@ func isNoService(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse reports a directory that can't be a slot, but each directory only once. It returns false if most complaints are already
-// recorded.
+// refuse reports a directory that can't be a slot, but each directory only once. It returns false if the limit of complaints
+// (most) is reached.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {

@@ -64,8 +64,8 @@ func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
-// tableLines returns the column titles and the visible rows of the table, height rows in all. It scrolls so that the cursor is
-// visible.
+// tableLines returns the line with the column titles, and then height lines with the visible rows of the table. It scrolls so
+// that the cursor is visible.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
 	head := frame.Line{}
