@@ -9,25 +9,13 @@ import (
 	"hinit/client"
 )
 
-// writeChecks writes the results of a service's checks, one line each.
-func (w *page) writeChecks(s *client.Service) {
-	if len(s.Checks) == 0 {
-		return
-	}
-	w.writeLine("checks of " + Line(s.Name) + ":")
-	for i := range s.Checks {
-		w.writeWrapped("    ", Line(s.Checks[i].Name+" "+Check(&s.Checks[i])))
-	}
-}
-
-// writeSettings writes the settings of a service that differ from the defaults, one line each.
-func (w *page) writeSettings(s *client.Service) {
-	if len(s.Settings) == 0 {
-		return
-	}
-	w.writeLine("settings of " + Line(s.Name) + ":")
-	for i := range s.Settings {
-		w.writeWrapped("    ", Line(Setting(&s.Settings[i])))
+// writeList writes a title and below it one line for each item. Without items, it writes nothing.
+func writeList[T any](w *page, title string, items []T, line func(*T) string) {
+	for i := range items {
+		if i == 0 {
+			w.writeLine(Line(title) + ":")
+		}
+		w.writeWrapped("    ", Line(line(&items[i])))
 	}
 }
 

@@ -68,8 +68,8 @@ func Status(st client.Status, look Layout) []byte {
 			if len(s.Limits) > 0 {
 				w.writeLine(Line("limits of " + s.Name + ": " + Limits(s)))
 			}
-			w.writeChecks(s)
-			w.writeSettings(s)
+			writeList(w, "checks of "+s.Name, s.Checks, func(c *client.Check) string { return c.Name + " " + Check(c) })
+			writeList(w, "settings of "+s.Name, s.Settings, Setting)
 		}
 	}
 	return w.Bytes()
