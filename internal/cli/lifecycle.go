@@ -18,10 +18,11 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart.
-func LifecycleVerb(name, summary string) Verb {
+// LifecycleVerb returns the verb start, stop or restart. args are its arguments besides those that all three have.
+func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
-		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary, Services: true,
+		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
+		Summary: summary, Services: true,
 		Help: "Exit code 0 means that it is so: the service has said that it is ready, or nothing of it is alive.\n" +
 			"A service that can't say so has to be up for a second (agent.settle in hinit.yaml). During the boot\n" +
 			"the command waits for an unknown name, within its timeout.",
@@ -29,24 +30,14 @@ func LifecycleVerb(name, summary string) Verb {
 	}
 }
 
-func lifecycleArgs(name string) string {
-	choice := "NAME... | --all | --state STATE"
-	if name == "restart" {
-		choice += " | --changed"
-	}
-	if name != "stop" {
-		choice += " [--force]"
-	}
-	return choice + " [--no-wait] [--timeout 30s] [--json]"
-}
-
 func lifecycle(t *Terminal, c *Call) int {
-	changed := new(bool)
+	meaning := "every gateway, and every service that hinit.yaml enables or that is wanted up"
+	changed, force := new(bool), new(bool)
 	if c.Verb.Name == "restart" {
+		meaning = "everything that is wanted up"
 		changed = c.Flags.Bool("changed", false, "all services that run with an older configuration, or with older files of variables")
 	}
-	all := c.Flags.Bool("all", false, allMeans(c.Verb.Name))
-	force := new(bool)
+	all := c.Flags.Bool("all", false, meaning)
 	if c.Verb.Name != "stop" {
 		force = c.Flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
 	}
@@ -88,48 +79,53 @@ func lifecycle(t *Terminal, c *Call) int {
 	if *timeout > 0 {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
-	states, results := t.Order(ctx, cl, c.Verb.Name, names, wait, begin)
-	worst := cmdline.Done
-	for i, err := range results {
-		if err != nil {
-			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", c.Verb.Name, names[i]), err))
-			continue
+	return t.Order(ctx, cl, c, c.Verb.Name+" %q", names, wait, begin, func(s client.Service, _ string) int {
+		if !c.JSON {
+			fmt.Fprintln(t.Out, show.Outcome(s))
 		}
-		switch {
-		case c.JSON:
-			if err := JSONLineTo(t.Out, states[i]); err != nil {
-				return t.Failed(c.Doing(), err)
-			}
-		case *noWait:
-			fmt.Fprintln(t.Out, show.Accepted(states[i]))
-		default:
-			fmt.Fprintln(t.Out, show.Outcome(states[i]))
-		}
-	}
-	return worst
+		return cmdline.Done
+	})
 }
 
-// Order gives the order verb to several services at the same time. For each service, it returns the state afterwards or an error.
-// begin is when the command started, for the progress line.
-func (t *Terminal) Order(ctx context.Context, cl *dial.Client, verb string, names []string, wait client.Wait, begin time.Time,
-) (states []client.Service, results []error) {
-	states, results = make([]client.Service, len(names)), make([]error, len(names))
+// Order gives the order of a call to several services at the same time, and prints the results. It returns the exit code. action
+// completes "cannot …" in errors; %q in it stands for the name of the service. begin is when the command started, for the progress
+// line. With wait.Wait, Order calls outcome for each service that has followed the order. outcome gets the service's state and
+// the action. It prints what people need to know, and returns the exit code.
+func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
+	outcome func(s client.Service, doing string) int,
+) (worst int) {
+	states, results := make([]client.Service, len(names)), make([]error, len(names))
 	limit := make(chan struct{}, 100) // hinit accepts 128 connections of one user
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			states[i], results[i] = cl.Order(ctx, client.Verb(verb), name, wait)
+			states[i], results[i] = cl.Order(ctx, client.Verb(c.Verb.Name), name, wait)
 		})
 	}
 	stopped := func() {}
 	if wait.Wait {
-		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[verb], begin)
+		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[c.Verb.Name], begin)
 	}
 	wg.Wait()
 	stopped()
-	return states, results
+	for i, s := range states {
+		doing := fmt.Sprintf(action, names[i])
+		switch {
+		case results[i] != nil:
+			worst = max(worst, t.Failed(doing, results[i]))
+			continue
+		case c.JSON:
+			worst = max(worst, t.Failed(doing, JSONLineTo(t.Out, s)))
+		case !wait.Wait:
+			fmt.Fprintln(t.Out, show.Accepted(s))
+		}
+		if wait.Wait {
+			worst = max(worst, outcome(s, doing))
+		}
+	}
+	return worst
 }
 
 // drifted returns the services that were started before the current configuration was loaded, or before their environment files
@@ -149,13 +145,6 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 		}
 	}
 	return names, err
-}
-
-func allMeans(verb string) string {
-	if verb == "restart" {
-		return "everything that is wanted up"
-	}
-	return "every gateway, and every service that hinit.yaml enables or that is wanted up"
 }
 
 // BootPatience is how long a command waits by default for a hinit that is booting.

@@ -35,21 +35,9 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
 	}
-	states, results := t.Order(ctx, cl, c.Verb.Name, names, client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}, begin)
-	worst := cmdline.Done
-	for i, s := range states {
-		doing := fmt.Sprintf("run %q once", names[i])
-		switch {
-		case results[i] != nil:
-			worst = max(worst, t.Failed(doing, results[i]))
-			continue
-		case c.JSON:
-			if err := cli.JSONLineTo(t.Out, s); err != nil {
-				return t.Failed(doing, err)
-			}
-		case *noWait:
-			fmt.Fprintln(t.Out, show.Accepted(s))
-		case s.LastExit != nil:
+	wait := client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}
+	return t.Order(ctx, cl, c, "run %q once", names, wait, begin, func(s client.Service, doing string) int {
+		if s.LastExit != nil && !c.JSON {
 			for _, line := range s.LastExit.Tail {
 				fmt.Fprintln(t.Out, show.Line(line))
 			}
@@ -57,9 +45,9 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 				fmt.Fprintln(t.Out, show.Ended(s))
 			}
 		}
-		if !*noWait && !s.Done {
-			worst = max(worst, t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s)))
+		if !s.Done {
+			return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
 		}
-	}
-	return worst
+		return cmdline.Done
+	})
 }

@@ -36,9 +36,9 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 func table() []cli.Verb {
 	return []cli.Verb{
 		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,
-		cli.LifecycleVerb("start", "start services, and wait until they are up"),
-		cli.LifecycleVerb("stop", "stop services, and wait until none of their processes is left"),
-		cli.LifecycleVerb("restart", "end the process of a service and start it again"),
+		cli.LifecycleVerb("start", " [--force]", "start services, and wait until they are up"),
+		cli.LifecycleVerb("stop", "", "stop services, and wait until none of their processes is left"),
+		cli.LifecycleVerb("restart", " | --changed [--force]", "end the process of a service and start it again"),
 		checksVerb, shellVerb, signalVerb, runOnceVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, notifyVerb, drainVerb, waitVerb, reloadVerb, reexecVerb, configVerb,
 		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
 		cli.CompanionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
