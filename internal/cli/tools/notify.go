@@ -69,6 +69,10 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("wait", err)
 	}
 	w := waitState{cl: cl, key: *key}
+	follow := w.notice
+	if *what != "notice" {
+		follow = func(ctx context.Context) error { return w.service(ctx, *what == "exit") }
+	}
 	if len(names) == 1 {
 		st, err := cl.Status(ctx, names[0])
 		if err != nil {
@@ -76,36 +80,28 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		}
 		w.first = st.Services[0]
 	}
-	var came *waitReport
-	var line string
-	for came == nil {
-		if *what == "notice" {
-			came, line, err = w.notice(ctx)
-		} else {
-			came, line, err = w.service(ctx, *what == "exit")
+	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
+		if err == nil { // the connection has ended: hinit ends or was re-executed
+			_, err = cl.Health(ctx)
 		}
 		switch {
-		case ctx.Err() != nil && came == nil && *timeout > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return t.Fail(cmdline.Failed, "cannot wait any longer: no %s within %s", *what, *timeout)
-		case ctx.Err() != nil && came == nil:
+		case ctx.Err() != nil:
 			return cmdline.Failed
 		case err != nil:
 			return t.Failed("wait", err)
-		case came == nil: // the connection has ended: hinit ends or was re-executed
-			if _, gone := cl.Health(ctx); gone != nil {
-				return t.Failed("wait", gone)
-			}
 		}
 	}
 	if c.JSON {
-		err = cli.WriteJSON(t.Out, came)
+		err = cli.WriteJSON(t.Out, w.came)
 	} else {
-		_, err = fmt.Fprintln(t.Out, show.Line(line))
+		_, err = fmt.Fprintln(t.Out, show.Line(w.line))
 	}
 	if err != nil {
 		return t.Failed("wait", err)
 	}
-	if *what == "ready" && !came.Service.Ready {
+	if *what == "ready" && !w.came.Service.Ready {
 		return cmdline.Failed
 	}
 	return cmdline.Done
@@ -123,46 +119,50 @@ type waitState struct {
 	key    string
 	first  client.Service // the service when the wait began; its name is "" if the wait is for any notice
 	cursor uint64         // Seq of the last event seen
+	came   waitReport     // the result, after errFound
+	line   string         // the result for people
 }
 
+// errFound ends the stream when what the user waits for has come.
 var errFound = errors.New("it came")
 
-func (w *waitState) notice(ctx context.Context) (came *waitReport, line string, err error) {
+// notice follows the events until the notice comes.
+func (w *waitState) notice(ctx context.Context) error {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {
 		o.Last = -1
 	}
-	err = w.cl.Events(ctx, o, func(e client.Event) error {
+	return w.cl.Events(ctx, o, func(e client.Event) error {
 		w.cursor = max(w.cursor, e.Seq)
 		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
 			return nil
 		}
-		came, line = &waitReport{Event: &e}, eventLine(e)
+		w.came.Event, w.line = &e, eventLine(e)
 		return errFound
 	})
-	return came, line, withoutCame(err)
 }
 
-func (w *waitState) service(ctx context.Context, exit bool) (came *waitReport, line string, err error) {
-	err = w.cl.Watch(ctx, func(change client.StatusChange) error {
+// service follows the status until the service is ready, or has ended if exit is true.
+func (w *waitState) service(ctx context.Context, exit bool) error {
+	return w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
 			if s.Name != w.first.Name {
 				continue
 			}
 			switch {
 			case exit && (s.PID == 0 || lastEnd(s).After(lastEnd(w.first))):
-				line = fmt.Sprintf("%s has ended", s.Name)
+				w.line = s.Name + " has ended"
 				if s.LastExit != nil {
-					line += ": " + show.LastExit(s.LastExit)
+					w.line += ": " + show.LastExit(s.LastExit)
 				}
 			case !exit && s.State == client.StateUp && s.Ready:
-				line = fmt.Sprintf("%s is ready", s.Name)
+				w.line = s.Name + " is ready"
 			case !exit && (s.State == client.StateFailed || s.State == client.StateParked):
-				line = fmt.Sprintf("%s is %s: %s", s.Name, s.State, s.Reason)
+				w.line = fmt.Sprintf("%s is %s: %s", s.Name, s.State, s.Reason)
 			default:
 				return nil
 			}
-			came = &waitReport{Service: &s}
+			w.came.Service = &s
 			return errFound
 		}
 		if change.Whole {
@@ -170,7 +170,6 @@ func (w *waitState) service(ctx context.Context, exit bool) (came *waitReport, l
 		}
 		return nil
 	})
-	return came, line, withoutCame(err)
 }
 
 func lastEnd(s client.Service) time.Time {
@@ -178,13 +177,6 @@ func lastEnd(s client.Service) time.Time {
 		return time.Time{}
 	}
 	return s.LastExit.At
-}
-
-func withoutCame(err error) error {
-	if errors.Is(err, errFound) {
-		return nil
-	}
-	return err
 }
 
 // eventLine describes an event on one line, for people.
