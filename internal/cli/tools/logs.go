@@ -1,12 +1,12 @@
 package tools
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -162,55 +162,45 @@ type logReading struct {
 // showByTime merges several logs and shows their lines in the order of time. A line without a time stays behind the line before
 // it in its log.
 func showByTime(ctx context.Context, readers []logReading) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	type head struct {
 		at   time.Time
-		line []byte
+		line []byte // valid until the next call of next
+		next func() (at time.Time, line []byte, more bool)
+		more bool
 	}
-	lines := make([]chan head, len(readers))
+	heads := make([]head, len(readers))
 	for i, r := range readers {
-		lines[i] = make(chan head)
-		go func() {
-			defer close(lines[i])
+		next, stop := iter.Pull2(func(yield func(time.Time, []byte) bool) {
 			var at time.Time
 			r.read(ctx, func(line []byte) error {
 				if written, _, ok := reader.Split(line); ok {
 					at = written
 				}
-				select {
-				case lines[i] <- head{at, bytes.Clone(line)}:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
+				if !yield(at, line) {
+					return context.Canceled
 				}
+				return nil
 			})
-		}()
-	}
-	heads := make([]head, len(lines))
-	open := make([]bool, len(lines))
-	for i := range lines {
-		heads[i], open[i] = <-lines[i]
+		})
+		defer stop()
+		heads[i].next = next
+		heads[i].at, heads[i].line, heads[i].more = next()
 	}
 	for {
 		first := -1
-		for i := range heads {
-			if open[i] && (first < 0 || heads[i].at.Before(heads[first].at)) {
+		for i, h := range heads {
+			if h.more && (first < 0 || h.at.Before(heads[first].at)) {
 				first = i
 			}
 		}
 		if first < 0 {
 			return nil
 		}
-		if err := readers[first].show(heads[first].line); err != nil {
-			cancel()
-			for i := range lines {
-				for range lines[i] { // drain the channel, so that the reader can end
-				}
-			}
+		h := &heads[first]
+		if err := readers[first].show(h.line); err != nil {
 			return err
 		}
-		heads[first], open[first] = <-lines[first]
+		h.at, h.line, h.more = h.next()
 	}
 }
 
