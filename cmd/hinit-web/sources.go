@@ -78,9 +78,6 @@ const maxOutput = 8 << 20
 // installed, the error is [fs.ErrNotExist].
 func programOutput(ctx context.Context, home, name string, args ...string) ([]byte, error) {
 	program, err := cmdline.Beside(name)
-	if err == nil {
-		_, err = os.Stat(program)
-	}
 	if err != nil {
 		return nil, err
 	}

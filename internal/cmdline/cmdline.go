@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -256,18 +257,23 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// Beside returns the path of a program that is installed in the same directory as this program. The file may be missing.
-func Beside(program string) (string, error) {
+// Beside returns the path of a program that is installed in the same directory as this program. If the file is missing, it also
+// returns an error that wraps [fs.ErrNotExist].
+func Beside(program string) (path string, err error) {
 	self, err := os.Executable()
-	return filepath.Join(filepath.Dir(self), program), err
+	path = filepath.Join(filepath.Dir(self), program)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	return path, err
 }
 
 // Hinit returns the path of hinit, which is installed beside this program. In a container image, its name is init, the entry
 // point.
 func Hinit() (string, error) {
 	path, err := Beside("hinit")
-	if _, missing := os.Stat(path); missing != nil {
-		path = filepath.Join(filepath.Dir(path), "init")
+	if errors.Is(err, fs.ErrNotExist) {
+		return Beside("init")
 	}
 	return path, err
 }

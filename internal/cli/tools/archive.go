@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -170,9 +169,6 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 		return err
 	}
 	program, err := cmdline.Beside("hinit-profile")
-	if err == nil {
-		_, err = os.Stat(program)
-	}
 	if err != nil {
 		return fmt.Errorf("%w; install hinit-profile beside hinit", err)
 	}
@@ -421,8 +417,7 @@ func toFile(path string, fill func(io.Writer) error) error {
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
 	defer unix.Close(dir)
-	temp := "." + filepath.Base(path) + "." + strconv.FormatUint(rand.Uint64(), 36) + ".part"
-	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, temp, err := fsutil.CreateTemp(dir, "."+filepath.Base(path)+".*.part")
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: err}
 	}
