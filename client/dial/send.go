@@ -241,6 +241,14 @@ func (c *Client) exchangeError(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
+// Reason returns err without the failed action, if hinit or this package has returned it.
+func Reason(err error) error {
+	if said, is := errors.AsType[*client.Error](err); is {
+		return errors.New(said.Message)
+	}
+	return err
+}
+
 // withAction adds the failed action to e. If the caller's context has ended, it returns the cause of that instead.
 func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {

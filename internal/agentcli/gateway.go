@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
@@ -82,7 +83,7 @@ func (c *Call) Main() int {
 		return c.agent()
 	}
 	// Don't pass the command on: without s6 the agent would do nothing and report success, or wait for ever.
-	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
+	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), reasonOf(err))
 }
 
 // baseDir is a directory that exists only if PID 1 emulates s6.
@@ -240,7 +241,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
 		return 0, err // nothing was done, so the agent's program may handle the command
 	}
-	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
+	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, reasonOf(err), profile, profile), nil
 }
 
 // everyGateway stops all gateways, or restarts all that are wanted up, in parallel.
@@ -275,7 +276,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	done := 0
 	for i, err := range results {
 		if err != nil {
-			c.printError("✗ Could not %s %s: %s", verb, slots[i], indented(reasonOf(err)))
+			c.printError("✗ Could not %s %s: %s", verb, slots[i], reasonOf(err))
 		} else {
 			done++
 		}
@@ -286,15 +287,11 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns the reason from an error of PID 1, without the name of the action that failed.
+// reasonOf returns the reason from an error of PID 1, without the name of the action that failed. Its lines after the first are
+// indented.
 func reasonOf(err error) string {
-	if said, ok := errors.AsType[*client.Error](err); ok {
-		return said.Message
-	}
-	return err.Error()
+	return strings.ReplaceAll(strings.TrimSpace(dial.Reason(err).Error()), "\n", "\n  ")
 }
-
-func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
 
 // mayRunUnsupervised reports whether a gateway of the profile may run without supervision, because its pid file exists.
 func (c *Call) mayRunUnsupervised(root, profile string) bool {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 // Supervisor is the part of PID 1's API that the tools use. [dial.Client] implements it.
@@ -55,15 +56,7 @@ func s6Error(dir string, err error) error {
 		}
 		return errNotListening
 	}
-	return reasonOf(err)
-}
-
-// reasonOf returns the message of PID 1 alone, without the request that failed.
-func reasonOf(err error) error {
-	if said, ok := errors.AsType[*client.Error](err); ok {
-		return errors.New(said.Message)
-	}
-	return err
+	return dial.Reason(err)
 }
 
 // kindOf returns the kind of an error that PID 1 has returned, or "" for other errors.

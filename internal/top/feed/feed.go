@@ -106,18 +106,10 @@ func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 			return
 		}
 		if err != nil {
-			lost(withoutRequest(err))
+			lost(dial.Reason(err))
 		}
 		pause.For(ctx, retry)
 	}
-}
-
-// withoutRequest returns hinit's message in err without the name of the failed request. It returns all other errors as they are.
-func withoutRequest(err error) error {
-	if said := (*client.Error)(nil); errors.As(err, &said) {
-		return errors.New(said.Message)
-	}
-	return err
 }
 
 // Do gives an order to a service, and waits until it has taken effect or failed.
