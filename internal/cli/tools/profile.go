@@ -92,43 +92,19 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 		}
 		doing = fmt.Sprintf("%s profile %q", verb, names[0])
 	}
-	m, err := newManager(t)
+	cfg, agent, err := loadAgent(t)
 	if err != nil {
 		return nil, t.Failed(doing, err)
 	}
-	m.doing = doing
-	if uid := os.Geteuid(); changes && uid != 0 && uint32(uid) != m.agent.User.UID {
-		return nil, t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	m = &manager{Terminal: t, doing: doing, cfg: cfg, agent: agent}
+	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
+	if m.cl, err = t.Dial(); errors.Is(err, client.ErrNotAllowed) {
+		return nil, t.Failed(doing, err)
+	}
+	if uid := os.Geteuid(); changes && uid != 0 && uint32(uid) != agent.User.UID {
+		return nil, t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, cfg.Agent.User)
 	}
 	return m, cmdline.Done
-}
-
-func newManager(t *cli.Terminal) (*manager, error) {
-	cfg, agent, err := loadAgent(t)
-	if err != nil {
-		return nil, err
-	}
-	m := &manager{Terminal: t, cfg: cfg, agent: agent}
-	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
-	cl, err := t.Dial()
-	switch {
-	case err == nil:
-		m.cl = cl
-	case errors.Is(err, client.ErrNotAllowed):
-		return nil, err
-	}
-	return m, nil
-}
-
-// nearestProfile returns the end of a message about an unknown profile: a suggestion of the name that was probably meant, see
-// [cmdline.DidYouMean].
-func (m *manager) nearestProfile(name string) string {
-	all, _, _ := m.store.Discover()
-	var names []string
-	for _, p := range all {
-		names = append(names, p.Name)
-	}
-	return cmdline.DidYouMean(name, names)
 }
 
 // exists reports whether the volume has this profile, and returns it.
@@ -202,7 +178,7 @@ func (m *manager) delete(name string, yes bool) int {
 	}
 	if m.json {
 		was.Gateway, was.Want, was.PID = "", "", 0
-		return m.print([]profileRow{was}, true)
+		return m.Failed(m.doing, cli.WriteJSON(m.Out, was))
 	}
 	fmt.Fprintf(m.Out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
 	return cmdline.Done
@@ -279,7 +255,12 @@ func (m *manager) printMissing(name string, err error) int {
 	if p, err := m.store.Profile(name); err == nil && unix.Access(p.Home, unix.X_OK) == unix.EACCES {
 		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
 	}
-	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.nearestProfile(name))
+	var names []string
+	all, _, _ := m.store.Discover()
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
 // change changes profiles with the agent's own command. If there is no such command, it calls itself instead. Then it makes the

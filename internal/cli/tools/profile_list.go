@@ -37,7 +37,15 @@ func (m *manager) list(only string) int {
 	if only != "" && len(rows) == 0 {
 		return m.printMissing(only, nil)
 	}
-	code := m.print(rows, only != "")
+	switch one := only != ""; {
+	case !m.json:
+		err = m.printRows(rows, one)
+	case one:
+		err = cli.WriteJSON(m.Out, rows[0])
+	default:
+		err = cli.WriteJSON(m.Out, rows)
+	}
+	code := m.Failed(m.doing, err)
 	for _, w := range warnings {
 		if only == "" && code == cmdline.Done {
 			fmt.Fprintln(m.Err, "warning:", show.Line(w.String()))
@@ -95,17 +103,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// print prints rows as JSON or as a table. If one is true, it prints the single row as an object or with all its fields.
-func (m *manager) print(rows []profileRow, one bool) int {
-	switch {
-	case m.json && one:
-		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows[0]))
-	case m.json:
-		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows))
-	}
-	return m.Failed(m.doing, m.printRows(rows, one))
-}
-
+// printRows prints rows as a table. If one is true, it prints the single row with all its fields.
 func (m *manager) printRows(rows []profileRow, one bool) error {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
 	if one {
