@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -52,13 +53,9 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 
 // stateFile returns the path of the file in which hinit forward records what it has sent.
 func stateFile(env func(string) (string, bool), home string) string {
-	if file, ok := env("HINIT_FORWARD_STATE"); ok && file != "" {
-		return file
-	}
-	if set, ok := env("HERMES_HOME"); ok && set != "" {
-		home = set
-	}
-	return filepath.Join(home, ".hinit-forward.json")
+	file, _ := env("HINIT_FORWARD_STATE")
+	set, _ := env("HERMES_HOME")
+	return cmp.Or(file, filepath.Join(cmp.Or(set, home), ".hinit-forward.json"))
 }
 
 // forwardCounters returns the log forwarder's counters from its state file, or nil if they can't be read.

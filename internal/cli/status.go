@@ -55,19 +55,13 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		return t.exitCodeOfNamed(ctx, cl, c)
+		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has shown do not count
+		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
+			return cmdline.NotUp
+		}
+		return t.Failed("show the status", err)
 	}
 	return cmdline.Done
-}
-
-// exitCodeOfNamed returns the exit code of status. Only the services that arguments name count, although a pattern may have shown
-// further ones.
-func (t *Terminal) exitCodeOfNamed(ctx context.Context, cl *dial.Client, c *Call) int {
-	st, err := cl.Status(ctx, c.Named...)
-	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
-		return cmdline.NotUp
-	}
-	return t.Failed("show the status", err)
 }
 
 // emptyStatus prints a status without services, for --json when no service is in the state of --state.

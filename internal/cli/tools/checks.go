@@ -106,7 +106,8 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 		skip := false
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
 			s, err := cl.Service(ctx, name)
-			skip = err == nil && !slices.ContainsFunc(s.Checks, configured) && !c.IsNamed(&s)
+			// the built-in check for deaf gateways can be neither run on request nor paused
+			skip = err == nil && !slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }) && !c.IsNamed(&s)
 			switch {
 			case err != nil, skip:
 				return s, err
@@ -124,6 +125,3 @@ func (how checksOrder) giveToAll(t *cli.Terminal, c *cli.Call, names []string) (
 	}
 	return done, code
 }
-
-// configured reports whether a check can be run on request and paused. The built-in check for deaf gateways can't.
-func configured(one client.Check) bool { return one.Type != show.ProblemDeaf }

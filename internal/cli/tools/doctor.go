@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,8 @@ func (x *doctorRun) init() (cl *dial.Client, plain string) {
 	}
 	if inThisNamespace(st.Init) {
 		x.memory(st)
-		if n := unreaped(st.Init.PID, reapTime); n > 0 {
+		// half a second is more than the init needs to reap processes that have just ended
+		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
@@ -195,11 +197,6 @@ func (x *doctorRun) service(s client.Service) {
 	}
 }
 
-// reapTime waits for half a second, which is more than the init needs to reap processes that have just ended.
-func reapTime() {
-	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // the init does not announce that it reaps
-}
-
 // unreaped counts the children of the process parent that have ended and are still not reaped after wait. It calls wait only if
 // there are such children.
 func unreaped(parent int, wait func()) int {
@@ -228,11 +225,7 @@ func zombies(parent int) map[string]bool {
 
 // warnings reports the warnings of the configuration, and environment variables that hinit does not know.
 func (x *doctorRun) warnings(cfg *config.Config) {
-	from := "defaults and environment"
-	if cfg.Path != "" {
-		from = cfg.Path
-	}
-	x.found.OK("configuration", "%s", from)
+	x.found.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
 			continue // the init has already reported it

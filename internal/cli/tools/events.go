@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -50,7 +49,9 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	others := func(e client.Event) bool { return e.Lost == 0 && !wanted(e, named, since.Time) }
+	others := func(e client.Event) bool { // the user did not ask for them
+		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(since.Time))
+	}
 	past = slices.DeleteFunc(past, others)
 	if *n >= 0 && (since.IsZero() || cli.FlagGiven(c, "n")) {
 		past = past[max(0, len(past)-*n):]
@@ -99,10 +100,4 @@ func eventNames(ctx context.Context, cl *dial.Client, names []string, past []cli
 		named[past[known].Service] = true
 	}
 	return named, nil
-}
-
-// wanted reports whether the user asked for this event: it is about a named service, or no service is named, and it is not older
-// than since.
-func wanted(e client.Event, named map[string]bool, since time.Time) bool {
-	return (len(named) == 0 || named[e.Service]) && !e.At.Before(since)
 }
