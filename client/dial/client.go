@@ -21,16 +21,9 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 
 // StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up.
 func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
-	query := url.Values{"name": names, "as": {client.AsTable}}
-	for name, is := range map[string]bool{"colour": look.Colour, "verbose": look.Verbose} {
-		if is {
-			query.Set(name, "1")
-		}
-	}
-	if look.Width > 0 {
-		query.Set("width", strconv.Itoa(look.Width))
-	}
-	q := get("get the status", "/v1/status", query)
+	q := get("get the status", "/v1/status", url.Values{
+		"name": names, "as": {client.AsTable}, "colour": on[look.Colour], "verbose": on[look.Verbose], "width": unlessZero(max(look.Width, 0)),
+	})
 	r, err := c.send(ctx, q)
 	if err != nil {
 		return nil, 0, err
@@ -67,13 +60,9 @@ func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (cl
 	return c.Order(ctx, client.VerbRestart, name, wait)
 }
 
-// RunOnce runs a task, a service that ends by itself. If wait.Wait is set, it returns when the run has ended: Done reports
-// success, and LastExit says how the run ended. If the answer is lost, the caller can't know whether the task has run.
-func (c *Client) RunOnce(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
-	return c.Order(ctx, client.VerbRunOnce, name, wait)
-}
-
-// Order gives an order to a service, as Start, Stop, Restart and RunOnce do.
+// Order gives an order to a service, as Start, Stop and Restart do. [client.VerbRunOnce] runs a task, a service that ends by
+// itself. If wait.Wait is set, Order then returns when the run has ended: Done reports success, and LastExit says how the run
+// ended. If the answer is lost, the caller can't know whether the task has run.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
 	milliseconds := int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)
 	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds, Force: wait.Force})
@@ -102,15 +91,9 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 // event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in
 // [Event].
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	query := url.Values{}
-	if o.Since > 0 {
-		query.Set("since", strconv.FormatUint(o.Since, 10))
-	}
+	query := url.Values{"since": unlessZero(o.Since), "follow": on[o.Follow]}
 	if o.Last != 0 {
 		query.Set("last", strconv.Itoa(max(o.Last, 0)))
-	}
-	if o.Follow {
-		query.Set("follow", "1")
 	}
 	return stream(ctx, c, get("read the events", "/v1/events", query), fn)
 }
@@ -184,11 +167,7 @@ func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.P
 // Probe is like Health, for one probe of a pod. probe is one of the Probe constants. A hinit that refuses connections because it
 // has too many is live: otherwise an agent that opens many connections could have its container restarted.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
-	query := url.Values{}
-	if probe != "" {
-		query.Set("probe", probe)
-	}
-	q := get("get the health", "/v1/health", query)
+	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
 	h, err := ask[client.Health](ctx, c, q)
 	if e := (*client.Error)(nil); q.mayBeBusy && errors.As(err, &e) && e.Kind == client.KindBusy {
@@ -214,10 +193,7 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 // Run returns one run. If wait is positive, it returns when no process of the run is alive, or when that time is over. In the
 // second case End is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
-	query := url.Values{}
-	if wait > 0 {
-		query.Set("wait_ms", strconv.FormatInt(wait.Milliseconds(), 10))
-	}
+	query := url.Values{"wait_ms": unlessZero(max(wait.Milliseconds(), 0))}
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
 }
 

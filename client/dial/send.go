@@ -48,6 +48,17 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
+// on is the value of a parameter that is a switch.
+var on = map[bool][]string{true: {"1"}}
+
+// unlessZero returns the value of a parameter, or none for the zero value.
+func unlessZero[T comparable](value T) []string {
+	if value == *new(T) {
+		return nil
+	}
+	return []string{fmt.Sprint(value)}
+}
+
 func post(doing, path string, body any) apiCall {
 	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }

@@ -62,7 +62,7 @@ func TestRunOnceWaitsForTheEndOfItsRun(t *testing.T) {
 			if tt.name == "waits" {
 				timeout = 50 * time.Millisecond
 			}
-			v, err := serve(t, core, everyone).client().RunOnce(t.Context(), "report", client.Wait{Wait: true, Timeout: timeout})
+			v, err := serve(t, core, everyone).client().Order(t.Context(), client.VerbRunOnce, "report", client.Wait{Wait: true, Timeout: timeout})
 			switch said := (*client.Error)(nil); {
 			case tt.fails != "":
 				if !errors.As(err, &said) || !strings.Contains(said.Message, tt.fails) {
@@ -81,7 +81,7 @@ func TestRunOnceNeedNotWait(t *testing.T) {
 		core.set(report(supervisor.Up, 1, nil))
 		return nil
 	}
-	v, err := serve(t, core, everyone).client().RunOnce(t.Context(), "report", client.Wait{})
+	v, err := serve(t, core, everyone).client().Order(t.Context(), client.VerbRunOnce, "report", client.Wait{})
 	if err != nil || v.State != client.StateUp || v.Run != 1 {
 		t.Errorf("got %+v, %v", v, err)
 	}
