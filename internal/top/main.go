@@ -61,13 +61,14 @@ func Main(args []string) int {
 }
 
 func themeOf(name string) (index int, known bool) {
-	if name == "" {
-		if os.Getenv("NO_COLOR") != "" {
-			return len(frame.Themes) - 1, true
-		}
-		return 0, true
+	switch {
+	case name != "":
+		index = slices.IndexFunc(frame.Themes, func(t frame.Theme) bool { return t.Name == name })
+		return index, index >= 0
+	case os.Getenv("NO_COLOR") != "":
+		return len(frame.Themes) - 1, true
 	}
-	return frame.ThemeOf(name)
+	return 0, true
 }
 
 func themeNames() string {

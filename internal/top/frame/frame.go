@@ -6,7 +6,6 @@
 package frame
 
 import (
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -126,18 +125,6 @@ type Frame struct {
 	Lines         []Line
 }
 
-// Plain returns the text of a frame without colours, and without spaces at the ends of lines.
-func (f Frame) Plain() string {
-	var b strings.Builder
-	for i := range f.rows() {
-		fitted := Line{Spans: f.Lines[i].Fit(f.Width)}
-		b.WriteString(strings.TrimRight(fitted.String(), " ") + "\n")
-	}
-	return b.String()
-}
-
-func (f Frame) rows() int { return min(len(f.Lines), f.Height) }
-
 // Width returns the width of a text, in columns.
 func Width(text string) int {
 	if strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) {
@@ -197,18 +184,12 @@ var Themes = []Theme{
 	{"no colour", [roles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Doing: "4"}},
 }
 
-// ThemeOf returns the index of the theme with this name.
-func ThemeOf(name string) (index int, known bool) {
-	index = slices.IndexFunc(Themes, func(t Theme) bool { return t.Name == name })
-	return max(index, 0), index >= 0
-}
-
 // ANSI returns the frame as text for a terminal. The only escape sequences in it are SGR sequences (colours). The colours are
 // reset at the end of each line, and the last line has no line end.
 func (f Frame) ANSI(t Theme) string {
 	var b strings.Builder
 	b.Grow(f.Width * f.Height * 2)
-	for i := range f.rows() {
+	for i := range min(len(f.Lines), f.Height) {
 		if i > 0 {
 			b.WriteByte('\n')
 		}

@@ -15,7 +15,7 @@ import (
 // names are the services of a table, in their order, those with the cursor and a mark too.
 func names(m *model.Model) string {
 	var out []string
-	for line := range strings.SplitSeq(m.Frame().Plain(), "\n") {
+	for line := range strings.SplitSeq(plain(m.Frame()), "\n") {
 		for word := range strings.FieldsSeq(line) {
 			if strings.HasPrefix(word, "gateway-") && !strings.Contains(line, "y/n") {
 				out = append(out, strings.TrimPrefix(word, "gateway-"))
@@ -70,10 +70,10 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 		m := scene(100, 20, few(), tt.keys...)
 		got := names(m)
 		if got != tt.want {
-			t.Errorf("%v: %q, want %q\n%s", tt.keys, got, tt.want, m.Frame().Plain())
+			t.Errorf("%v: %q, want %q\n%s", tt.keys, got, tt.want, plain(m.Frame()))
 		}
 	}
-	if text := scene(100, 20, few(), "p").Frame().Plain(); !strings.Contains(text, "> ▾ profile c: 1 of 1 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
+	if text := plain(scene(100, 20, few(), "p").Frame()); !strings.Contains(text, "> ▾ profile c: 1 of 1 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
 		t.Errorf("in groups:\n%s", text)
 	}
 }
@@ -81,18 +81,18 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 // TestTheCursorStaysWithItsService: while others come, go and change places; before it was moved it stays on top.
 func TestTheCursorStaysWithItsService(t *testing.T) {
 	m := scene(100, 20, few())
-	if !strings.Contains(m.Frame().Plain(), "> gateway-c") {
-		t.Errorf("at first:\n%s", m.Frame().Plain())
+	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
+		t.Errorf("at first:\n%s", plain(m.Frame()))
 	}
 	m.Key("down")
 	worse := up("a")
 	worse.State = client.StateFailed
 	m.Change(0, client.StatusChange{Services: []client.Service{worse}}, noon)
-	if text := m.Frame().Plain(); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
+	if text := plain(m.Frame()); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
 		t.Errorf("after a change:\n%s", text)
 	}
 	m.Change(0, client.StatusChange{Whole: true, Services: few()[1:]}, noon)
-	if text := m.Frame().Plain(); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
+	if text := plain(m.Frame()); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
 		t.Errorf("after its end:\n%s", text)
 	}
 	m.Change(0, client.StatusChange{Whole: true, Services: []client.Service{}}, noon)
@@ -133,7 +133,7 @@ func TestARolloutGoesOneByOne(t *testing.T) {
 		return given(m.Ended(model.Result{Order: model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, Err: err}))
 	}
 	last := func() string {
-		lines := strings.Split(strings.TrimSuffix(m.Frame().Plain(), "\n"), "\n")
+		lines := strings.Split(strings.TrimSuffix(plain(m.Frame()), "\n"), "\n")
 		return lines[len(lines)-1]
 	}
 	if got := given(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
@@ -159,7 +159,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	services := few()
 	services[0].Group, services[2].Group = "payments", "payments"
 	m := scene(100, 20, services, "p")
-	text := m.Frame().Plain()
+	text := plain(m.Frame())
 	if !strings.Contains(text, "> ▾ @payments: 2 of 2 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "▾ of no group: 0 of 1 up\n  gateway-b") {
 		t.Errorf("the groups:\n%s", text)
 	}
@@ -167,17 +167,17 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 		t.Errorf("an order: %s", got)
 	}
 	typeIn(m, "down", "f") // of the group of the service
-	if text = m.Frame().Plain(); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
+	if text = plain(m.Frame()); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
 		t.Errorf("folded:\n%s", text)
 	}
 	if got := given(typeIn(m, "x", "y")); got != "[{stop gateway-c} {stop gateway-a}]" {
 		t.Errorf("an order for a folded group: %s", got)
 	}
 	if typeIn(m, "enter"); names(m) != "c a b" {
-		t.Errorf("shown again:\n%s", m.Frame().Plain())
+		t.Errorf("shown again:\n%s", plain(m.Frame()))
 	}
 	if typeIn(m, "p", "p", "/", "@", "p", "a", "y", "enter"); names(m) != "c a" {
-		t.Errorf("filtered by a group:\n%s", m.Frame().Plain())
+		t.Errorf("filtered by a group:\n%s", plain(m.Frame()))
 	}
 }
 
@@ -219,21 +219,21 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	}
 	m.Key("b")
 	w := m.Wants().Log
-	if w.From.Sub(noon) > -time.Hour-time.Minute || w.Until.Before(noon.Add(-time.Hour)) || !strings.Contains(m.Frame().Plain(), "log of gateway-c, the run before: crash") {
-		t.Errorf("the run before is %v to %v\n%s", w.From, w.Until, m.Frame().Plain())
+	if w.From.Sub(noon) > -time.Hour-time.Minute || w.Until.Before(noon.Add(-time.Hour)) || !strings.Contains(plain(m.Frame()), "log of gateway-c, the run before: crash") {
+		t.Errorf("the run before is %v to %v\n%s", w.From, w.Until, plain(m.Frame()))
 	}
 	if m.Key("b"); !m.Wants().Log.From.IsZero() {
 		t.Error("the newest lines don't come back")
 	}
-	if typeIn(m, "down", "b"); !strings.Contains(m.Frame().Plain(), "no run of gateway-a has ended yet") {
-		t.Errorf("without a run before:\n%s", m.Frame().Plain())
+	if typeIn(m, "down", "b"); !strings.Contains(plain(m.Frame()), "no run of gateway-a has ended yet") {
+		t.Errorf("without a run before:\n%s", plain(m.Frame()))
 	}
 }
 
 // TestAHostThatDoesNotAnswerIsShown: its rows stay, and count as unknown; the rows of the others go on.
 func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	m := threeHosts(100, 30)
-	text := m.Frame().Plain()
+	text := plain(m.Frame())
 	for _, part := range []string{"1 in trouble 1 ailing 5 unknown", "us-2: not answering since", "HOST", "us-2 gateway-agent40 ? up", "eu-1 gateway-agent17 ✗ crash-loop", "us-1 gateway-agent31 ! deaf"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("there is no %q:\n%s", part, text)
@@ -244,7 +244,7 @@ func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 		t.Errorf("an order goes to %v", orders)
 	}
 	typeIn(m, "esc", "p", "p", "p")
-	if text = m.Frame().Plain(); !strings.Contains(text, "▾ host us-2: 5 of 5 up, 5 unknown") {
+	if text = plain(m.Frame()); !strings.Contains(text, "▾ host us-2: 5 of 5 up, 5 unknown") {
 		t.Errorf("by host:\n%s", text)
 	}
 }
@@ -253,7 +253,7 @@ func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 func TestTheKeyThatQuitsIsShown(t *testing.T) {
 	for _, width := range []int{40, 80} {
 		for _, key := range []string{"esc", "d", "l", "e"} {
-			lines := strings.Split(strings.TrimSuffix(scene(width, 24, few(), key).Frame().Plain(), "\n"), "\n")
+			lines := strings.Split(strings.TrimSuffix(plain(scene(width, 24, few(), key).Frame()), "\n"), "\n")
 			if last := lines[len(lines)-1]; !strings.Contains(last, "q quit") || !strings.Contains(last, "? help") {
 				t.Errorf("at %d after %s: %q", width, key, last)
 			}
@@ -264,20 +264,20 @@ func TestTheKeyThatQuitsIsShown(t *testing.T) {
 func TestSilenceIsSaid(t *testing.T) {
 	m := scene(100, 20, few())
 	m.Tick(noon.Add(model.Silence))
-	if text := m.Frame().Plain(); strings.Contains(text, "not answering") {
+	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("too early:\n%s", text)
 	}
 	m.Tick(noon.Add(model.Silence + time.Second))
-	if text := m.Frame().Plain(); !strings.Contains(text, "not answering since") || names(m) != "c a b" {
+	if text := plain(m.Frame()); !strings.Contains(text, "not answering since") || names(m) != "c a b" {
 		t.Errorf("after a silence:\n%s", text)
 	}
 	m.Lost(0, "nobody listens", noon.Add(time.Minute))
 	m.Lost(0, "nobody listens", noon.Add(2*time.Minute))
-	if text := m.Frame().Plain(); !strings.Contains(text, "(1m0s): nobody listens") {
+	if text := plain(m.Frame()); !strings.Contains(text, "(1m0s): nobody listens") {
 		t.Errorf("after an error:\n%s", text)
 	}
 	m.Change(0, client.StatusChange{Whole: true, Services: few()}, noon.Add(time.Hour))
-	if text := m.Frame().Plain(); strings.Contains(text, "not answering") {
+	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("it is back:\n%s", text)
 	}
 }
@@ -293,19 +293,19 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	}
 	m.Log(m.Wants().Log, nil)
 	m.Log(m.Wants().Log, lines)
-	if text := m.Frame().Plain(); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
+	if text := plain(m.Frame()); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
 		t.Errorf("the end:\n%s", text)
 	}
 	typeIn(m, "tab", "/", "L", "i", "n", "e", "space", "1", "7", "enter")
-	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") {
+	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
 	m.Log(m.Wants().Log, []model.LogLine{{Text: "new"}}) // what is looked at stays
-	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
+	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
 	m.Key("end")
-	if text := m.Frame().Plain(); !strings.Contains(text, "new") {
+	if text := plain(m.Frame()); !strings.Contains(text, "new") {
 		t.Errorf("it follows again:\n%s", text)
 	}
 }
@@ -313,16 +313,16 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 func TestTheMouseChooses(t *testing.T) {
 	m := scene(100, 20, few(), "l")
 	m.Click(5, 3) // the second row
-	if !strings.Contains(m.Frame().Plain(), "> gateway-a") {
-		t.Errorf("a row:\n%s", m.Frame().Plain())
+	if !strings.Contains(plain(m.Frame()), "> gateway-a") {
+		t.Errorf("a row:\n%s", plain(m.Frame()))
 	}
 	m.Click(3, 1)              // NAME
 	if names(m) != "a b c a" { // the last is the pane's title
-		t.Errorf("a head: %s\n%s", names(m), m.Frame().Plain())
+		t.Errorf("a head: %s\n%s", names(m), plain(m.Frame()))
 	}
 	m.Wheel(3, 1)
-	if !strings.Contains(m.Frame().Plain(), "> gateway-c") {
-		t.Errorf("the wheel:\n%s", m.Frame().Plain())
+	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
+		t.Errorf("the wheel:\n%s", plain(m.Frame()))
 	}
 	for y := -1; y < 25; y++ {
 		for x := -1; x < 120; x += 7 {

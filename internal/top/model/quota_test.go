@@ -24,7 +24,7 @@ func TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 		{nil, []string{" quota ", "waits for disk", "quota.warn is 2GiB"}},
 		{[]string{"/", "c", "o", "d", "e", "r", "enter", "d"}, []string{"quota.stop is 4GiB", "(quota)", "hinit start coder"}},
 	} {
-		text := scene(200, 40, list, tt.keys...).Frame().Plain()
+		text := plain(scene(200, 40, list, tt.keys...).Frame())
 		for _, word := range tt.words {
 			if !strings.Contains(text, word) {
 				t.Errorf("%v: %q is missing:\n%s", tt.keys, word, text)
