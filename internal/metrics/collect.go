@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/samber/lo"
 
 	"hinit/client"
 	"hinit/internal/control/show"
@@ -82,7 +83,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.sendInit(st, seen)
 	most := cmp.Or(max(c.Most, 0), MostServices)
-	list := distinct(st.Services)
+	// Prometheus refuses two series with the same labels, so only the first of several services with one label has metrics.
+	list := lo.UniqBy(st.Services, func(s client.Service) string { return label(s.Name) })
 	out.send(services, float64(len(st.Services)))
 	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
 	now := time.Now()
@@ -102,19 +104,6 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			out.sendUsage(seen.sum(seen.of[s.Name]...), label(s.Name), label(s.Profile))
 		}
 	}
-}
-
-// distinct returns list without each service whose name becomes the same label as the name of an earlier service. Prometheus
-// refuses two series with the same labels.
-func distinct(list []client.Service) []client.Service {
-	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
-	for i := range list {
-		if key := label(list[i].Name); !seen[key] {
-			seen[key] = true
-			out = append(out, list[i])
-		}
-	}
-	return out
 }
 
 // sink sends metrics to the channel that Prometheus passes to Collect.
@@ -140,14 +129,9 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
 		s.send(lease, boolValue(i.Lease.State == client.LeaseHeld))
 	}
-	steps := make(map[string]bool)
-	for _, step := range i.Boot[:min(len(i.Boot), mostSteps)] {
-		name := label(step.Name)
-		if !steps[name] {
-			steps[name] = true
-			s.send(bootTime, step.Seconds, name)
-			s.send(bootFault, boolValue(step.Error != ""), name)
-		}
+	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), mostSteps)], func(step client.BootStep) string { return label(step.Name) }) {
+		s.send(bootTime, step.Seconds, label(step.Name))
+		s.send(bootFault, boolValue(step.Error != ""), label(step.Name))
 	}
 	if seen == nil {
 		return

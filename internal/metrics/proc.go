@@ -2,11 +2,12 @@ package metrics
 
 import (
 	"errors"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
 	"hinit/internal/procusage"
@@ -74,14 +75,8 @@ func countFDs(root string, pid int) int {
 	}
 	defer dir.Close()
 	n := 0
-	for {
-		names, err := dir.Readdirnames(256)
-		n += len(names)
-		switch {
-		case errors.Is(err, io.EOF):
-			return n
-		case err != nil:
-			return -1
-		}
+	if fsutil.Entries(int(dir.Fd()), func(string, fs.FileMode) bool { n++; return true }) != nil {
+		return -1
 	}
+	return n
 }
