@@ -80,11 +80,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	if *previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
-	last := -1 // number of matching lines to show
 	narrow := *grep != "" || least.Level != 0
-	if narrow {
-		last, opt.N = opt.N, -1
-	}
 	sources := make([]logSource, len(names))
 	for i, name := range names {
 		if sources[i], err = logOf(t, name); err != nil {
@@ -113,7 +109,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 				if !narrow {
 					results[i] = reader.Read(ctx, as, opt, fn)
 				} else {
-					results[i] = readMatching(ctx, as, opt, levelAndPattern(least, pattern), last, fn)
+					results[i] = readMatching(ctx, as, opt, levelAndPattern(least, pattern), fn)
 				}
 			},
 			show: func(line []byte) error {

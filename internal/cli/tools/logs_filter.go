@@ -16,12 +16,12 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// readMatching is like [reader.Read], but only emits lines whose text matches. Of the lines that exist already, it emits the last
-// ones, as many as last, or all if last is -1. If opt.Follow is set, it goes on with new matching lines.
-func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, last int,
-	emit func([]byte) error,
-) error {
+// readMatching is like [reader.Read], but only emits lines whose text matches, and opt.N is the number of the last matching lines
+// to emit.
+func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
+	last := opt.N
+	opt.N = -1
 	collecting := last >= 0
 	show := func() error {
 		collecting = false
