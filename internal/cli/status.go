@@ -87,7 +87,12 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if watch && t.Screen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		return down, t.writeTable(table)
+		var b bytes.Buffer
+		for line := range bytes.Lines(table) { // escape all control sequences except for colours, because a service may have chosen the text
+			b.WriteString(cmdline.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
+		}
+		_, err = t.Raw().Write(b.Bytes())
+		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
 	if err != nil {
@@ -117,16 +122,6 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 	kind, _ := t.Env("TERM")
 	look.Colour = none == "" && kind != "dumb"
 	return look
-}
-
-// writeTable prints a table. It escapes all control sequences except for colours, because a service may have chosen the text.
-func (t *Terminal) writeTable(table []byte) error {
-	var b bytes.Buffer
-	for line := range bytes.Lines(table) {
-		b.WriteString(cmdline.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
-	}
-	_, err := t.Raw().Write(b.Bytes())
-	return err
 }
 
 // WriteJSON writes v as an indented JSON document. It escapes control characters, so it is safe on a terminal.

@@ -54,8 +54,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 		x.configuration(cfg)
 		x.image(cfg)
 		x.volume(cl)
-		x.board(cfg)
-		x.sandboxes(cfg)
+		x.companions(cfg)
 	}
 	x.kernel()
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
@@ -68,15 +67,12 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
 }
 
-// board names the command that examines the task board. Examining it needs a database that this program does not link.
-func (x *doctorRun) board(cfg *config.Config) {
+// companions names the command that examines the task board, because that needs a database that this program does not link. It
+// also reports what rights root has inside a sandbox. The sandbox service writes that to a file beside its socket.
+func (x *doctorRun) companions(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
-}
-
-// sandboxes reports what rights root has inside a sandbox. The sandbox service writes that to a file beside its socket.
-func (x *doctorRun) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
 		said, err := os.ReadFile(dial.SandboxSocket(x.Env) + ".root")
 		if err != nil {
