@@ -84,7 +84,11 @@ func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 //
 // After an error, the result contains the changes that were made before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
-	res = newResult()
+	res = Result{ // the lists are empty, not null, in JSON
+		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
+		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []Capped{}, AutoAssigned: []string{},
+		RespawnGuarded: []Guarded{}, RateLimited: []string{},
+	}
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
 	if d.holds != nil && !isFileAt(d.holds.file, d.Store.paths.TickLock()) {
 		d.holds.Release()

@@ -57,7 +57,11 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
-		verified, phantoms := t.verifyCards(task, c.CreatedCards)
+		// phantoms are tasks that the worker only claims to have created
+		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
+			return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
+		})
 		if len(phantoms) > 0 {
 			phantom = &PhantomError{id, phantoms}
 			t.event(id, task.CurrentRunID, "completion_blocked_hallucination", object{
@@ -95,15 +99,6 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	return strings.TrimSpace(line)
-}
-
-// verifyCards separates the tasks that a task's worker has created (verified) from others that it falsely claims to have created
-// (phantoms).
-func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
-	return lo.FilterReject(cards, func(card string, _ int) bool {
-		return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
-				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
-	})
 }
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)

@@ -192,15 +192,6 @@ type Result struct {
 	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
 
-// newResult returns a result whose lists are empty, not null, in JSON.
-func newResult() Result {
-	return Result{
-		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
-		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []Capped{}, AutoAssigned: []string{},
-		RespawnGuarded: []Guarded{}, RateLimited: []string{},
-	}
-}
-
 // Spawned is a task whose worker was started.
 type Spawned struct {
 	Task      string `json:"task_id"`

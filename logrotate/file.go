@@ -241,7 +241,7 @@ func (f *file) appendBytes(p []byte) (int, error) {
 	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
 		return 0, err
 	}
-	return f.writer.write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
+	return f.writer.logger.Write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
 }
 
 // closeFile closes the file. The next write opens it again.

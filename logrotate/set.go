@@ -51,7 +51,8 @@ func New(o Options) *Set {
 		live:  make(map[*stream]struct{}),
 		idle:  make(chan struct{}),
 	}
-	s.memoryBudget.setSize()
+	// a quarter of this process's memory limit, if that is less
+	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputs.New = func() any {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
@@ -307,9 +308,6 @@ const (
 // bufferBudget is how much memory, in bytes, services may still share for buffers. It needs a limit, because a service can leave
 // long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in memory.
 type bufferBudget struct{ left atomic.Int64 }
-
-// setSize sets the budget to maxBudget, or to a quarter of this process's memory limit if that is less.
-func (r *bufferBudget) setSize() { r.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4)) }
 
 // grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
 // possible, up to limit. The first spare bytes of a buffer don't count against the budget.

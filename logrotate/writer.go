@@ -35,8 +35,6 @@ func (w writer) attach(fd int, st *unix.Stat_t) error {
 // detach closes lumberjack's descriptor. Its error is ignored, because lumberjack buffers nothing that could be lost.
 func (w writer) detach() { _ = w.logger.Close() }
 
-func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
-
 // writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are reused. A lock
 // of the caller guards the pool.
 type writers struct{ spare []writer }

@@ -387,7 +387,7 @@ func (l *Loop) step(e Event) {
 	l.orderedBy = nil
 	l.undo.prepare(&l.machine, e)
 	actions := l.machine.Step(time.Now(), e)
-	l.undo.discard()
+	l.undo.armed = false
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:

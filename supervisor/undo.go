@@ -70,9 +70,6 @@ func (u *undo) save(s *service) {
 	u.services = append(u.services, *s)
 }
 
-// discard drops the saved state, because the step has succeeded.
-func (u *undo) discard() { u.armed = false }
-
 // restore restores the state from before the step, unless the step has completed.
 func (u *undo) restore(m *Machine) {
 	if !u.armed {

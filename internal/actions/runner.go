@@ -231,9 +231,13 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// save writes the state file. If that fails, the runner goes on, but the state is lost when it ends. The caller holds the lock.
+// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If that
+// fails, the runner goes on, but the state is lost when it ends. The caller holds the lock.
 func (r *Runner) save() {
-	err := r.state.save(r.State)
+	text, err := json.Marshal(&r.state)
+	if err == nil {
+		err = wholefile.Replace(r.State, bytes.NewReader(text), 0o600)
+	}
 	if err == nil {
 		r.unsaved = ""
 	} else if err.Error() != r.unsaved {
@@ -289,13 +293,4 @@ func load(path string) (s state, err error) {
 		s.Marks = SeenConditions{}
 	}
 	return s, err
-}
-
-// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret.
-func (s *state) save(path string) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return wholefile.Replace(path, bytes.NewReader(text), 0o600)
 }

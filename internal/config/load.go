@@ -338,13 +338,6 @@ func plainDefaults() *Config {
 	return c
 }
 
-// plainService gives a new service the defaults of a plain supervisor: the caller's environment, and a log file only if the
-// configuration names a directory for log files.
-func (l *loader) plainService(s *Service) {
-	s.Env = map[string]string{}
-	_, s.Log = l.cfg.origins["logs.dir"]
-}
-
 // refuseAgent reports keys that hinit run does not accept because they need an agent.
 func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {

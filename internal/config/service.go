@@ -34,7 +34,8 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.plain {
-		l.plainService(&s)
+		s.Env = map[string]string{} // the caller's environment
+		_, s.Log = l.cfg.origins["logs.dir"]
 	}
 	commandFrom := ""
 	if name == ActionsName {

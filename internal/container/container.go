@@ -91,7 +91,9 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
-	agents := c.agents()
+	// agents logs messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent can't push out
+	// other warnings.
+	agents := c.WithMemory(c.boot.RememberAgents)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.NoteOutput() },
 		Pack: c.stage.Pack,
@@ -164,10 +166,6 @@ type s6Host struct {
 	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
 	*gateways.Manager  // Command, Refuse, SlotMade, SlotRemoved
 }
-
-// agents returns a logger for messages that an agent can cause. Status keeps their warnings in a separate list, so that an agent
-// can't push out other warnings.
-func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.RememberAgents) }
 
 // observe passes a record of the supervisor's history to the parts that follow services. The reporter calls it for each record.
 func (c *container) observe(r supervisor.Record) {

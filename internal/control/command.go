@@ -47,7 +47,10 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 			return reply{}, err
 		}
 		begin := time.Now()
-		limit := patience(wait, timeout)
+		limit := timeout
+		if !wait {
+			limit = min(timeout, bootTime)
+		}
 		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, timeLimitError(limit))
 		defer cancel()
 		before, err := s.lookup(ctx, r, limit)
@@ -96,13 +99,6 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 // bootTime is the time limit of a command that does not wait for its effect. Even such a command waits for the boot, and until
 // hinit has stored the order.
 const bootTime = 5 * time.Second
-
-func patience(wait bool, timeout time.Duration) time.Duration {
-	if !wait {
-		return min(timeout, bootTime)
-	}
-	return timeout
-}
 
 // lookup finds the service that a request names. If the name is unknown, lookup waits for the boot and then searches the disk,
 // because the profile may be new. It waits at most for the time patience, and the caller's ctx must end at that time too.

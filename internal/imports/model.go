@@ -171,7 +171,7 @@ func valueNode(key reference.Key, value any) *yaml.Node {
 			}
 			return text(word)
 		}
-		return scalar(word)
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: word}
 	}
 	switch value := value.(type) {
 	case *yaml.Node:
@@ -200,9 +200,6 @@ func text(value string) *yaml.Node {
 	n.SetString(value)
 	return n
 }
-
-// scalar returns a scalar that is written without quotes: a number, a duration, or true.
-func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	if len(items) == 0 {

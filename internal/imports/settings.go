@@ -2,7 +2,6 @@ package imports
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/samber/lo"
@@ -107,11 +106,6 @@ func withoutComment(line string) string {
 		}
 	}
 	return line
-}
-
-// isTrue reports whether the value means true. It also accepts the words of YAML 1.1, such as yes and on.
-func (e setting) isTrue() bool {
-	return slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value))
 }
 
 // isNull reports whether the value of a key is empty or null.

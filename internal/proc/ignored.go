@@ -24,7 +24,7 @@ func Unignore() {
 	if len(catch) > 0 {
 		signal.Notify(make(chan os.Signal, 1), catch...)
 	}
-	mask := ignoredSignals()
+	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16) // the signals that this process ignores (proc_pid_status(5))
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
 			exchangeAction(syscall.Signal(n), sigaction{})
@@ -59,10 +59,4 @@ func MuteChildren() func(quiet bool) {
 			exchangeAction(unix.SIGCHLD, heard)
 		}
 	}
-}
-
-// ignoredSignals returns the set of signals that this process ignores (proc_pid_status(5), SigIgn).
-func ignoredSignals() uint64 {
-	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16)
-	return mask
 }

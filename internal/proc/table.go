@@ -125,7 +125,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 				x.MaybeMembers = t.unmarkedSince(pid)
 			}
 			r.main = 0
-		} else if trees && t.hasLingering() {
+		} else if trees && len(t.runs) > len(t.owned) { // there are runs whose main process was reaped, and which Forget has not dropped
 			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].main == 0 {
 				x.OrphanRun = of
 			}

@@ -160,9 +160,6 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// hasLingering reports whether the table still holds a run whose main process was reaped: Forget has not dropped the run yet.
-func (t *Table) hasLingering() bool { return len(t.runs) > len(t.owned) }
-
 // runOfAncestor returns the run of the nearest ancestor that has one; the search begins with the process itself. It stores this
 // run in owner for all processes on the way. parent may contain a cycle, because a scan is not atomic.
 func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {

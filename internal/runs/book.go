@@ -148,7 +148,10 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	}
 	b.live[e.ID], b.byTag[e.Tag] = e, e
 	b.mu.Unlock()
-	err := b.loop.Register(context.WithoutCancel(ctx), unitOf(e, o), supervisor.WantUp)
+	err := b.loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
+		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
+	}, supervisor.WantUp)
 	b.mu.Lock()
 	e.started, e.err = true, err
 	if o.Output != nil {
@@ -189,14 +192,6 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return e.Run, e.err
-}
-
-// unitOf returns the supervisor's unit for a run.
-func unitOf(e *entry, o Order) supervisor.Unit {
-	return supervisor.Unit{
-		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
-		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
-	}
 }
 
 // Pipes implements supervisor.LogSink for services that are runs, see [Owns]. It does not block.

@@ -61,7 +61,7 @@ func LimitWarnings(services int) (warnings []string) {
 	needed := services*descriptorsPerService + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need about %d file descriptors and %d are allowed, so not all of them can run; start the container with --ulimit nofile=%d",
-			services, needed, limit, roundUp(needed)))
+			services, needed, limit, max(1024, 1<<bits.Len(uint(needed-1)))))
 	}
 	if limit, ok := processLimit(cgroupDir); ok && services+processesKept > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need at least %d processes and %d are allowed, so not all of them can run; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)",
@@ -79,9 +79,6 @@ func descriptorLimit() uint64 {
 	}
 	return limit.Cur
 }
-
-// roundUp returns the smallest power of two that is at least n, but not less than 1024.
-func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
 // CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself (descriptorsKept). It
 // opens a descriptor to estimate the number of open ones, because a new descriptor gets the lowest free number (open(2)).

@@ -90,7 +90,8 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		image := slices.Concat(commandFiles(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
 		return m.o.Agent.Do(func() (err error) {
 			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
-			if s.seal = m.o.sealNumber(mounts()); err == nil && s.seal == "" {
+			mounts, _ := os.ReadFile("/proc/self/mountinfo")
+			if s.seal = m.o.sealNumber(string(mounts)); err == nil && s.seal == "" {
 				install, installHere, err = hashInputs(ctx, imageSource{}, inside, "/")
 			}
 			return err

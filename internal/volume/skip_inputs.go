@@ -312,8 +312,3 @@ func beneath(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)
 }
-
-func mounts() string {
-	text, _ := os.ReadFile("/proc/self/mountinfo")
-	return string(text)
-}

@@ -26,9 +26,5 @@ func Path(path, home string) string {
 }
 
 func isSystem(dir string) bool {
-	switch dir {
-	case "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, dir)
 }

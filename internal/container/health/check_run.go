@@ -33,8 +33,12 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
+	// The unit doesn't wait for the boot, because the service that it checks is already running.
 	// Wait for the supervisor even if ctx ends. It needs the open pipe, and a check that it starts late must still be ended below.
-	err = h.o.Loop.Register(context.WithoutCancel(ctx), checkUnit(name, spec, w), supervisor.WantUp)
+	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
+	}, supervisor.WantUp)
 	_ = w.Close() // the process has its own copy
 	if err != nil {
 		return 0, "", err
@@ -50,15 +54,6 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	}
 	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a process that the check has left behind may hold the pipe open
 	return code, <-read, nil
-}
-
-// checkUnit returns the supervisor's unit for an exec check. The unit doesn't wait for the boot, because the service that it
-// checks is already running.
-func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
-	return supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: output, 2: output},
-		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
-	}
 }
 
 // lastLine reads up to checkOutput bytes, and returns the last non-empty line.

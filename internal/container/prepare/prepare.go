@@ -112,8 +112,6 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	return nil
 }
 
-func seededByImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
-
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
@@ -122,7 +120,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.RepairAll.Load(),
-		Stamp: cfg.Image.Stamp, Seeds: seededByImage(cfg), Say: func(l boot.Line) { writeLine(s.Agents, l) },
+		Stamp: cfg.Image.Stamp, Seeds: cfg.Boot.Steps == config.StepsImage, Say: func(l boot.Line) { writeLine(s.Agents, l) },
 	}
 }
 

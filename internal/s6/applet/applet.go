@@ -77,19 +77,14 @@ const defaultPath = "/usr/bin:/bin"
 // without a magic number. If it fails, it returns the exit code. The error message begins with who, the name of a tool: where s6
 // executes a chain of tools, the last one reports the error.
 func (c *Call) become(who string, argv, env []string) int {
-	err := execPath(argv, env)
+	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
+	if err == nil {
+		err = syscall.Exec(path, argv, env)
+	}
 	c.Name = who
 	code := exitNoExec
 	if errors.Is(err, syscall.ENOENT) {
 		code = exitNotFound
 	}
 	return c.fatal(code, "unable to exec "+argv[0]+": "+strerror(err))
-}
-
-func execPath(argv, env []string) error {
-	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
-	if err != nil {
-		return err
-	}
-	return syscall.Exec(path, argv, env)
 }

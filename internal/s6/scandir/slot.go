@@ -111,11 +111,6 @@ func (s *Slot) close() {
 	}
 }
 
-// loggerOf returns the slot for the logger of a service of hinit. It is fixed, because hinit itself writes this log.
-func loggerOf(slot *Slot) *Slot {
-	return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}
-}
-
 // slotsOf returns the slots of a foreign service and its logger. named is the service's slot in the scan directory.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Place, link foreign.ID) *Slot {

@@ -89,7 +89,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	}
 	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of a service of hinit
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
-			return loggerOf(slot), s.checkPresent(slot)
+			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}, s.checkPresent(slot)
 		}
 	}
 	return nil, fmt.Errorf("%w at %q", ErrUnknown, path)
