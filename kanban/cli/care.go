@@ -47,7 +47,7 @@ func backup(c *call) action {
 	}
 }
 
-// examination has the data that doctor examines, and the findings so far.
+// examination holds the data that doctor examines, and its findings so far.
 type examination struct {
 	*call
 	*kanban.Store
@@ -110,7 +110,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// file checks the board's file.
+// file checks that the board's file can be written, and that its number columns hold numbers.
 func (x *examination) file(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
@@ -161,7 +161,7 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// firstOf returns the first few ids as text, and the number of the others.
+// firstOf returns the first few ids as text, followed by the number of remaining ids.
 func firstOf(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -170,7 +170,8 @@ func firstOf(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// claims reports claims whose worker or owner has ended.
+// claims reports running tasks without a valid claim: the claim is missing, has expired, or belongs to another host, or its
+// worker is gone.
 func (x *examination) claims(context.Context) error {
 	now, sound := x.Now().Unix(), true
 	for _, t := range x.running {
@@ -198,7 +199,7 @@ func (x *examination) claims(context.Context) error {
 	return nil
 }
 
-// workers reports workers that run although their attempt is over.
+// workers reports workers that are still alive although their attempt is over.
 func (x *examination) workers(ctx context.Context) error {
 	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).Leaving(ctx, x.Now())
 	for _, w := range left {
@@ -226,10 +227,10 @@ func (x *examination) held(ctx context.Context) error {
 	return nil
 }
 
-// recent is how long ago a claim may have expired to show that the process that made it still dispatches.
+// recent is the maximum time since a claim expired. A process with an older claim no longer counts as a dispatcher.
 const recent = 10 * time.Minute
 
-// dispatchers reports which process starts workers.
+// dispatchers reports which processes start the workers of this board.
 func (x *examination) dispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
 	if len(pids) == 0 { // no process holds the board's lock; see whether a gateway dispatches
@@ -260,7 +261,7 @@ func (x *examination) dispatchers(context.Context) error {
 	return nil
 }
 
-// whoCould says how the board can get a dispatcher.
+// whoCould returns advice on how to start a dispatcher for the board.
 func (x *examination) whoCould() string {
 	if !x.cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
@@ -268,8 +269,8 @@ func (x *examination) whoCould() string {
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
-// lockHolders returns the processes that hold a lock on a file, as far as the kernel shows them (proc_locks(5)). known is false
-// if the kernel does not show them.
+// lockHolders returns the pids of the processes that hold a lock on a file (proc_locks(5)). known is false if the kernel does not
+// show its locks.
 func lockHolders(path string) (pids []int, known bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -284,7 +285,7 @@ func lockHolders(path string) (pids []int, known bool) {
 	return pids, err == nil
 }
 
-// warnIdle warns that no dispatcher will start a ready task. It does not warn if it can't find that out.
+// warnIdle warns if no dispatcher is running that would start a ready task. If this can't be determined, it prints nothing.
 func (c *call) warnIdle() {
 	paths, err := c.paths()
 	if err != nil {

@@ -27,10 +27,10 @@ import (
 	"hinit/kanban/cli/runner"
 )
 
-// program is the text before the name of a verb.
+// program is the command that precedes the name of a verb.
 const program = "hinit kanban"
 
-// Terminal has the outputs, the environment and the clock of the command line.
+// Terminal holds the outputs, the environment and the clock of the command line. Tests replace them.
 type Terminal struct {
 	Out, Err io.Writer
 	Env      kanban.Env
@@ -44,21 +44,21 @@ func System() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action carries out a verb. s is the open board; it is nil for a verb with apart set. words are the arguments that aren't flags.
+// action runs a verb. s is the open board, or nil for a verb with noBoard set. words are the arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command.
 type verb struct {
 	name          string
 	aliases       []string
-	args          string // the name of each word, "[X]" for an optional one, "X..." for any number
+	args          string // the positional arguments: "[X]" is optional, "X..." may be repeated
 	multiWordFlag string // flag that takes all words up to the next flag
 	summary       string
 	help          string
 	json          bool          // has --json
 	checks        bool          // checks the integrity of the whole file when it opens the board
 	noBoard       bool          // does not open the board
-	patience      time.Duration // how long it waits for other writers; 0: as long as the contract says
+	patience      time.Duration // how long the verb waits for other writers of the board; 0: the time in the contract
 	define        func(c *call) action
 }
 
@@ -79,7 +79,7 @@ func verbs() []verb {
 // agentVerbs are verbs of the agent's own kanban command that hinit can't do, because they need a model or the agent's chats.
 var agentVerbs = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
-// Main runs the verb that args name, and returns the exit code of the process.
+// Main runs the command line args, which begins with a verb. It returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
 	all, flags := args, cmdline.Flags(program)
 	board := flags.String("board", "", "")
@@ -105,7 +105,7 @@ func (t *Terminal) Main(args []string) int {
 	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 
-// becomeAgent replaces this program by the agent's own command. It returns only on failure.
+// becomeAgent replaces this program by the agent's own command (execve(2)). It returns only on failure.
 func (t *Terminal) becomeAgent(args []string) error {
 	cfg, err := config.Load(config.Options{Env: t.lookupEnv})
 	if err != nil {
@@ -162,9 +162,9 @@ The agent itself answers: %s.
 }
 
 var (
-	// errAlreadyPrinted is returned for a failure that is already printed. It only causes the exit code.
+	// errAlreadyPrinted is returned for a failure that is already printed. It only sets the exit code.
 	errAlreadyPrinted = errors.New("said")
-	// errNotAllowed is the failure of an operation that the task does not allow.
+	// errNotAllowed means that the task does not exist, or that its status does not allow the operation.
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
 )
 
@@ -173,7 +173,7 @@ type usageError struct{ error }
 
 func misused(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// run reads the flags, opens the board and carries out the verb.
+// run parses the flags, opens the board and runs the verb. It returns the exit code.
 func (c *call) run() int {
 	act := c.verb.define(c)
 	if c.verb.json {
@@ -219,7 +219,8 @@ func (c *call) failed(doing string, err error) int {
 	return c.Fail(code, "%s", message)
 }
 
-// reportDone prints that an operation succeeded, or returns why it did not.
+// reportDone prints a message if an operation succeeded. Otherwise it returns err, or errNotAllowed if ok is false without an
+// error.
 func (c *call) reportDone(ok bool, err error, format string, args ...any) error {
 	if err == nil && !ok {
 		err = errNotAllowed
@@ -230,7 +231,7 @@ func (c *call) reportDone(ok bool, err error, format string, args ...any) error 
 	return err
 }
 
-// each runs an operation on all named tasks. It fails if one operation failed.
+// each runs an operation on every task in ids, even after a failure. It fails if at least one operation failed.
 func (c *call) each(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {
@@ -246,8 +247,8 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 // prose is text that [call.print] may print on several lines.
 type prose string
 
-// print prints for people. An agent may have written the texts of a task. So print makes escape sequences visible, and turns each
-// text into one line unless it is [prose].
+// print prints text for people. An agent may have written the text of a task, so print makes escape sequences visible. It also
+// turns each argument into one line unless it is [prose].
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {
@@ -259,7 +260,8 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v as JSON if --json was given; else people prints it. If err is not nil, show prints nothing and returns it.
+// show prints v as JSON if --json was given. Otherwise it calls people, which prints v in readable form. If err is not nil, show
+// prints nothing and returns err.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -286,7 +288,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // it fails if the output has no reader any more; then there is nothing to do
+	_ = w.Flush() // it fails only if the reader of the output is gone, and then there is nothing to do
 }
 
 // boards returns the boards of this installation.
@@ -328,7 +330,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 	})
 }
 
-// list is a flag that may be given several times.
+// list is the value of a flag that may be given several times.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
@@ -338,7 +340,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag whose value read converts. If the flag is absent, *n stays nil.
+// optional defines a flag and converts its value with read. If the flag is absent, *n stays nil.
 func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
@@ -347,7 +349,7 @@ func optional[T int | int64](c *call, n **T, name, usage string, read func(text 
 	})
 }
 
-// number reads a whole number.
+// number parses a whole number.
 func number(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -356,7 +358,7 @@ func number(text string) (int64, error) {
 	return n, err
 }
 
-// seconds reads a number of seconds, or a number with s, m, h or d.
+// seconds parses a duration and returns it in seconds: a number of seconds, or a number with the unit s, m, h or d.
 func seconds(text string) (int64, error) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, nil
@@ -373,7 +375,7 @@ func seconds(text string) (int64, error) {
 	return int64(d / time.Second), err
 }
 
-// when reads a time: seconds since 1970, a date, or a time in the form of RFC 3339.
+// when parses a time and returns it in seconds since 1970. It accepts such seconds, a date, a local date and time, or RFC 3339.
 func when(text string) (int64, error) {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {

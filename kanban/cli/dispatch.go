@@ -25,7 +25,7 @@ import (
 	"hinit/kanban/cli/serve"
 )
 
-// dispatchVerbs start and end workers.
+// dispatchVerbs are the verbs that start and stop workers.
 var dispatchVerbs = []verb{
 	{
 		name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
@@ -43,19 +43,19 @@ find the board's lock held, dispatch nothing, and go on with notifications and t
 	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
 
-// configPath returns the path of the configuration file with the section kanban that applies.
+// configPath returns the path of the agent's config.yaml, whose section "kanban" configures the dispatcher.
 func (c *call) configPath() string {
 	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host is the place where workers are started: PID 1 or this process.
+// host starts the workers, either through PID 1 or in this process.
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container has it; else empty
+	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container uses it; otherwise empty
 }
 
-// chooseHost selects where workers are started: by PID 1, or by this process if here is set or no hinit answers.
+// chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
@@ -79,8 +79,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// volume returns a name of the data volume if the board is on it and PID 1 holds the volume's lock, else "". With that lock, no
-// other container has workers on the volume.
+// volume returns a name for the data volume, or "" unless the board is on it and PID 1 holds the volume's lock. While PID 1 holds
+// this lock, no other container has workers on the volume.
 func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
@@ -94,7 +94,7 @@ func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 	return strconv.FormatUint(st.Ino, 10)
 }
 
-// dispatcher makes the dispatcher of an open board.
+// dispatcher returns a dispatcher for the open board s, which starts its workers on h.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
@@ -129,7 +129,7 @@ func dispatch(c *call) action {
 	}
 }
 
-// showResult prints a pass in the form of the agent's own command.
+// showResult prints the result of a pass in the same format as the agent's own command.
 func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count := func(name string, n int, ids []string) {
 		c.print("%-14s%d\n", name+":", n)
@@ -167,7 +167,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	}
 }
 
-// quoted returns a text in the form of Python's repr.
+// quoted quotes a text like Python's repr, because the agent's own command prints it that way.
 func quoted(s string) string {
 	q := "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
@@ -204,7 +204,7 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines --local. It returns a function that runs do with a dispatcher that can start and end workers.
+// withWorkers defines --local. It returns a function that calls do with a dispatcher that can start and stop workers.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -224,7 +224,7 @@ func serveBoards(c *call) action {
 	}
 }
 
-// daemon is the deprecated command of the agent with this name (contract, section 23.2).
+// daemon implements the agent's deprecated command of this name (contract, section 23.2).
 func daemon(c *call) action {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
@@ -256,7 +256,8 @@ func daemon(c *call) action {
 	}
 }
 
-// serve dispatches all boards until ctx ends. change adjusts the configuration first.
+// serve dispatches all boards until ctx ends. Before it starts, it calls change to adjust the configuration. If here is true,
+// this process starts the workers.
 func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
 	log := c.logger(slog.LevelInfo)
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
@@ -285,7 +286,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		},
 	}
 	socket := c.Variable(notify.SocketVar, "")
-	tell := func(text string) { _ = notify.Send(socket, text) } // on failure PID 1 restarts this service in time; without a socket it sends nothing
+	tell := func(text string) { _ = notify.Send(socket, text) } // if READY=1 is lost, PID 1 restarts this service after a time; without a socket nothing is sent
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {
@@ -296,7 +297,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 		defer cancel()
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails if this is not PID 1's service; then no status shows the text
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails if this process is not PID 1's service; then the status does not show the text
 	}
 	if h.pid1 != nil {
 		s.Stopping = func() bool {
@@ -311,9 +312,9 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime limits a call to PID 1, which reports the state of the boards or asks whether the container stops.
+	// sayTime limits each call to PID 1: the report about the boards, and the question whether the container stops.
 	sayTime = 5 * time.Second
-	// sayMost is the longest text that PID 1 accepts.
+	// sayMost is the length, in bytes, of the longest text that PID 1 accepts.
 	sayMost = 200
 )
 

@@ -1,7 +1,7 @@
-// Package cli is the command line of the task board, hinit-kanban: one file for each group of verbs.
+// Package cli implements the command line of the task board, hinit-kanban. Each group of verbs has one file.
 //
-// The verbs work on the board's file at the same time as other programs, such as the agent's own command line. Only dispatch,
-// reclaim, reassign and serve start or end workers. Human output goes to standard output, errors to standard error in one line.
+// Other programs, such as the agent's own command line, may use the board's file at the same time. Only dispatch, reclaim,
+// reassign and serve start or stop workers. Readable output goes to standard output. Each error is one line on standard error.
 //
 // The package owns goroutines only while a verb such as serve runs.
 package cli

@@ -28,7 +28,7 @@ var lookVerbs = []verb{
 	{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 }
 
-// follow prints events of one task or of all, until it is interrupted.
+// follow prints the events of one task, or of all tasks, until it is interrupted.
 func follow(c *call) action {
 	last := c.Flags.Int("n", 20, "begin with the last `N`")
 	_ = c.Flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
@@ -139,11 +139,11 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview is a board in the output of stats --all, which the status page of hinit shows.
+// overview describes one board in the output of stats --all. hinit's status page shows this output.
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // why the fields below are empty; "" if they aren't
+	Error   string        `json:"error"` // why the fields below are empty, or "" if the board could be read
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
 	Runs    []attemptLine `json:"runs"` // newest first
@@ -166,11 +166,11 @@ type attemptLine struct {
 	EndedAt   int64  `json:"ended_at"` // 0 while it runs
 }
 
-// overviewMost limits the tasks and attempts in an overview.
+// overviewMost is the maximum number of tasks, and of attempts, in an overview.
 const overviewMost = 20
 
-// onEach calls do for every board. s is nil if the board can't be opened, or if it has no file, which onEach does not create.
-// Then err says why.
+// onEach calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. onEach doesn't
+// create a missing file.
 func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
@@ -235,7 +235,7 @@ func assignees(c *call) action {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
 			Name   string                `json:"name"`
-			OnDisk bool                  `json:"on_disk"` // there is a profile of this name
+			OnDisk bool                  `json:"on_disk"` // a profile of this name exists
 			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]line)
@@ -257,10 +257,10 @@ func assignees(c *call) action {
 	}
 }
 
-// total returns the number of counted tasks.
+// total returns the sum of the counts.
 func total(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
 
-// boardVerbs work on boards themselves.
+// boardVerbs are the verbs that create, list and remove boards.
 var boardVerbs = []verb{
 	{name: "init", summary: "make the board's file", define: func(c *call) action {
 		return func(_ context.Context, s *kanban.Store, _ []string) error {
@@ -279,7 +279,7 @@ var boardVerbs = []verb{
 	},
 }
 
-// boardAliases are the other names of the operations on boards.
+// boardAliases maps alternative names of the operations on boards to their main names.
 var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
 func boards(c *call) action {
@@ -337,7 +337,7 @@ func boards(c *call) action {
 	}
 }
 
-// boardLine is a board with the counts of its tasks.
+// boardLine describes a board and the counts of its tasks.
 type boardLine struct {
 	kanban.Meta
 	DB      string                `json:"db_path"`

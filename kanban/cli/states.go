@@ -30,7 +30,7 @@ var stateVerbs = []verb{
 	{name: "promote", json: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
-// workVerbs are the verbs that a worker uses, and the verbs that show the workers of a task.
+// workVerbs are the verbs that workers use, and the verbs that show a task's workers.
 var workVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
@@ -38,14 +38,15 @@ var workVerbs = []verb{
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines --reason. The reason may also follow the task as plain words.
+// reasons defines --reason. The returned function returns the reason: the value of the flag, or the words that follow the task.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines --run. The function that it returns gives the attempt that must be the task's current one for the verb to
-// change anything. By default that is the attempt of the worker that runs this command. A worker may change its own task only.
+// attempt defines --run. The returned function returns an attempt: the verb changes the task only if this is the task's current
+// attempt; 0 allows any. By default it is the attempt of the worker that runs this command. A worker may change only its own
+// task.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -85,14 +86,15 @@ func complete(c *call) action {
 	}
 }
 
-// more defines the flag --ids, with further tasks for the same verb.
+// more defines the flag --ids, which adds tasks to the one that the arguments name.
 func (c *call) more() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
 	return ids
 }
 
-// withReason runs an operation on tasks. It adds the reason of each change as a comment, as the agent's command does.
+// withReason runs an operation on every task in ids. Like the agent's own command, it adds the reason as a comment to each task
+// that was changed.
 func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
 	return c.each(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
@@ -103,7 +105,7 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside is the action of block and schedule.
+// putAside returns the action of the verbs block and schedule.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
 	reason, ids, attempt := c.reasons(), c.more(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -218,7 +220,7 @@ func runs(c *call) action {
 	}
 }
 
-// leaving sets the pid of the worker in each attempt of list that is over but has a living worker.
+// leaving fills in the worker pid of each attempt in list that is over but whose worker is still alive.
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {

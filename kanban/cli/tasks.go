@@ -118,10 +118,10 @@ func listTasks(c *call) action {
 	}
 }
 
-// taskDetails is a task with all data that belongs to it.
+// taskDetails is the output of show: a task with its parents, children, comments and attempts.
 type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
-	Latest   *string          `json:"latest_summary"` // summary of the last attempt that has one
+	Latest   *string          `json:"latest_summary"` // summary of the latest attempt that has a summary
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`
@@ -143,10 +143,10 @@ func readWhole(ctx context.Context, s *kanban.Store, id string) (w taskDetails, 
 	return w, errors.Join(failed[:]...)
 }
 
-// listed returns an empty list for nil, because the agent's JSON has [] and not null.
+// listed returns an empty list for nil, because the agent's JSON has [] instead of null.
 func listed[T any](list []T) []T { return append([]T{}, list...) }
 
-// runState defines the flags that select attempts. The function that it returns applies them to a list.
+// runState defines the flags that select attempts. The returned function returns the selected attempts of a list.
 func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
 	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")
@@ -248,7 +248,8 @@ func edit(c *call) action {
 	}
 }
 
-// author returns the author of a comment or task: the one that a flag names, else the profile of this process, else "user".
+// author returns the author of a comment or task: named, if it isn't empty, otherwise the profile of this process, otherwise
+// "user".
 func (c *call) author(named string) string {
 	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }
@@ -284,7 +285,7 @@ func archive(c *call) action {
 	}
 }
 
-// profile returns the assignee that a word names, or "" for none.
+// profile returns the assignee for a word on the command line. The words none, - and null mean no assignee (""), in any case.
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""

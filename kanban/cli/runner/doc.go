@@ -1,10 +1,10 @@
-// Package runner starts the workers of the task board as one-shot runs, and knows how each one ended.
+// Package runner starts the workers of the task board as one-shot runs, and reports how each one ended.
 //
-// There are two hosts for the runs. [ByPID1] has the PID 1 of the container start them. They go on when this program ends, and a
-// later program finds them by their tag, which names board, task and attempt. [Local] supervises the runs in this process, which
-// becomes a subreaper. They also go on when it ends, but then it is not known how they end.
+// A run has one of two hosts. With [ByPID1], the container's PID 1 starts the runs. They continue when this program ends. A later
+// program finds them by their tag, which consists of board, task and attempt. With [Local], this process starts the runs and
+// becomes a subreaper. They also continue when it ends, but then their exit status is lost.
 //
-// The same attempt never starts twice. The package reports exactly how a worker ended, or that it doesn't know. When it ends a
-// worker, it also ends all processes that the worker has left behind. A [Runner] owns one goroutine, which follows the runs until
-// Close. It owns one more for each living worker of an earlier process, and one for a scan of all processes.
+// The same attempt never starts twice. The package reports exactly how a worker ended, or that this is unknown. When it stops a
+// worker, it also stops all processes that the worker has left behind. A [Runner] owns one goroutine that follows the runs until
+// Close. It owns another for each living worker of an earlier process, and one during a scan of all processes.
 package runner

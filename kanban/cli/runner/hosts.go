@@ -28,10 +28,10 @@ import (
 	"hinit/kanban"
 )
 
-// Template is the name of the command in hinit.yaml that works on a task.
+// Template is the name of the command in hinit.yaml that runs as the worker of a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers are started by PID 1, through the client c.
+// ByPID1 returns a runner that asks PID 1, through the client c, to start the workers.
 func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
 // pid1 is the host that asks PID 1 to start and stop runs.
@@ -58,11 +58,11 @@ type local struct {
 	cfg  *config.Config
 }
 
-// agentName is the agent's command if the configured one does not exist (contract, section 21.1).
+// agentName is the agent's usual command. It is used if the configured command does not exist (contract, section 21.1).
 const agentName = "hermes"
 
-// Agent finds the agent's command: the configured one, else the one with its usual name. It searches PATH for a program without a
-// directory, but never the current directory.
+// Agent returns the path of the agent's command: the configured one if it exists, otherwise the one with the usual name. A name
+// without a directory is searched in PATH, but never in the current directory.
 func Agent(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
@@ -136,14 +136,14 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 	}
 }
 
-// gitMost limits how much of git's output is read.
+// gitMost is the maximum number of bytes of git's output that are read.
 const gitMost = 1 << 20
 
-// book returns the registry of the runs of this process. The supervisor behind it reaps all children of this process.
+// book returns the registry of runs that this process supervises. Its supervisor reaps all children of this process.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git]. In the isolation of a profile it
-// also disables the hooks of the repository.
+// Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, with
+// the hooks of the repository disabled. Git is a [kanban.Git].
 func Git(ctx context.Context, profile, dir string, args ...string) (string, error) {
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	where := ""
@@ -160,8 +160,9 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	return string(text), err
 }
 
-// Isolated returns the function Isolated for [kanban.SpawnOptions]. The function reads hinit.yaml, or the list that PID 1 writes
-// for programs that can't read that file. In a process that is isolated itself, it always returns false.
+// Isolated returns a function that reports whether a profile is isolated, for [kanban.SpawnOptions]. It reads hinit.yaml. If this
+// process can't read that file, it reads the list that PID 1 writes. In a process that is itself isolated, the function always
+// returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.Confined(os.Getpid())

@@ -22,8 +22,8 @@ type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls tell for every run, and again each time that a run begins or ends. It returns when ctx ends, or with an error
-	// when the host can report no more runs.
+	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends. It returns an
+	// error when the host can no longer report runs.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
@@ -35,14 +35,14 @@ type Runner struct {
 
 	mu       sync.Mutex
 	runs     map[string]client.Run // by tag
-	adopted  map[int]bool          // pids of workers that a goroutine waits for
+	adopted  map[int]bool          // pids of workers of an earlier dispatcher, each with a goroutine that waits for its exit
 	runEnded chan struct{}         // closed and replaced when a run has ended
 	wake     chan struct{}
 	scans    chan struct{} // holds one element during a scan of all processes
 }
 
-// followPause is the pause before FollowRuns is called again after it has failed. PID 1 may be replacing its program at that
-// moment.
+// followPause is the pause before FollowRuns is called again after it has failed. It can fail because PID 1 is replacing its
+// program.
 const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
@@ -58,7 +58,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	guard.Go("following the runs", func() {
 		defer close(r.followDone)
 		for follow.Err() == nil {
-			_ = r.host.FollowRuns(follow, func(run client.Run) error { // Start and End report an error of the host when they need it
+			_ = r.host.FollowRuns(follow, func(run client.Run) error { // ignore the error: if the host still fails, Start and End report it
 				r.note(run)
 				return nil
 			})
@@ -68,13 +68,13 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	return r, nil
 }
 
-// Close stops following the runs. The workers go on.
+// Close stops following the runs. The workers continue.
 func (r *Runner) Close() {
 	r.cancel()
 	<-r.followDone
 }
 
-// Wake returns a channel that receives when a worker has ended, so that a dispatcher can make a pass.
+// Wake returns a channel that receives a value when a worker has ended, so that a dispatcher can make a pass.
 func (r *Runner) Wake() <-chan struct{} { return r.wake }
 
 func (r *Runner) refresh(ctx context.Context) error {
@@ -93,7 +93,7 @@ func (r *Runner) note(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
-	if had && known.End != nil { // this message is older than the one that was received before
+	if had && known.End != nil { // this state is older than the known one
 		return
 	}
 	r.runs[run.Tag] = run
@@ -104,7 +104,7 @@ func (r *Runner) note(run client.Run) {
 	}
 }
 
-// tag returns a name for an attempt that is unique among all boards of a container.
+// tag returns the name of the run for an attempt. The name is unique among all boards of a container.
 func tag(ref kanban.Ref) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(ref.DB)) // it never fails
@@ -124,8 +124,8 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return sighting(run).Worker, nil
 }
 
-// hostErrors has the kinds of error for which the host can't start any worker now. The value says whether the worker may start in
-// spite of the error.
+// hostErrors lists the kinds of error that mean that the host can't start any worker now. The value is true if the worker may
+// have been started despite the error.
 var hostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
@@ -151,7 +151,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
-		if !known && ref.PID == 0 && !fresh { // a dispatcher may have died after its claim, before it got the host's answer
+		if !known && ref.PID == 0 && !fresh { // the dispatcher may have died after its claim, before it got the host's answer
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
@@ -181,11 +181,12 @@ func sighting(run client.Run) kanban.Sighting {
 	return s
 }
 
-// nowhere is a directory that does not exist, so no run can begin in it.
+// nowhere is the path of a directory that can never exist, so a run with this directory fails to start.
 const nowhere = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. It uses up the tag of the attempt: a host starts only one run for each tag, so Withdraw
-// starts one that can't begin. If the host refuses this run, it would also refuse the worker.
+// Withdraw implements [kanban.Runner]. It makes sure that the worker of an attempt is never started. A host starts only one run
+// for each tag. So Withdraw uses up the tag with a run that fails to start. If the host refuses this run, it would also refuse
+// the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nowhere})
 	if err == nil {
@@ -223,7 +224,7 @@ func exitOf(run client.Run) kanban.Exit {
 	return x
 }
 
-// endTime is how long a worker that was killed after its grace may take to disappear.
+// endTime is the maximum time from the kill of a worker, after its grace, until the host reports its end.
 const endTime = 5 * time.Second
 
 // End implements [kanban.Runner].
@@ -265,7 +266,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 	}
 }
 
-// Forget implements [kanban.Runner]. The host forgets runs itself.
+// Forget implements [kanban.Runner]. It removes only the entries in this process; the host removes its own entries itself.
 func (r *Runner) Forget(refs []kanban.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,8 +277,8 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// wakeWhenEnded waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the
-// task.
+// wakeWhenEnded starts a goroutine that waits until a worker of an earlier dispatcher has ended. The goroutine then wakes the
+// dispatcher, which decides about the task.
 func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
@@ -298,7 +299,7 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 }
 
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
-// environments of all processes for the attempt.
+// environments of all processes for the id of the attempt.
 func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.Sighting {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
@@ -317,10 +318,12 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 	return pids, ok
 }
 
-// scanTime limits a scan of all processes. While a cgroup freezes a process, its environment can't be read.
+// scanTime limits the wait for a scan of all processes. A scan can hang, because the environment of a frozen process (cgroup)
+// can't be read.
 const scanTime = 5 * time.Second
 
-// byEnv is like [kanban.ProcessesWith]. ok is false if the scan takes too long. Only one scan runs at a time.
+// byEnv calls [kanban.ProcessesWith], which returns pids and sure. ok is false if the scan takes longer than scanTime, or while
+// an earlier scan is still running.
 func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	select {
 	case r.scans <- struct{}{}:

@@ -28,38 +28,39 @@ type board struct {
 	changes *Changes
 	version int64 // data version of the file before the last pass
 	took    time.Duration
-	stuck   time.Time // since when tasks are ready and none is started; zero: that is not so
+	stuck   time.Time // time since which tasks are ready and none is started; zero: no such state
 	warned  time.Time
 	summary time.Time // time of the last summary
 }
 
 const (
-	// brokenRetry is how long a file that can't be opened is left alone, unless it changes (contract, section 24).
+	// brokenRetry is the delay before a file that couldn't be opened is tried again, unless it changes earlier (contract, section
+	// 24).
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
-	// passLimit is the time limit of a pass. The next pass does the rest.
+	// passLimit is the time limit of a pass. The next pass does the remaining work.
 	passLimit = 5 * time.Minute
-	// askEvery is the pause between two tries to get the lock of a board. A gateway or a command that makes one pass releases the
-	// lock within patientTimes such pauses.
+	// askEvery is the pause between two attempts to lock a board. A gateway, or a command that makes one pass, releases the lock
+	// within patientTimes such pauses. Only a longer wait is reported.
 	askEvery     = 250 * time.Millisecond
 	patientTimes = 4
-	// lastLook is the pause between the passes that are made while the container stops and its workers end. lastLimit limits all
-	// of these passes together.
+	// lastLook is the pause between the passes that the server makes while the container stops. lastLimit is the time limit for
+	// all these passes together.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter limits the pause before a pass that is made because the file changed, see [board.pauseBeforePass].
+	// restAfter is the longest pause between a change of the file and the pass that it causes, see [board.pauseBeforePass].
 	restAfter = 20 * time.Millisecond
-	// The server warns when tasks are ready and none was started for stuckRounds intervals. The least time between two such
-	// warnings is stuckEvery.
+	// The server warns when tasks are ready and none was started for stuckRounds intervals. Two such warnings are at least
+	// stuckEvery apart.
 	stuckRounds = 6
 	stuckEvery  = 300 * time.Second
-	// summaryEvery is the least time between two summaries of the board, for which its tasks are counted.
+	// summaryEvery is the shortest time between two summaries of the board. Each summary must count all its tasks.
 	summaryEvery = time.Second
 )
 
-// serve dispatches until ctx ends or the board is removed.
+// serve dispatches the tasks of the board until ctx ends or the board is removed.
 func (b *board) serve(ctx context.Context) {
 	log := b.server.Log.With("board", b.slug)
 	paths, err := b.server.Boards.Paths(b.slug)
@@ -90,8 +91,9 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// hold takes the lock of the board, or waits until another dispatcher releases it. If the file can't be locked, it goes on
-// without the lock. It tries again and again, because the file at the lock's path may be replaced.
+// hold takes the lock of the board. If another dispatcher holds the lock, hold tries again and again, because the file at the
+// lock's path may be replaced. If locking fails with an error, hold returns true without the lock. It returns false if ctx ends
+// or the board is removed.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -113,8 +115,8 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 	}
 }
 
-// lastPasses makes passes while the container stops, to release the claims of the workers that end with it. So another dispatcher
-// need not wait until the claims expire.
+// lastPasses makes passes while the container stops, to release the claims of the workers that end with it. Otherwise the next
+// dispatcher would have to wait until the claims expire.
 func (b *board) lastPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
 	defer cancel()
@@ -127,14 +129,14 @@ func (b *board) lastPasses() {
 	}
 }
 
-// awaitRepair waits until a broken file has changed, but not longer than brokenRetry.
+// awaitRepair waits until a broken file changes, at most brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
 	changes := Watch(db)
 	defer changes.Close()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
-	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // the board may have been half removed when it was opened
+	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // check Exists: the board may have been half removed when it was opened
 		select {
 		case <-ctx.Done():
 		case <-changes.C:
@@ -151,7 +153,7 @@ func identity(path string) string {
 	return fmt.Sprint(st.Size(), st.ModTime().UnixNano())
 }
 
-// passes makes passes until ctx ends, or the open file is no longer the board's.
+// passes makes passes until ctx ends, or until the board's file is removed or replaced.
 func (b *board) passes(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -164,14 +166,14 @@ func (b *board) passes(ctx context.Context) {
 		case <-b.changes.C:
 			changed = true
 		case <-b.workerEnded:
-		case <-timer.C: // at once for the first pass
+		case <-timer.C: // fires immediately for the first pass
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return
 		}
 		if changed {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // no other program has written; the timer goes on
+				continue // no other program has written; the timer keeps running
 			}
 			if !b.pauseBeforePass(ctx) {
 				return
@@ -188,9 +190,9 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// pauseBeforePass pauses before a pass that is made because another program changed the file. The pause is as long as the last
-// pass, at most restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause. rest
-// returns false if ctx has ended.
+// pauseBeforePass waits before a pass that another program has caused by a change of the file. It waits as long as the last pass
+// took, at most restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause.
+// pauseBeforePass returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()
@@ -203,8 +205,8 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 	return true
 }
 
-// pass makes one pass. wait is the time until the next one if nothing happens, or 0 for never. ok is false if the board can't be
-// used any more.
+// pass makes one pass. wait is the time until the next pass if nothing happens earlier; 0 means no such pass. ok is false if the
+// board can no longer be used.
 func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
@@ -212,7 +214,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // a pass goes on when this program is told to end
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // a pass continues even after this program is told to stop
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.took = b.server.Now().Sub(begin)
@@ -247,7 +249,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	return wait, true
 }
 
-// report logs the workers that a pass has started and ended.
+// report logs which workers a pass has started, and which have ended.
 func (b *board) report(res kanban.Result) {
 	log := b.server.Log.With("board", b.slug)
 	for _, t := range res.Spawned {
@@ -264,8 +266,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// reportAndWarn reports a summary of the board, and warns if tasks are ready and none is started without a known reason. again is
-// the time after which look must run again, or 0.
+// reportAndWarn reports a summary of the board. It warns if tasks are ready, none is started, and the reason is unknown. again is
+// the time after which reportAndWarn must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {

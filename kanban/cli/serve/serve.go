@@ -20,15 +20,15 @@ import (
 	"hinit/kanban"
 )
 
-// Server dispatches for all boards of an installation. Its fields must not change while it runs.
+// Server dispatches the tasks of all boards of an installation. Its fields must not change while it runs.
 type Server struct {
 	Boards *kanban.Boards
-	// Board makes the dispatcher of a board; the Server closes its store.
+	// Board returns a new dispatcher for a board. The Server closes the dispatcher's store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // receives the state of the boards, and the trouble that needs a person, or ""; may be nil
-	Ready func()                     // called once, when this server or another dispatcher has the lock of each board; may be nil
-	// Stopping reports whether the container stops, and the workers with it; nil: never.
+	Say   func(text, trouble string) // reports the state of the boards, and the faults that a person must repair, or ""; may be nil
+	Ready func()                     // called once, after the first attempt to lock each board or readyAtMost; may be nil
+	// Stopping reports whether the container is stopping, which also ends the workers. Nil means that it never is.
 	Stopping func() bool
 	Log      *slog.Logger
 	Now      func() time.Time
@@ -43,23 +43,23 @@ type Server struct {
 	said   [2]string
 }
 
-// word is the text about a board.
+// word is one board's part of the text for Say.
 type word struct {
 	text    string
 	trouble bool
 }
 
-// mostBoards limits how many boards are served. Each needs descriptors and a watcher, and an agent can make any number of
-// directories that count as boards.
+// mostBoards is the maximum number of boards that are served. A limit is needed because each board uses descriptors and a
+// watcher, and an agent can create any number of board directories.
 const mostBoards = 64
 
-// rescanEvery is how often the list of boards is read even if no change is reported.
+// rescanEvery is the interval at which the list of boards is read even if no change is reported.
 const rescanEvery = time.Hour
 
 // Run serves until ctx ends. It returns an error only if the directory of the boards can't be made.
 //
-// It holds the lock of each board while it serves the board. So the agent's gateways find that lock held, and dispatch nothing.
-// They go on to decompose tasks and to send notifications.
+// It holds the lock of each board that it serves. While a board is locked, the agent's gateways don't dispatch its tasks. They
+// still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
 	s.serves, s.words = make(map[string]*board), make(map[string]word)
@@ -97,8 +97,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// readyAtMost limits how long the report that the service is ready waits for boards that can't be opened. The gateways wait for
-// that report, and a broken board must not keep them down.
+// readyAtMost is the longest delay of the readiness report because of boards that can't be opened. The gateways wait for this
+// report, and a broken board must not prevent their start.
 const readyAtMost = 3 * time.Second
 
 // tellReady reports that the service is ready, once it has tried to lock each board or readyAtMost has passed.
@@ -119,7 +119,7 @@ func (s *Server) tellReady(ctx context.Context) {
 	}
 }
 
-// scan starts to serve new boards.
+// scan reads the list of boards and starts a goroutine for each new one.
 func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// say reports the state of a board together with the others. An empty word removes the board's text.
+// say replaces the text about one board, and reports the texts of all boards through Say. An empty word removes the board's text.
 func (s *Server) say(slug string, w word) {
 	s.saying.Lock()
 	defer s.saying.Unlock()
@@ -179,25 +179,26 @@ func (s *Server) say(slug string, w word) {
 	s.said = now
 }
 
-// A change may become visible only some time after its event, because the writer first syncs its data. So each event is repeated
-// after settleFirst, and then after pauses that double up to settleLast.
+// A change of the board may become visible only some time after the file event, because the writer first syncs its data. So each
+// event is repeated after settleFirst, and then after pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
 )
 
-// pollEvery is how often a file is checked if the kernel does not report all changes.
+// pollEvery is the interval of the checks if the kernel does not report all changes of a file.
 const pollEvery = 2 * time.Second
 
 // Changes reports that a board's file may have changed.
 type Changes struct {
-	C <-chan struct{} // receives after one or more changes, and sometimes without a change
+	C <-chan struct{} // receives a value after one or more changes, and sometimes without a change
 
 	stop context.CancelFunc
 	over chan struct{} // closed when the watch has ended
 }
 
-// Watch starts to watch a database. It watches the directory, because the write-ahead log appears and disappears.
+// Watch starts watching the database file db. It watches the whole directory, because the write-ahead log is created and removed
+// there.
 func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
 
 // watch watches the file base in dir and its companions -wal and -shm. If base is "", it watches all files in dir.
@@ -217,8 +218,8 @@ func watch(dir, base string) *Changes {
 	return c
 }
 
-// run sends to news after each event of the watcher for the file, and after its repetitions. If poll is set, it also sends every
-// pollEvery.
+// run sends a value to news after each event for the file base, and again after each settle pause. If poll is set, it also sends
+// one every pollEvery.
 func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
 	var tick <-chan time.Time
 	if poll {
@@ -232,7 +233,7 @@ func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher,
 		defer watcher.Close()
 		events, lost = watcher.Events, watcher.Errors
 	}
-	settle := settleFirst // changes just before the watch may not be visible yet
+	settle := settleFirst // changes from just before the watch may not be visible yet
 	again := time.NewTimer(settle)
 	defer again.Stop()
 	for {
