@@ -1,5 +1,5 @@
-// Package kubernetes is the module of what hinit has for clusters: manifests, made from one source. The product imports none of
-// it. It owns no goroutine.
+// Package kubernetes is the root of hinit's module for Kubernetes clusters. It contains programs, and manifests that are
+// generated from one source. hinit itself imports nothing from this module. The package owns no goroutine.
 package kubernetes
 
 //go:generate go run ./internal/deploy/generate

@@ -1,7 +1,7 @@
 // Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it
-// (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease. On SIGTERM it ends at
-// once, and the Lease stays taken until it expires. On SIGPWR it releases the Lease and ends: hinit sends this signal when
-// nothing else in the container is alive. It owns one goroutine, which runs the election.
+// (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease. On SIGTERM it exits
+// immediately, so the Lease stays held until it expires. On SIGPWR it releases the Lease and exits: hinit sends this signal when
+// all other processes in the container have ended. It owns one goroutine, which runs the election.
 package main
 
 import (
@@ -20,13 +20,14 @@ import (
 
 const (
 	exitFailed = 1
-	exitConfig = 78 // from sysexits.h: starting it again does not help
+	exitConfig = 78 // EX_CONFIG of sysexits.h: a restart does not help
 )
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	// An agent with the same user must not send messages in this program's name, nor read the token from its memory.
+	// Prevent an agent that runs as the same user from sending messages in this program's name, and from reading the token out of
+	// its memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it can't fail for the calling process
 	klog.SetLogger(logr.Discard())                   // package lease reports what matters
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,8 +1,8 @@
 // Command hinit-sandbox-kubernetes is hinit-sandbox for a Kubernetes cluster: it has the same command lines, service and docker
 // emulation. hinit-sandbox executes it if HINIT_SANDBOX_ENGINE is kubernetes. Two more commands run in the pods of sandboxes:
 //
-//	hinit-sandbox-kubernetes install DIR  copy the helper, which starts the commands in a sandbox, into a directory
-//	hinit-sandbox-kubernetes users        exit with 0 in a pod that has a user namespace of its own
+//	hinit-sandbox-kubernetes install DIR  copy the helper, the program that starts the commands in a sandbox, to DIR
+//	hinit-sandbox-kubernetes users        exit with 0 if this pod has its own user namespace
 //
 // Packages program and engine own its goroutines.
 package main
@@ -39,7 +39,7 @@ func run(argv []string) int {
 		}
 		return 0
 	}
-	// An agent with the same user must not read the token from this program's memory.
+	// Prevent an agent that runs as the same user from reading the token out of this program's memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it can't fail for the calling process
 	return program.Program{Engine: open}.Run(argv)
 }

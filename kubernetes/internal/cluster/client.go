@@ -31,8 +31,8 @@ func (c *Cluster) newClient() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}}, nil
 }
 
-// Get reads an API object into a value. A nil into only checks that the request succeeds. It is about a hundred times cheaper
-// than kubectl.
+// Get requests path from the API server and decodes the JSON answer into the value to which into points. If into is nil, Get only
+// checks that the status is 200. A call is about a hundred times cheaper than kubectl.
 func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	client, err := c.admin()
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *Cluster) Port() string { return c.port }
 // Authority returns the path of the CA certificate that signed the API server's certificate.
 func (c *Cluster) Authority() string { return filepath.Join(filepath.Dir(c.Config), "ca.crt") }
 
-// Kubectl returns a kubectl command with the given arguments, which runs as the administrator.
+// Kubectl returns a command that runs kubectl as the administrator, with the arguments words.
 func (c *Cluster) Kubectl(ctx context.Context, words ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), words...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Config, "PATH="+c.Bin+":"+os.Getenv("PATH"))

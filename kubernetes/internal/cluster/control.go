@@ -27,9 +27,9 @@ func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
 type Cluster struct {
 	Bin     string // the directory of the programs, including kubectl
 	Config  string // the path of the administrator's kubeconfig
-	LeftOut string // why the cluster has no nodes, "" if it has
+	LeftOut string // why the cluster has no nodes, or "" if it has nodes
 
-	dir, logs string // the state of the programs, and their logs
+	dir, logs string // the directories of the programs' state and of their logs
 	port      string // the port of the API server
 	admin     func() (*http.Client, error)
 
@@ -37,8 +37,8 @@ type Cluster struct {
 	serverRun     []string // the command line of the API server
 }
 
-// Start starts etcd, the API server, the controllers and the scheduler. If there can be no cluster, left says why, and c is nil.
-// A cluster stops only when the process ends in which [Main] runs the tests.
+// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, c is nil and left is the
+// reason. The cluster stops only when the test process ends, see [Main].
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	c, left, err = StartServer(ctx)
 	if c == nil || err != nil {
@@ -60,7 +60,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 			return nil, "", err
 		}
 	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil { // the root user of a pod with a user namespace needs to read it
+	if err := os.MkdirAll(c.dir, 0o755); err != nil { // readable for the root user of a pod with a user namespace
 		return nil, "", err
 	}
 	pki := filepath.Join(c.dir, "pki")
@@ -104,7 +104,7 @@ func (c *Cluster) Serve(ctx context.Context) error {
 // KillServer kills the API server with SIGKILL. The other programs keep running.
 func (c *Cluster) KillServer() { c.server.kill() }
 
-// PauseStore stops etcd for a time, so that the API server gets no answers. It blocks for that time.
+// PauseStore suspends etcd with SIGSTOP for the duration d, so that the API server gets no answers. It blocks for d.
 func (c *Cluster) PauseStore(d time.Duration) error {
 	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		config := filepath.Join(pki, name+".kubeconfig")
 		words := append([]string{
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
-			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // with the defaults deleting a namespace takes seconds
+			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // with the default limits, deleting a namespace takes seconds
 			"--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
 		p, err := c.spawn(program, program, words...)
@@ -134,14 +134,14 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		}
 		go c.keep(p, words)
 	}
-	// The controllers create the ServiceAccount that every pod of a namespace uses.
+	// Wait for the default ServiceAccount: the controllers create it, and pods can't be created without it.
 	return c.await(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
 }
 
-// keep restarts a program whenever it ends, as a node would restart its pod. The scheduler ends when the API server comes back
-// with an older state.
+// keep restarts the program p with the arguments words each time it exits, as a node would restart its pod. The scheduler exits
+// when the API server comes back with an older state.
 func (c *Cluster) keep(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
@@ -156,7 +156,8 @@ type process struct {
 	done chan struct{} // closed when the program has ended
 }
 
-// spawn starts a program and writes its output to the log file named log.
+// spawn starts a program with the arguments words. Its output goes to a file in the log directory: log is the file's name without
+// ".log".
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {
@@ -177,11 +178,12 @@ func (c *Cluster) spawn(log, program string, words ...string) (*process, error) 
 
 // kill kills a program with SIGKILL, and waits until it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // fails only if the program has already ended
 	<-p.done
 }
 
-// await waits until cond returns true. It fails if the program p ends before, or after three minutes. p may be nil.
+// await polls cond until it returns true. It fails if the program p ends first, or after three minutes. p may be nil. what
+// describes the condition in errors.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

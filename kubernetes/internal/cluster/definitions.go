@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// definitions lists the CustomResourceDefinitions of other projects that the examples in docs/ use. Each is a file of a Go module
-// of that project.
+// definitions lists the CustomResourceDefinitions from other projects that the examples in docs/ use. Each definition is a file
+// in a Go module of its project.
 var definitions = []struct{ module, file string }{
 	{"github.com/argoproj/argo-cd/v2@v2.14.21", "manifests/crds/application-crd.yaml"},
 	{"github.com/backube/volsync@v0.7.1", "config/crd/bases/volsync.backube_replicationsources.yaml"},
@@ -23,7 +23,8 @@ var definitions = []struct{ module, file string }{
 // definitionsDir returns the directory in the cache for the fetched definitions.
 func definitionsDir(cache string) string { return filepath.Join(cache, "definitions") }
 
-// fetchDefinitions downloads the missing definitions into the cache, and removes all other files from there.
+// fetchDefinitions downloads the missing definitions into their directory in the cache, and removes all other files from this
+// directory.
 func fetchDefinitions(cache string) error {
 	dir := definitionsDir(cache)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -2,7 +2,7 @@ package cluster
 
 import "syscall"
 
-// PauseServer stops the API server in the middle of its work, until the returned function is called.
+// PauseServer suspends the API server with SIGSTOP. Call goOn to resume it.
 func (c *Cluster) PauseServer() (goOn func(), err error) {
 	if err := c.server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err

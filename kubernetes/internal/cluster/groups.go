@@ -15,11 +15,11 @@ import (
 
 const groupsRoot = "/sys/fs/cgroup"
 
-// group is the parent control group of both nodes. It differs between caches, because a kubelet kills the processes that it does
-// not know in its group.
+// group is the parent control group of both nodes. Each cache has its own group, because runs with different caches can run at
+// the same time. A kubelet kills all processes in its group that it doesn't know.
 var group = "hinit-kubernetes" + ownName()
 
-// ownName returns "" for the default cache, else a suffix that is unique for the cache.
+// ownName returns a suffix for names that is unique to the cache in use, or "" for the default cache.
 func ownName() string {
 	dir := os.Getenv(CacheVar)
 	if dir == "" {
@@ -83,8 +83,8 @@ func makeGroups() error {
 	return nil
 }
 
-// removeGroups removes the control groups of this run, or of an earlier one that was killed. Their processes are gone or about to
-// end.
+// removeGroups removes the control groups of this run, or of an earlier run that was killed. Their last processes may still be
+// ending, so it retries for up to five seconds.
 func removeGroups() {
 	for range 50 {
 		left := false

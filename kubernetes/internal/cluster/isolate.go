@@ -24,8 +24,9 @@ const (
 
 // Main runs the tests of a package in the namespaces of a cluster, and returns the exit code. Call it from TestMain.
 //
-// There are three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces, and
-// reaps. The third runs the tests. Without root there are no namespaces and no nodes: then the second process runs the tests.
+// Main uses three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces and
+// reaps orphans. The third runs the tests. Without root there are no namespaces and no nodes: then the second process runs the
+// tests.
 func Main(m *testing.M) int { return run(m, true) }
 
 // MainServer is like Main, for tests that need only an API server, see [StartServer].
@@ -102,8 +103,9 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock waits for an exclusive lock on a file. One lock protects the build of the programs. The other one is for runs: it protects
-// the control groups of the nodes, or the ports if there are no namespaces.
+// lock takes an exclusive lock on the file path, and waits while another process holds it. There are two such files. One protects
+// the build of the programs. The other one protects a run: the control groups of its nodes, or its ports if there are no
+// namespaces.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -115,7 +117,8 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// inside runs the tests in new namespaces, and returns their exit code.
+// inside executes this program again to run the tests, and returns the exit code. With root, the new process gets its own
+// namespaces.
 func inside() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -128,7 +131,7 @@ func inside() (int, error) {
 	if os.Geteuid() == 0 {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-		if os.Getenv(leftVar) == "" { // otherwise another run may have nodes
+		if os.Getenv(leftVar) == "" { // without nodes, this run must not touch the groups of another run
 			removeGroups() // left by a killed run
 			defer removeGroups()
 		}
@@ -174,7 +177,8 @@ func reap() int {
 	}
 }
 
-// prepare gives the namespaces their own /proc, /run, /var and network. None of this is visible outside.
+// prepare sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. They are not visible
+// outside. For nodes, it also creates the control groups, which are visible outside.
 func prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -195,10 +199,10 @@ func prepare() error {
 	}
 	for _, line := range []string{
 		"link set lo up",
-		"link add " + bridge + " type bridge", // a node can't have a loopback address; unlike dummy links, every kernel has bridges
+		"link add " + bridge + " type bridge", // a node can't have a loopback address; some kernels lack dummy links
 		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
 		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
-		"addr add " + serviceAddress + "/32 dev " + bridge, // for the pods; there is no kube-proxy that forwards to the API server
+		"addr add " + serviceAddress + "/32 dev " + bridge, // pods reach the API server here, because no kube-proxy forwards to it
 		"link set " + bridge + " up",
 	} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {

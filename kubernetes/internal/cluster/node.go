@@ -27,7 +27,7 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-// noNodes returns why this machine can't run a node, "" if it can.
+// noNodes returns the reason why this machine can't run a node, or "" if it can.
 func noNodes() string {
 	switch {
 	case os.Geteuid() != 0:
@@ -84,14 +84,15 @@ imports = []
       SystemdCgroup = false
 `
 
-// MappedRuntime is the handler of a RuntimeClass whose pods have a user namespace. It needs a newer runc than Debian 12 has:
+// MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than the one in Debian 12:
 // version 1.1 lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
 
 // Maps reports whether the nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
-// kubeletConfig is a template as containerdConfig is, with NODE, ADDRESS, PKI and GROUP in addition.
+// kubeletConfig is a template like containerdConfig. More words stand for the node: NODE (its name), ADDRESS, PKI (the directory
+// of the certificates) and GROUP (the parent control group).
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ADDRESS

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// CacheVar is the environment variable with the directory of the built programs. The default is hinit-kubernetes in the user's
-// cache directory.
+// CacheVar is the environment variable that sets the cache directory for the built programs. The default is hinit-kubernetes in
+// the user's cache directory.
 const CacheVar = "HINIT_KUBERNETES_CACHE"
 
 // version is the Kubernetes version of the cluster. It must match programs/kube/go.mod.
@@ -26,7 +26,7 @@ type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // a C library that the module needs, "" for none; without it the module is not built
+	c        string // the C library that the module needs, or ""; if it is missing, the module is not built
 	optional bool   // not built in a short build; the tests that need it are then skipped
 }
 
@@ -67,7 +67,7 @@ func (m module) builtIn(bin string) bool {
 	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
 }
 
-// compiles reports whether this machine has what the module needs to be compiled.
+// compiles reports whether this machine has the C compiler and the C library that the module needs, if it needs any.
 func (m module) compiles() bool {
 	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
@@ -81,7 +81,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory of the built programs in cache. Its name has a hash of the sources in the module root.
+// programs returns the directory inside cache for the programs that are built from the module at root. The directory's name
+// contains a hash of the sources and of the Go version.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), allModules)
@@ -117,7 +118,7 @@ func findPlace() (place, error) {
 	return place{cache, root, bin}, err
 }
 
-// built reports whether all programs are in the cache, except optional ones.
+// built reports whether the cache contains all programs. Optional ones may be missing.
 func (p place) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
@@ -177,7 +178,7 @@ func (p place) build(m module, out io.Writer) error {
 	return os.Remove(unfinished)
 }
 
-// forgetOthers removes the programs of other versions of the sources that no build has used for a day.
+// forgetOthers removes programs that were built from other versions of the sources and that no build has used for a day.
 func (p place) forgetOthers() error {
 	now := time.Now()
 	if err := os.Chtimes(p.bin, now, now); err != nil {

@@ -86,7 +86,7 @@ func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string)
 	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
 }
 
-// change applies a function to the status of a profile and writes it by compare-and-swap.
+// change modifies the status of the profile called name with a function, and writes the result by compare-and-swap.
 func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
@@ -98,8 +98,8 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	return nil
 }
 
-// replace gives a host the new image. If only the image differs, replace exchanges it in the running pod. Otherwise it deletes
-// the pod, but never a newer pod of the same name.
+// replace updates a host to the pool's current image and pod template. If only the image differs and the container runs, replace
+// changes the image in the running pod. Otherwise it deletes the pod, but never a newer pod of the same name.
 func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -118,8 +118,8 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 
-// confirmEmpty returns the number of hosts without the last one, if the API server says that no profile is on the last one or moves
-// to it. Otherwise the cache was stale, and confirmEmpty returns the present number.
+// confirmEmpty asks the API server whether a profile is on the last host or moves to it, because the cache may be stale. It
+// returns hosts-1 if there is no such profile, otherwise hosts.
 func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, error) {
 	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
 	for _, field := range []string{"status.host", "status.move.to"} {
@@ -173,8 +173,8 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// applyRights gives the hosts of a pool their ServiceAccount and its rights. The hosts may read only the ConfigMaps and Secrets
-// that a profile of the pool refers to. allow writes nothing if the rights have not changed.
+// applyRights applies the ServiceAccount of a pool's hosts and grants its rights, unless they are unchanged since the last call.
+// The hosts may read only the ConfigMaps and Secrets that a profile of the pool refers to.
 func (f *fleet) applyRights(ctx context.Context, v *view) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
@@ -234,8 +234,8 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 }
 
-// orphans handles the profiles of a pool that does not exist. It reports this in their status. It releases the deleted ones that
-// have no host.
+// orphans handles the profiles of a pool that does not exist. It reports the missing pool in the status of profiles without a
+// host. It releases deleted profiles, but a profile with a host only after all pods of the pool are gone.
 func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -258,7 +258,8 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
 }
 
-// abandon releases deleted profiles whose pool and pods are gone. Their data stays on the volumes.
+// abandon clears the host of deleted profiles when no pod of their pool is left, so that the next round releases them. Their data
+// stays on the volumes.
 func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {

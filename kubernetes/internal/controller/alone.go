@@ -14,8 +14,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// leaveTime is how long a pod of one profile is kept after the profile has moved to another host. In this time the pod deletes
-// its copy of the data.
+// leaveTime is the time for which a single-profile pod is kept after its profile has moved to another host. The pod needs this
+// time to delete its copy of the data.
 const leaveTime = time.Minute
 
 // mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
@@ -55,8 +55,8 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is whether the pod is still needed,
-// and there whether its profile exists.
+// mustRemove reports whether the maker m of a single-profile pod must be deleted now. wanted is true if the pod is still needed,
+// and there is true if its profile exists. A pod whose profile has moved is kept for leaveTime.
 func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +73,8 @@ func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, 
 	return false
 }
 
-// refuse records why the pod of a profile can't be created, or that it can if err is nil. The reason is shown in the profile's
-// status and does not hold up other profiles.
+// refuse records err as the reason why the pod of a profile can't be created. A nil err clears the reason. The profile's status
+// shows the reason, and other profiles are not held up.
 func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,8 @@ func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
 	f.refused[p.UID] = reason
 }
 
-// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, nil if there is
-// none. Its kind is kept.
+// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil if there is
+// none. The kind of an existing maker is kept.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes

@@ -26,7 +26,8 @@ import (
 const (
 	// roundTime is the minimum time between two rounds of a pool. All changes in between are handled together.
 	roundTime = 500 * time.Millisecond
-	// resyncInterval is how often a round is made even if no change was reported, because some faults show only as time passes.
+	// resyncInterval is the interval between rounds while no change is reported. These rounds are needed because some faults show
+	// only as time passes.
 	resyncInterval = 5 * time.Second
 	// writers limits how many writes run at the same time.
 	writers = 16
@@ -44,9 +45,9 @@ type fleet struct {
 	mu      sync.Mutex
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
-	allowed map[client.ObjectKey]string               // the rights last given to the hosts of each pool
-	seen    map[client.ObjectKey]*sightings           // what has not changed in each pool
-	leaving map[types.UID]time.Time                   // the makers of pods whose profile has moved away, and since when
+	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
+	seen    map[client.ObjectKey]*sightings           // for each pool, since when its values are unchanged
+	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
 
@@ -104,7 +105,8 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// early returns how long the next round of a pool must still wait. If it returns 0, it records that a round begins now.
+// early returns the time that must still pass before the next round of a pool. If it returns 0, it records that a round begins
+// now.
 func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +117,7 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// sightings returns what this controller has seen of a pool.
+// sightings returns the sightings of a pool. They are empty before the pool's first round.
 func (f *fleet) sightings(pool client.ObjectKey) *sightings {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,7 +215,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	}
 	if s.SpareSince = v.pool.Status.SpareSince; plan.SpareSince.IsZero() {
 		s.SpareSince = nil
-	} else if s.SpareSince == nil { // another controller has seen it at another time, and neither corrects the other
+	} else if s.SpareSince == nil { // keep the time that another controller wrote: otherwise two controllers would overwrite each other's
 		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
 		s.SpareSince = &since
 	}

@@ -20,20 +20,20 @@ import (
 const (
 	askEvery = 2 * time.Second
 	askTime  = 2 * time.Second // for one connection
-	// mostSilent is how many connections must fail in a row until a node counts as silent.
+	// mostSilent is the number of connections in a row that must fail before a node is regarded as silent.
 	mostSilent = 3
-	// silentLimit limits how long a node counts as silent. Kubernetes itself marks a vanished node earlier than that. If the node is
-	// still ready then, only the controller can't reach it.
+	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. By then Kubernetes has
+	// marked a vanished node as not ready. A node that is still ready is unreachable only for the controller.
 	silentLimit = 90 * time.Second
 )
 
-// nodes detects vanished nodes by connecting to their kubelets, because Kubernetes itself takes about 50 seconds. A refused
-// connection also shows that the machine is up. A node that has never answered does not count as vanished, because the network
-// may forbid the connections.
+// nodes detects vanished nodes by connecting to their kubelets, because Kubernetes itself needs about 50 seconds to notice. A
+// refused connection also shows that the machine is up. A node that has never answered is not regarded as vanished, because the
+// network may forbid the connections.
 type nodes struct {
 	api  client.Reader // reads from a cache
 	log  *slog.Logger
-	news chan event.GenericEvent // receives a pod of each node that has become silent or answers again
+	news chan event.GenericEvent // receives every pod of a node that has become silent or answers again
 
 	mu sync.Mutex
 	by map[string]*node
@@ -56,7 +56,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < silentLimit
 }
 
-// Start implements controller-runtime's manager.Runnable. It connects to the nodes again and again until ctx ends, and runs only
+// Start implements controller-runtime's manager.Runnable. It connects to all nodes every two seconds until ctx ends. It runs only
 // in the leading controller.
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
@@ -70,7 +70,8 @@ func (n *nodes) Start(ctx context.Context) error {
 	return nil
 }
 
-// ask connects to each node once.
+// ask connects once to each node that has pods of a pool. When a node becomes silent or answers again, ask sends the node's pods
+// to n.news.
 func (n *nodes) ask(ctx context.Context) {
 	pods := &corev1.PodList{}
 	if err := n.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}, client.UnsafeDisableDeepCopy); err != nil {

@@ -30,12 +30,12 @@ type view struct {
 	seen      *sightings
 	now       time.Time
 	template  string              // the checksum of the wanted pod template
-	set       *appsv1.StatefulSet // the StatefulSet of the hosts, nil if there is none
+	set       *appsv1.StatefulSet // the StatefulSet of the hosts, or nil
 	profiles  map[string]*v1alpha1.AgentProfile
 	hosts     []placement.Host
 	pods      map[string]*corev1.Pod
 	podOwners []*metav1.PartialObjectMetadata // the StatefulSets and Sandboxes that create single-profile pods
-	// sandboxes is whether the cluster has agent-sandbox. It is determined only if a profile has or wants a pod of its own.
+	// sandboxes is true if the cluster has agent-sandbox. It stays false if no profile has or wants its own pod.
 	sandboxes bool
 }
 
@@ -85,7 +85,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	return v, f.observeSandboxes(ctx, v, only)
 }
 
-// observeHost adds the host whose pod is given to a view, unless it is a foreign pod that carries the pool's label.
+// observeHost adds a pod to the view, as a host. It ignores a foreign pod that carries the pool's label. last is the state of the
+// host's Lease.
 func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last beat) {
 	p := v.pool
 	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.heard}
@@ -134,17 +135,18 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// endGrace is how long a pod may exceed its termination grace period before it counts as lost.
+// endGrace is the time by which a pod may exceed its termination grace period before it is regarded as lost.
 const endGrace = 30 * time.Second
 
-// beat is what the Lease of a host says about its hinit-fleet.
+// beat is the state of the hinit-fleet program on a host, derived from the host's Lease.
 type beat struct {
 	pod    string // the UID of the pod that renewed the Lease last
-	silent bool   // the Lease has not been renewed for the time that it names
+	silent bool   // the Lease has not been renewed within its duration
 	heard  bool   // this controller has seen a renewal
 }
 
-// beat looks at the Lease of a host. The time in the Lease comes from the clock of a node, so only its changes count.
+// beat evaluates the Lease of a host. The time in the Lease comes from a node's clock, which may be wrong, so beat uses only the
+// fact that the time has changed.
 func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}
@@ -154,8 +156,8 @@ func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// trouble returns why a host can't be used although its node is healthy, "" if it can. replacing reports whether its pod is
-// ending or starting, so the trouble is temporary.
+// trouble returns the reason why a host can't be used although its node is healthy, or "" if it can. replacing is true if the
+// trouble is temporary, because the host's pod is ending or starting.
 func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := endGrace
@@ -195,7 +197,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 	return "", false
 }
 
-// ready returns why a node is not ready, "" for a ready node.
+// ready returns the reason why a node is not ready, or "" if it is ready or has no such condition.
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -225,13 +227,15 @@ func pending(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the sighting that the pool would do with a host less.
+	// spareKey is the key of the sighting that tells since when the pool could do with one host less.
 	spareKey = "spare"
-	// restartLimit is how long a host may restart until it counts as lost, and its data may be given up.
+	// restartLimit is the maximum time for the restart of a host. After this time the host is regarded as lost, and its data may be
+	// given up.
 	restartLimit = 10 * time.Minute
 )
 
-// overdue reports whether a host has been restarting for too long. A host counts as restarting while its pod does not exist.
+// overdue reports whether a host has been restarting for longer than restartLimit. A host without a pod is regarded as
+// restarting.
 func (v *view) overdue(host string) bool {
 	i := slices.IndexFunc(v.hosts, func(h placement.Host) bool { return h.Name == host })
 	if i >= 0 && (!v.hosts[i].Replacing || v.hosts[i].Serving) {
@@ -240,7 +244,7 @@ func (v *view) overdue(host string) bool {
 	return v.now.Sub(v.seen.see("away "+host, "", v.now).since) > restartLimit
 }
 
-// herePhases are the phases that only a host with the data of the profile reports.
+// herePhases are the phases that a host reports only if it has the profile's data.
 var herePhases = []v1alpha1.Phase{
 	v1alpha1.PhaseRunning, v1alpha1.PhaseStopping, v1alpha1.PhaseStopped, v1alpha1.PhaseBackoff, v1alpha1.PhaseParked,
 }

@@ -33,19 +33,21 @@ type Settings struct {
 	API       *rest.Config
 	Namespace string // the namespace of the Lease for the leader election
 	Only      string // control only the pools in this namespace; "" for all
-	Metrics   string // serve metrics on this address, HOST:PORT; "" for not at all
+	Metrics   string // serve metrics on this address, HOST:PORT; "" serves none
 	Log       *slog.Logger
 }
 
-// Times of the leader election. The leader renews its Lease every ten seconds. If the leader has vanished, another one takes over
-// after half a minute. A leader that ends releases the Lease. Two leaders at the same time do no harm.
+// Times of the leader election. The leader renews its Lease every ten seconds. If it vanishes, another controller takes over
+// after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each write
+// is a compare-and-swap.
 const (
 	leaseTime = 30 * time.Second
 	renewTime = 20 * time.Second
 	retryTime = 10 * time.Second
 )
 
-// Run controls the pools of the cluster until ctx ends, while it is the leader.
+// Run waits until this process is the leader, and then controls the pools of the cluster until ctx ends. It returns an error if
+// it stops being the leader.
 func Run(ctx context.Context, s Settings) error {
 	logger := logr.FromSlogHandler(s.Log.Handler())
 	ctrl.SetLogger(logger)

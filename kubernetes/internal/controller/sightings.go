@@ -2,9 +2,9 @@ package controller
 
 import "time"
 
-// sightings records since when the rounds of one pool have seen something unchanged. It measures on the monotonic clock of this
-// controller, because the clocks of a node, of the API server and of another controller may be wrong. It belongs to one
-// reconciliation at a time.
+// sightings records, for one pool, since when each observed value is unchanged. It uses the monotonic clock of this controller,
+// because the clocks of nodes, of the API server and of other controllers may be wrong. It must not be used concurrently: a pool
+// has only one reconciliation at a time.
 type sightings struct {
 	last, now map[string]sighting
 }
@@ -12,7 +12,7 @@ type sightings struct {
 type sighting struct {
 	value string
 	since time.Time // when this controller saw the value for the first time
-	moved bool      // it was set while this controller looked on
+	moved bool      // the value appeared after the first round of this controller
 }
 
 // begin starts a round. A round that does not reach end leaves no trace.
@@ -21,7 +21,7 @@ func (s *sightings) begin() { s.now = map[string]sighting{} }
 // end completes a round. A key that the round has not seen is forgotten.
 func (s *sightings) end() { s.last = s.now }
 
-// see records that key has a value at the time now. It returns what is known about that value.
+// see records that key has a value at the time now. It returns the value with the time since when it is unchanged.
 func (s *sightings) see(key, value string, now time.Time) sighting {
 	one, known := s.last[key]
 	if !known || one.value != value {

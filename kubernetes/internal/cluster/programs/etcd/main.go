@@ -1,4 +1,4 @@
-// Command etcd is the store of a test's cluster. Its goroutines are etcd's.
+// Command etcd runs etcd, the store of the cluster in the tests. Its goroutines are etcd's.
 package main
 
 import (
