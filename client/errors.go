@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// Kind is the kind of an error, as on the wire.
+// Kind classifies an error. Its value is the string in the API's answer.
 type Kind string
 
 // The kinds of error.
@@ -11,11 +11,11 @@ const (
 	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
 	KindStopping    Kind = "stopping"    // the container is shutting down
-	KindTimeout     Kind = "timeout"     // the wanted state was not reached in time; the command stays in force
+	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
 	KindFailed      Kind = "failed"      // hinit tried and failed
-	KindPermanent   Kind = "permanent"   // the service failed for good and will not reach the state by itself
+	KindPermanent   Kind = "permanent"   // the service failed permanently and will not reach the state by itself
 	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
-	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that it had accepted stays in force
+	KindReplaced    Kind = "replaced"    // hinit was re-executed during the request; a command that it had accepted is still carried out
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
 )
@@ -29,19 +29,19 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
-// Error is an error for people (Message) and programs (Kind). Message is the reason alone. The method Error puts the failed
-// action before it, as in `cannot start "coder": ...`.
+// Error describes a failed request, for people (Message) and for programs (Kind). Message holds only the reason. The method Error
+// puts the failed action before it, as in `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
 	// The client sets the fields below; they are not on the wire.
 	Doing string `json:"-"` // the action that failed
-	Cause error  `json:"-"` // the error of the system
+	Cause error  `json:"-"` // the operating system's error
 	Cut   bool   `json:"-"` // the connection ended before the answer was complete
 }
 
-// ErrorReply is the body of an answer with an error.
+// ErrorReply is the body of an error answer.
 type ErrorReply struct {
 	Error Error `json:"error"`
 }

@@ -12,8 +12,8 @@ type RunRequest struct {
 	Env      map[string]string `json:"env,omitempty"`     // variables added to the container's environment
 	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's
 	Log      string            `json:"log,omitempty"`     // file to which its output is appended; "" is none
-	// LimitMS limits the run's duration; 0 is no limit. GraceMS is the time between TERM and KILL; 0 is the time that hinit.yaml
-	// sets.
+	// LimitMS limits the run's duration; 0 means no limit. GraceMS is the time between TERM and KILL; 0 means the time that
+	// hinit.yaml sets.
 	LimitMS int64 `json:"limit_ms,omitempty"`
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
@@ -21,7 +21,7 @@ type RunRequest struct {
 // The values of [Run.Asked]: why a client or hinit has asked a run to end.
 const (
 	RunStopped  = "stopped"  // a client stopped it
-	RunTimedOut = "timeout"  // its limit was over
+	RunTimedOut = "timeout"  // its time limit was reached
 	RunShutdown = "shutdown" // the container shuts down, or the process that started the run has ended
 )
 
@@ -68,7 +68,7 @@ type Slot struct {
 	WantUp     bool      `json:"want_up"`     // its desired state is up
 	NormallyUp bool      `json:"normally_up"` // it starts without an order: its directory has no down file
 	Ready      bool      `json:"ready"`       // its main process is up and has reported readiness
-	Paused     bool      `json:"paused"`      // a command has paused it; false if another process has sent the signal
+	Paused     bool      `json:"paused"`      // a command has paused it with a signal; false if another process has sent that signal
 	Finishing  bool      `json:"finishing"`   // its main process has ended, and its finish program or a leftover process still runs
 	Started    bool      `json:"started"`     // its run program was started at least once
 	Notifies   bool      `json:"notifies"`    // it reports its readiness
@@ -79,7 +79,7 @@ type Slot struct {
 	ExitCode   int       `json:"exitcode"`    // exit code of its last run, -1 without a run or if a signal ended it
 	Signal     int       `json:"signal"`      // signal that ended its last run, 0 when none did
 	Since      time.Time `json:"since"`       // time of the last change between up and down
-	ReadySince time.Time `json:"ready_since"` // when it became ready; while it is down, when its last process ended; else zero
+	ReadySince time.Time `json:"ready_since"` // time at which it became ready, or at which its last process ended if it is down; otherwise zero
 }
 
 // SlotsReply is the answer to a request for slots.

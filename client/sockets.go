@@ -15,9 +15,9 @@ const (
 	runtimeDir = "/run/hinit"
 )
 
-// SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, the best first. socket
-// is the configured path, or "". The first path is socket, else the one in HINIT_RUNTIME_DIR. Then come /run/hinit, hinit below
-// XDG_RUNTIME_DIR (not for root), and hinit-UID below TMPDIR and below /tmp.
+// SocketPaths returns the paths at which an init that runs as user uid tries to create its control socket, in order of
+// preference. socket is the configured path, or "". The first path is socket, else the one in HINIT_RUNTIME_DIR. Then come
+// /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)
@@ -46,9 +46,10 @@ func SocketPaths(socket string, env func(string) (string, bool), uid int) []stri
 	return list
 }
 
-// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. The name
-// contains the numbers of the PID and mount namespaces. It must differ between containers that share a network namespace, to
-// which abstract names belong. The containers of a pod may share the PID namespace too.
+// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. Abstract
+// names belong to the network namespace, so the name must be unique among the containers that share one. Therefore it contains
+// the numbers of the mount namespace and of the PID namespace. The PID namespace alone is not enough, because the containers of a
+// pod may share that too.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

@@ -11,7 +11,7 @@ const (
 	StateWaiting   = "waiting"   // wanted up, but it waits for a service that it needs or for its turn to start
 	StateStarting  = "starting"  // hinit is starting its process
 	StateUp        = "up"        // its main process runs
-	StateStopping  = "stopping"  // it was asked to end, or processes that it left behind are being ended
+	StateStopping  = "stopping"  // it was told to stop, or its leftover processes are being ended
 	StateKilling   = "killing"   // its processes were sent SIGKILL and are not gone yet
 	StateFinishing = "finishing" // its main process is gone, and its finish command runs
 	StateBackoff   = "backoff"   // wanted up, waits for its restart delay
@@ -50,7 +50,7 @@ const (
 	ErrorHeader = "Hinit-Error"
 )
 
-// Status is the status document. No list in it is null.
+// Status is the status document. Its lists are never null.
 type Status struct {
 	Version  int       `json:"version"`  // 1; it changes only when a key changes its meaning
 	Init     Init      `json:"init"`     // hinit, its CMD and the boot
@@ -72,7 +72,7 @@ type Init struct {
 	Version       string        `json:"version"`
 	StartedAt     time.Time     `json:"started_at"`
 	Home          string        `json:"home"`            // the agent's home, which holds the profiles
-	Plain         string        `json:"plain,omitempty"` // file with the services of a plain supervisor, which has no agent
+	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run, a plain supervisor without an agent
 	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
@@ -93,10 +93,10 @@ type Init struct {
 	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
-// BootProfiles says how many profiles the boot has dealt with.
+// BootProfiles counts the profiles that the boot has processed.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // all profiles
-	Done     int `json:"done"`     // profiles whose gateways are known, and started if they are wanted
+	Done     int `json:"done"`     // profiles whose gateways are known and, if they are wanted, started
 }
 
 // Lease says which hinit supervises the profiles of the data volume.
@@ -183,12 +183,12 @@ type Service struct {
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // time at which the state began
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 if it is not up
-	Restarts            int        `json:"restarts"`              // how often hinit has started it again after an exit that no order caused
+	Restarts            int        `json:"restarts"`              // number of restarts by hinit after exits that no order caused
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row that came soon after a start
 	NextStart           *time.Time `json:"next_start"`            // time of its next start, null without one
 	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start; restarts go on at the longest delay
 	Ready               bool       `json:"ready"`                 // it has reported readiness, or it is up and can't report it
-	Announces           bool       `json:"announces"`             // it reports its readiness; other services are ready while they are up
+	Announces           bool       `json:"announces"`             // it reports its readiness; a service that does not is ready while it is up
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
@@ -288,8 +288,8 @@ type Exit struct {
 	PID           int       `json:"pid"` // 0 when it never ran
 }
 
-// StatusChange is one line of the stream that follows the status. The first line has all services. Each further line has the
-// services that have changed since the line before, which may be none.
+// StatusChange is one line of the stream that follows the status. The first line has all services. Each later line has only the
+// services that have changed since the previous line, possibly none.
 type StatusChange struct {
 	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
 	Init     Init      `json:"init"`            // current state of hinit

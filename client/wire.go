@@ -6,7 +6,7 @@ import (
 )
 
 // Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
-// An event with lost tells a slow reader how many events it has lost before the next one.
+// If a reader is too slow, an event with lost tells it the number of events that it has missed before the next one.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // sequence number, which counts up from 1 as long as hinit lives
 	At      time.Time `json:"at"`            // when it happened
@@ -38,7 +38,7 @@ type By struct {
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
-// LostEvents is the line of the event stream for lost events.
+// LostEvents is the line of the event stream that tells a slow reader how many events it has missed.
 type LostEvents struct {
 	Lost uint64 `json:"lost"`
 }
@@ -57,7 +57,7 @@ type ChecksRequest struct {
 
 // SignalRequest is the body of a request that sends a signal.
 type SignalRequest struct {
-	Signal int `json:"signal"` // its number
+	Signal int `json:"signal"` // signal number
 }
 
 // Topologies are the modes of [Topology].
@@ -130,7 +130,7 @@ type Health struct {
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which is enough for ok to be false
 	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; ok can still be true
 	Wanted   int      `json:"wanted"`            // services that are wanted up
-	Up       int      `json:"up"`                // how many of them are up
+	Up       int      `json:"up"`                // number of wanted services that are up
 	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
@@ -168,10 +168,10 @@ type Wait struct {
 // Verb is an order to a service. It is the last part of the request's path.
 type Verb string
 
-// EventOptions choose events. The zero value is the whole history.
+// EventOptions selects events. The zero value selects the whole history.
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
-	Last   int    // largest number of past events; 0 is no limit, a negative number is none
+	Last   int    // maximum number of past events; 0 means no limit, a negative number means none
 	Follow bool   // go on with new events
 }
 

@@ -117,7 +117,7 @@ func (c *Client) Topology(ctx context.Context, how client.Topology) (client.Topo
 	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
 
-// reexecPoll is the pause between the requests with which Reexec finds out whether the new program answers.
+// reexecPoll is the interval at which Reexec asks whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
 // Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program.
@@ -164,8 +164,9 @@ func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 // Health reports whether hinit works. A hinit that does not work may still answer: read Health.OK.
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
-// Probe is like Health, for one probe of a pod. probe is one of the Probe constants. A hinit that refuses connections because it
-// has too many is live: otherwise an agent that opens many connections could have its container restarted.
+// Probe answers one probe of a Kubernetes pod, in the form that Health returns. probe is one of the Probe constants. A hinit that
+// refuses connections because it has too many counts as live: otherwise an agent that opens many connections could have its
+// container restarted.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
@@ -190,8 +191,8 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 	return out.Runs, err
 }
 
-// Run returns one run. If wait is positive, it returns when no process of the run is alive, or when that time is over. In the
-// second case End is nil.
+// Run returns one run. If wait is positive, it returns when no process of the run is alive, or when that time is over. If the
+// time is over first, End is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
 	query := url.Values{"wait_ms": unlessZero(max(wait.Milliseconds(), 0))}
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
@@ -237,17 +238,17 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
-// SlotWait returns when the slot is in the state until, at once if it already is. The states have the names of the options of
-// s6-svwait. u is up, U is up and ready. d is down, D is down and all its processes ended. r is a new run, R is a new run that is
-// ready. The number of an old run may follow d, D, r and R ("r12", see [Slot.Run]). The wait then also ends if the slot left that
-// run before this call.
+// SlotWait waits until the slot is in the state until. It returns immediately if the slot is already in that state. The states
+// are named after the options of s6-svwait: u is up, U is up and ready, d is down, D is down with all its processes ended. r is a
+// new run, and R is a new run that is ready. The number of an old run may follow d, D, r and R ("r12", see [Slot.Run]). The wait
+// then also ends if the slot left that run before this call.
 //
 // The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
 }
 
-// slotWaitTime is so long that it limits nothing.
+// slotWaitTime is practically unlimited: only the caller's context ends the wait.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
 // SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
@@ -268,8 +269,8 @@ func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 }
 
 // Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call has all
-// changes since the call before. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch
+// second and at least every [client.WatchInterval]. So a longer silence means that hinit does not answer. Each call gets all
+// changes since the previous call. If fn is slow, it may miss a value that has changed twice, but never the last value. Watch
 // returns nil when hinit ends or re-executes. The caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)

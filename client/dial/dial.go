@@ -18,11 +18,11 @@ import (
 	"hinit/client"
 )
 
-// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is
-// 10 seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout
-// and 10 seconds more.
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit expires. The limit is
+// 10 seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, the limit is the command's
+// timeout plus 10 seconds.
 type Client struct {
-	places  func() []string        // paths at which hinit may listen, the best first; nil for a client of one socket
+	places  func() []string        // paths at which hinit may listen, in order of preference; nil for a client with a fixed socket
 	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
 	found   bool                   // the socket is found by a search, so the user that runs its server must be checked
 	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
@@ -42,27 +42,27 @@ const (
 	openedTime = time.Second
 )
 
-// New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
+// New returns a client for the hinit that listens on socket, a path or an abstract "@name". It does not connect.
 func New(socket string) *Client {
 	c := &Client{cutTime: repeatTime}
 	c.socket.Store(&socket)
 	return c
 }
 
-// Here returns a client of the init of this container, which it finds at the first request, and again when that init has stopped
-// listening. socket is the configured path, or "". env looks up environment variables. Here does not connect.
+// Here returns a client for this container's init. The client looks for the init at the first request, and again when that init
+// has stopped listening. socket is the configured path, or "". env looks up environment variables. Here does not connect.
 func Here(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
-// Find looks for the init of this container at the places of [Sockets], and returns a client of it, as [Dial] does.
+// Find looks for this container's init at the places that [Sockets] lists, and returns a client for it, as [Dial] does.
 func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 	return Dial(Sockets(socket, env, os.Geteuid()))
 }
 
-// Dial returns a client of the first candidate that accepts a connection, if its server runs as root, as this user or as the
+// Dial returns a client for the first candidate that accepts a connection, if its server runs as root, as this user or as the
 // owner of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
-// ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
+// ErrNotAllowed if this user may not open a candidate, otherwise ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := searchingClient(func() []string { return candidates })
 	if err := c.Reach(); err != nil {
@@ -81,7 +81,7 @@ func searchingClient(places func() []string) *Client {
 // Socket returns the path of the control socket, or "" if no hinit was found yet.
 func (c *Client) Socket() string { return *c.socket.Load() }
 
-// Reach connects to hinit, and returns why it can't. A request within a second uses the same connection.
+// Reach connects to hinit, and returns an error if that fails. A request within a second uses the same connection.
 func (c *Client) Reach() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {

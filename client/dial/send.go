@@ -27,7 +27,7 @@ const (
 	maxReply = 64 << 20
 	// busyPause is the pause before the next attempt when hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// repeatTime is how long a client repeats a request whose connection was cut.
+	// repeatTime limits how long a client repeats a request whose connection was cut.
 	repeatTime = time.Second
 )
 
@@ -38,7 +38,7 @@ type apiCall struct {
 	body         any           // nil for none
 	repeats      bool          // the request may be repeated
 	limit        time.Duration // time limit for the whole answer
-	mayBeBusy    bool          // the caller wants to know at once that hinit is busy
+	mayBeBusy    bool          // do not repeat the request if hinit is busy: that is already an answer
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -48,10 +48,10 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// on is the value of a parameter that is a switch.
+// on maps a switch to the values of its query parameter: "1" if it is on, none if it is off.
 var on = map[bool][]string{true: {"1"}}
 
-// unlessZero returns the value of a parameter, or none for the zero value.
+// unlessZero returns the values of a query parameter: the given value, or none if that is the zero value.
 func unlessZero[T comparable](value T) []string {
 	if value == *new(T) {
 		return nil
@@ -63,7 +63,7 @@ func post(doing, path string, body any) apiCall {
 	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within returns q with another time limit.
+// within returns q with the given time limit.
 func (q apiCall) within(limit time.Duration) apiCall {
 	q.limit = limit
 	return q
@@ -100,8 +100,8 @@ func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) 
 	}
 }
 
-// askService sends a request about one service. The path of q follows the path of the service. It refuses names that a path
-// cannot hold; no service has such a name.
+// askService sends a request about one service. It appends q's path to the path of the service. It refuses names that can't be
+// part of a URL path; no service has such a name.
 func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":

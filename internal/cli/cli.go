@@ -24,7 +24,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Terminal has the input, the outputs and the environment of a verb.
+// Terminal holds the input, the outputs and the environment of a verb.
 type Terminal struct {
 	In         *os.File
 	Out, Err   io.Writer // outputs for people, which escape control characters, see cmdline.Escaped
@@ -43,7 +43,7 @@ func NewTerminal() *Terminal {
 	return t
 }
 
-// Raw returns a writer to Out that escapes nothing.
+// Raw returns a writer to Out that does not escape control characters.
 func (t *Terminal) Raw() io.Writer {
 	if w, ok := t.Out.(cmdline.Escaped); ok {
 		return w.Writer
@@ -176,7 +176,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init, for programs under other names than hinit. It blocks as [dial.Dial] does.
+// Dial connects to the running init. Use it in programs other than hinit. It blocks as [dial.Dial] does.
 func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 
 // Dial connects to the running init, even if the configuration has mistakes.
@@ -203,7 +203,7 @@ func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, 
 const DialPause = 20 * time.Millisecond
 
 // DialSoon is like Dial, for a command that may run before the init answers. If process 1 is a hinit that has just started, it
-// tries again for the time patience.
+// retries for up to patience.
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -233,8 +233,8 @@ func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.
 // linked into PID 1.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf returns a verb that a program with several verbs carries out. The program gets the arguments in first before the
-// arguments of the user.
+// CompanionOf returns a verb that a separate program carries out, which has several verbs. The program gets the arguments in
+// first, followed by the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, External: true,

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/control/show"
 )
 
-// ShortWait is the time limit of a request that hinit answers at once.
+// ShortWait is the time limit of a request that hinit answers immediately.
 const ShortWait = 5 * time.Second
 
 // HealthcheckVerb is hinit healthcheck.
@@ -48,7 +48,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. If it is not, no begins the line, such as "not ready".
+// printHealth prints whether the container is healthy. If it is not, the line begins with the text in no, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

@@ -18,7 +18,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args are its arguments besides those that all three have.
+// LifecycleVerb returns the verb start, stop or restart. args describes its arguments beyond the ones that all three verbs have.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
@@ -87,10 +87,10 @@ func lifecycle(t *Terminal, c *Call) int {
 	})
 }
 
-// Order gives the order of a call to several services at the same time, and prints the results. It returns the exit code. action
-// completes "cannot …" in errors; %q in it stands for the name of the service. begin is when the command started, for the progress
-// line. With wait.Wait, Order calls outcome for each service that has followed the order. outcome gets the service's state and
-// the action. It prints what people need to know, and returns the exit code.
+// Order gives the order of the call c to all named services in parallel, prints the results, and returns the exit code. action
+// completes "cannot …" in errors; %q in it stands for the name of the service. begin is the start time of the command, for the
+// progress line. If wait.Wait is set, Order calls outcome for each service that has carried out the order. outcome gets the
+// service's state and the action, prints a message for people, and returns the exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {

@@ -62,7 +62,8 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service is in the state, or none of the named services. It returns the exit code.
+// printNone prints that no service is in the state or, if named is true, that none of the named services is. It returns the exit
+// code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
@@ -168,8 +169,8 @@ func uniqueName(s *client.Service, services []client.Service) string {
 	return s.Profile
 }
 
-// nearestName returns the end of a message about an unknown service or profile: a suggestion of the name that was probably meant.
-// message is the error message of the init, which quotes the unknown name.
+// nearestName returns a suggestion for the end of an error message: the name that the user probably meant instead of an unknown
+// service or profile. message is the init's error message, which quotes the unknown name.
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
@@ -205,7 +206,7 @@ func Matches(word string, s *client.Service) bool {
 	return byName || byProfile && s.Profile != ""
 }
 
-// InTrouble is the word of --state for all services that need attention, see [InState].
+// InTrouble is the value of --state that selects all services that need attention, see [InState].
 const InTrouble = "trouble"
 
 // ProblemKinds returns all kinds of problems that a service can have. They are also valid words for [InState].
@@ -225,7 +226,8 @@ func States() []string {
 	return words
 }
 
-// InState reports whether a service is in the state word, or has a problem of the kind word. [InTrouble] stands for any problem.
+// InState reports whether word, a value of --state, matches a service: it is the service's state, or the kind of one of its
+// problems. [InTrouble] matches any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.Judge(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()

@@ -55,7 +55,7 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has shown do not count
+		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has selected do not count
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 			return cmdline.NotUp
 		}
@@ -109,7 +109,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 	return down, WriteJSON(t.Out, st)
 }
 
-// Look returns how to format a table for this terminal: its width, and whether it has colours.
+// Look returns the table format for this terminal: its width, and whether it has colours.
 func (t *Terminal) Look(verbose bool) client.TableFormat {
 	look := client.TableFormat{Verbose: verbose}
 	if !t.Screen {

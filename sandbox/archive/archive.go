@@ -1,5 +1,5 @@
 // Package archive copies files and trees as tar archives into a sandbox and out of it. Neither side trusts the other, nor the
-// owner of the files. Packing and unpacking follow no link out of a directory, even if the link is created in the meantime.
+// owner of the files. Packing and unpacking never follow a link out of a directory, even if the link is created in the meantime.
 //
 // The package owns no goroutine.
 package archive
@@ -53,8 +53,8 @@ func Pack(w io.Writer, source, name string) error {
 	return errors.Join(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
-// Tree is a directory that [Add] can pack. Its methods follow no link. If it has a method Readlink, symbolic links are kept in
-// the archive.
+// Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. If it has a method Readlink, symbolic links
+// are kept in the archive.
 type Tree interface {
 	Lstat(path string) (fs.FileInfo, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
@@ -70,12 +70,12 @@ func (t rootTree) Open(path string) (*os.File, error) {
 	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Add adds the file or tree at the path at of a Tree to an archive, under the given name. It leaves out sockets, pipes and
-// devices, and also links if the Tree has no Readlink. The archive contains no owners and only the permission bits of modes. A
-// file that is removed in the meantime is left out.
+// Add adds a file or tree to an archive, under the given name. The parameter at is its path in the Tree. It leaves out sockets,
+// pipes and devices, and also links if the Tree has no Readlink. The archive contains no owners and only the permission bits of
+// modes. A file that is removed in the meantime is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// addEntry is Add for one entry. listed is the entry in its directory's listing, nil for the first one.
+// addEntry is Add for one entry. listed is the entry in its directory's listing, nil for the entry that was passed to Add.
 func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -172,8 +172,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory target, and creates it if it is missing. If holds is set, target is a file, and openTarget opens
-// its parent directory instead. It refuses a symbolic link, which an earlier copy may have left.
+// openTarget opens the directory target, and creates it if it is missing. If holds is true, target is the path of a file, and
+// openTarget opens its parent directory instead. It refuses a symbolic link, which an earlier copy may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))
@@ -211,7 +211,7 @@ func eachEntry(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	}
 }
 
-// unpackEntry creates one entry. It replaces an existing file or link of the same name, and follows no link.
+// unpackEntry creates one entry. It replaces an existing file or link of the same name, and does not follow links.
 func unpackEntry(root *os.Root, name string, h *tar.Header, data io.Reader) error {
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {

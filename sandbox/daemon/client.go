@@ -22,8 +22,8 @@ var ErrNone = errors.New("there is no service of sandboxes")
 // ErrLost is wrapped by the error of [Conn.Run] if the service ended while the command ran.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long Dial waits for a service that can't be reached. In this time hinit can restart the service. It is less
-// than the agent's time limit for docker version.
+// dialTime limits how long Dial waits for a service that can't be reached. It is long enough for hinit to restart the service,
+// and less than the agent's time limit for docker version.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond

@@ -42,9 +42,10 @@ type Handler func(ctx context.Context, from Peer, req Request, streams Streams) 
 // Server answers connections.
 type Server struct {
 	Handle Handler
-	// Allow says why a caller may not use the service, or returns nil. A nil Allow allows all callers.
+	// Allow returns an error that says why a caller may not use the service, or nil if it may. A nil Allow allows all callers.
 	Allow func(Peer) error
-	// Panicked is called with what the goroutine of a connection or a request panicked with, and its stack. It must not be nil.
+	// Panicked is called when the goroutine of a connection or a request panics. It gets the value of the panic and the stack. It
+	// must not be nil.
 	Panicked func(fault any, stack []byte)
 
 	mu        sync.Mutex
@@ -74,7 +75,7 @@ func (s *Server) countBytes(uid uint32, n int) bool {
 // codeNotAllowed is the exit code of a caller that may not use the service.
 const codeNotAllowed = 5
 
-// requestTime is how long a connection may take to send its request.
+// requestTime limits how long a connection may take to send its request.
 const requestTime = 5 * time.Second
 
 // Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
@@ -86,7 +87,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// maxUnsent limits the connections of one user that have not sent their request. A further one closes the oldest.
+// maxUnsent limits the connections of one user that have not sent their request. Beyond that limit, each new connection closes
+// the oldest one.
 const maxUnsent = 64
 
 // countUnsent counts a connection that has not sent its request, until done is called.

@@ -3,8 +3,8 @@
 // An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the
 // mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to
 // which no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the
-// verdict. After the verdict "go", the first process becomes the command that it was started with. Until then no program of the
-// image or of a mount has run, and no variable had an effect.
+// decision of the service, the verdict. After the verdict "go", the first process becomes the command that it was started with.
+// Until then no program of the image or of a mount has run, and no variable had an effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
 package gate
@@ -58,8 +58,8 @@ func Wait(argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. With
-// waits it waits for the verdict first.
+// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If
+// waits is true, it first waits for the verdict.
 func Init(argv []string, waits bool) (code int, err error) {
 	path, err := awaitCommand(argv, waits)
 	if err != nil {
@@ -97,7 +97,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// awaitCommand waits for the verdict if waits is set, and finds the command's program.
+// awaitCommand returns the path of the command's program. If waits is true, it first waits for the verdict.
 func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
@@ -114,7 +114,7 @@ func awaitCommand(argv []string, waits bool) (path string, err error) {
 	return path, nil
 }
 
-// awaitGo returns when a connection has sent Go.
+// awaitGo waits until a connection has sent Go.
 func awaitGo() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
@@ -154,7 +154,7 @@ func state(words []string, name string, err error) string {
 	return Waiting
 }
 
-// stateTime is how long Check waits for the first process.
+// stateTime limits how long Check waits for the first process.
 const stateTime = 5 * time.Second
 
 // Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for

@@ -55,7 +55,8 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 	return home, filepath.Base(home), nil
 }
 
-// gatewaysKeepTime is how long the service caches hinit's list of gateways. An agent sends many commands in a row.
+// gatewaysKeepTime limits how long the service caches hinit's list of gateways. The cache helps because an agent sends many
+// commands in a row.
 const gatewaysKeepTime = 2 * time.Second
 
 // newGatewayLookup returns a function that asks hinit for the profile of each gateway process. The function returns nil if hinit

@@ -158,10 +158,10 @@ func (h *service) dropIdle(after time.Duration) (left bool) {
 	return len(h.tenants) > 0
 }
 
-// releaseAfter is how long after the last request unused memory is released.
+// releaseAfter is the time from the last request to the release of unused memory.
 const releaseAfter = time.Minute
 
-// releaseMemory returns the memory that requests have used to the kernel, and drops idle tenants.
+// releaseMemory drops idle tenants, and returns unused memory to the kernel.
 func (h *service) releaseMemory() {
 	h.release.Release()
 	h.mu.Lock()

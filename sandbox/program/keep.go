@@ -18,7 +18,7 @@ import (
 const (
 	// scanInterval is the minimum time between two scans for unused sandboxes, however many events arrive.
 	scanInterval = 5 * time.Second
-	// rescanTime is how long to wait for the next scan if a sandbox could not be removed or the engine reports no changes.
+	// rescanTime is the time until the next scan if a sandbox could not be removed or the engine reports no changes.
 	rescanTime = time.Minute
 )
 
@@ -98,7 +98,8 @@ func (k *keeper) watch(ctx context.Context) {
 
 // scan removes unused sandboxes. It removes the container of a dead process once the idle window (the lifetime in the options)
 // has passed. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is
-// meant to outlive its agent is kept. scan returns when the next scan is due if no event arrives before, zero for never.
+// meant to outlive its agent is kept. scan returns the time at which the next scan is due if no event arrives earlier. A zero
+// time means never.
 func (k *keeper) scan(ctx context.Context) (next time.Time) {
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
@@ -146,8 +147,8 @@ func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (r
 	return true
 }
 
-// gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to use
-// it.
+// gateKeepTime is the time for which a volume with a gate program is kept without a container, because another service may be
+// about to use it.
 const gateKeepTime = 24 * time.Hour
 
 // removeOld removes objects that later requests can't use: containers of this volume that were made under another root mode, and
@@ -178,8 +179,8 @@ func (k *keeper) removeOld(ctx context.Context) {
 	}
 }
 
-// lastUse returns when a container was last used, as far as this service knows. The result is never earlier than the start of the
-// service.
+// lastUse returns the time at which a container was last used, as far as this service knows. The result is never earlier than the
+// start of the service.
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -144,9 +144,9 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 	}
 }
 
-// callerRule returns a function that says why a caller may not use the service. Allowed are root, the user of this process and
-// the agent's user. A mount gives access to every file of the agent, so an isolated profile is refused. isolates reports whether
-// the configuration isolates any profile.
+// callerRule returns a function that returns an error if a caller may not use the service. Root, this process's user and the
+// agent's user may use it. An isolated profile may not, because a mount would give it access to every file of the agent. isolates
+// reports whether the configuration isolates any profile.
 func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {

@@ -212,7 +212,7 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up; further calls do nothing. If
+// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up; later calls do nothing. If
 // the command is interrupted, wake runs before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()

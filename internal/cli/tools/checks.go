@@ -24,7 +24,7 @@ out services without checks.`,
 	Run: checks, Empty: cli.EmptyList,
 }
 
-// checksOf has the checks of one service, for --json.
+// checksOf holds the checks of one service, for --json.
 type checksOf struct {
 	Name   string         `json:"name"`   // name of the service
 	Checks []client.Check `json:"checks"` // as in the status
@@ -92,10 +92,10 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// checksOrder tells the checks of services to run now, to pause, or to resume.
+// checksOrder is an order to the checks of services: to run now, to pause, or to resume.
 type checksOrder struct {
 	now   bool          // run the checks now; refused if they are paused
-	pause time.Duration // how long to pause; 0 ends a pause
+	pause time.Duration // length of the pause; 0 ends a pause
 	doing string        // completes "cannot …"
 }
 

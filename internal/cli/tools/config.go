@@ -63,7 +63,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			value, _ := json.Marshal(e.Value) // never fails, because the value came from JSON or from a YAML file
 			gap := "\t"
 			if len(value) > valueWidth {
-				gap = "  " // a long value must not move all other rows
+				gap = "  " // a tab after a long value would widen the column of values in all rows
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.JSON(value), gap, show.Line(e.Origin))
 		}
@@ -72,21 +72,21 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// valueWidth is the largest width of the column of values.
+// valueWidth is the maximum width of the value column.
 const valueWidth = 48
 
 // configReport is the result of hinit config check, for --json.
 type configReport struct {
 	File     string          `json:"file"`     // "" without a file, when the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with it
-	Problems []configProblem `json:"problems"` // mistakes because of which hinit would not start
-	Warnings []string        `json:"warnings"` // remarks, and missing users and files, which do not prevent the start
+	Problems []configProblem `json:"problems"` // mistakes that prevent hinit from starting
+	Warnings []string        `json:"warnings"` // remarks, and missing users and files; they do not prevent the start
 }
 
 // configProblem is one mistake in the configuration.
 type configProblem struct {
 	File    string `json:"file"`    // "" if an environment variable has the mistake
-	Line    int    `json:"line"`    // 0 if the mistake is in no line
+	Line    int    `json:"line"`    // 0 if the mistake has no line
 	Message string `json:"message"` // the mistake and its key
 }
 
@@ -131,7 +131,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 }
 
 // missingFiles returns warnings about users and files that the configuration names and that do not exist here. It looks for the
-// programs, directories and environment files of services that start. They may exist in the container.
+// programs, directories and environment files of services that start. They may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {

@@ -64,7 +64,7 @@ type demoRun struct {
 	top    string // path of hinit-top, "" without a terminal, or if it is not installed
 }
 
-// screenProgram returns the path of hinit-top, the full-screen display, if input and output are a terminal, else "".
+// screenProgram returns the path of hinit-top, the full-screen display. It returns "" if input or output is not a terminal.
 func screenProgram(t *cli.Terminal) string {
 	if !t.Screen || !proc.IsTerminal(t.In) {
 		return ""

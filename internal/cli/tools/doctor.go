@@ -150,7 +150,7 @@ func (x *doctorRun) lease(in client.Init) {
 			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
-		if !in.Booting { // the lease may still come during the boot
+		if !in.Booting { // a booting init may still get the lease
 			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}

@@ -49,7 +49,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	others := func(e client.Event) bool { // the user did not ask for them
+	others := func(e client.Event) bool { // matches the events of services that the user did not ask for
 		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(since.Time))
 	}
 	past = slices.DeleteFunc(past, others)

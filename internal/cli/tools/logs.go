@@ -155,8 +155,8 @@ type logReading struct {
 	show func(line []byte) error
 }
 
-// showByTime merges several logs and shows their lines in the order of time. A line without a time stays behind the line before
-// it in its log.
+// showByTime merges several logs and shows their lines in chronological order. A line without a time stays directly after the
+// previous line of its log.
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time

@@ -16,8 +16,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// readMatching is like [reader.Read], but only emits lines whose text matches, and opt.N is the number of the last matching lines
-// to emit.
+// readMatching is like [reader.Read], but emits only lines whose text matches. opt.N is the number of newest matching lines to
+// emit.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
 	last := opt.N

@@ -123,7 +123,7 @@ type waitState struct {
 	line   string         // the result for people
 }
 
-// errFound ends the stream when what the user waits for has come.
+// errFound ends the stream when the event or state that the user waits for has arrived.
 var errFound = errors.New("it came")
 
 // notice follows the events until the notice comes.

@@ -28,7 +28,7 @@ type profileRow struct {
 	Problem string `json:"problem,omitempty"`   // what is wrong with its files
 }
 
-// list prints all profiles, or only the profile only unless that is "".
+// list prints all profiles. If only is not "", it prints just the profile with that name.
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil {
@@ -54,8 +54,8 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows reads all profiles, or only the profile only, and the states of their gateways. It also returns the warnings about
-// profiles.
+// rows returns a row for each profile, with the state of its gateway. If only is not "", it returns just the row of that profile.
+// It also returns the warnings about profiles.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {

@@ -67,8 +67,8 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// runsFile reports whether the init runs the file at path as its program. It returns false if that is unknown: outside of the
-// container, file numbers have another meaning.
+// runsFile reports whether the init runs the file at path as its program. It returns false if that is unknown, because outside of
+// the container inode numbers have another meaning.
 func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
 }
@@ -89,8 +89,8 @@ func agesMatch(age, since time.Duration) bool {
 // tryTimeout limits how long a binary may take to report that it can take over.
 const tryTimeout = 10 * time.Second
 
-// tryBinary checks that a binary can take over from the running hinit. It runs the binary only to print the format of the state
-// that it accepts at a handover. A binary that knows no handover would start as if the container had just started.
+// tryBinary checks that a binary can take over from the running hinit. It runs the binary only to make it print the state format
+// that it accepts at a handover. A binary that does not support handovers would start as if the container had just started.
 func tryBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")

@@ -1,5 +1,5 @@
-// Package tools has the table of all commands of hinit, and the commands that are not in package cli because they need more
-// packages. Each file has one verb. Only the program hinit-tools links it. The goroutines of a verb end with it.
+// Package tools defines the table of all hinit commands. It implements the commands that need more packages than package cli may
+// link. Each file has one verb. Only the program hinit-tools links it. The goroutines of a verb end with it.
 package tools
 
 import (

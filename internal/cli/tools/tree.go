@@ -30,7 +30,7 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 
 // treeBranch has the processes of one service, hinit, or the container's CMD.
 type treeBranch struct {
-	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for processes of none of them
+	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for all other processes
 	State     string        `json:"state"`     // state of the service, as in the status
 	Processes []treeProcess `json:"processes"` // each process after its parent
 }
@@ -119,7 +119,7 @@ type treeRoot struct {
 
 // growTree returns the processes of each service, without their users and command lines. It uses of to find the service of each
 // process. nested reports whether a process is in a PID namespace below this one. If rest is true, growTree adds a branch for the
-// processes of no service.
+// processes that belong to no service.
 func growTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {

@@ -305,7 +305,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note says what happens next to a service or why nothing does, and what is wrong with it. It is not escaped.
+// Note describes what happens next to a service, or why nothing does, and what is wrong with it. The text is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := transition(s, now)
 	if strings.Contains(s.Problem, next) {

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// nameWidth is the width of the longest name in a table, in columns.
+	// nameWidth is the maximum width of a name in a table, in columns.
 	nameWidth = 40
-	// phraseWidth is the largest width of a cell with words, unless it ends its line.
+	// phraseWidth is the maximum width of a cell with words, unless the cell is the last one of its line.
 	phraseWidth = 120
-	// mostMarks is the largest number of combining marks on a letter. Languages need two.
+	// mostMarks is the maximum number of combining marks on a letter. Real languages need two.
 	mostMarks = 2
-	// blanks are letters and symbols that are invisible.
+	// blanks are characters that Unicode classifies as letters or symbols although they are invisible.
 	blanks = "\u115f\u1160\u2800\u3164\uffa0"
 )
 

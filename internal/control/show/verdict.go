@@ -10,8 +10,8 @@ import (
 // Grade says how well a service does its work.
 type Grade int
 
-// The grades. A service with the grade Trouble does not run and may not start again. An ailing service is up and does not do its
-// work. The page and the screen count both as "in trouble", see [Verdict.Troubled].
+// The grades. A service with the grade Trouble does not run and may not start again. An ailing service is up, but does not do its
+// work. The web page and hinit-top count both as "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
 	Off            // down, as ordered
@@ -27,11 +27,11 @@ const (
 	ProblemCrashLoop = "crash-loop" // too many fast exits
 	ProblemBackoff   = "backoff"    // the service has ended and waits for its next start
 	ProblemUnserved  = "unserved"   // the profile is wanted, and no gateway serves it
-	ProblemDeaf      = "deaf"       // the gateway is up and takes no messages
+	ProblemDeaf      = "deaf"       // the gateway is up, but takes no messages
 	ProblemCheck     = "check"      // a check fails
 	ProblemPaused    = "paused"     // a signal such as SIGSTOP has stopped the process
-	ProblemOther     = "other"      // the service is ready, and has a problem that the note describes
-	ProblemNotReady  = "not-ready"  // the service is up, and has not reported readiness yet
+	ProblemOther     = "other"      // the service is ready, but has a problem that the note describes
+	ProblemNotReady  = "not-ready"  // the service is up, but has not reported readiness yet
 )
 
 // Verdict says how well a service is. The commands status, top, metrics and healthcheck and the web page all use the same
