@@ -22,7 +22,7 @@ const (
 	createTime    = 120 * time.Second // includes the time to fetch an image
 	removalLimit  = 10 * time.Second
 	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // how long to wait for a container that is being made or removed and still has the name
+	nameTakenTime = 5 * time.Second // limit of the wait for a container that is being made or removed and still has the name
 )
 
 // findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may be doing the same.
@@ -77,20 +77,22 @@ func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// planContainer returns the Spec of the container to make. The container starts in the directory that the last command left.
+// planContainer returns the Spec of the container to make. The container starts in the directory to which the last command
+// changed.
 func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	spec, err := s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // a command has changed the directory
+	if spec.Name = s.manager.containerName(s.labels); s.dir != s.manager.opts.Cwd { // the last command has changed the directory
 		spec.Dir = s.dir
 	}
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It ignores containers for which skip returns true, and prefers a running
-// one. It also ignores a container that can't be made to run, which the sweep removes later. If the engine doesn't answer, Find
-// returns an error: the engine may have a container, and there must not be a second one. The caller holds the lock of the key.
+// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which skip
+// returns true. It also ignores a container that can't be made to run; the sweep removes it later. If the engine doesn't answer,
+// Find returns an error, because the container may exist, and a second one must not be made. The caller holds the lock of the
+// key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -150,9 +152,9 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make creates a container with the helper, and starts it. The caller holds the lock of the key. A failure leaves no container
-// behind. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would carry
-// on with the request, and the container would appear after Make had removed it.
+// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If it fails, no container
+// remains. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would carry
+// on with the request, and the container would appear after the removal.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
@@ -181,14 +183,14 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
-		m.noMounts.Store(true) // the engine can't see this process's paths: it is on another machine, or this process is in a container
+		m.noMounts.Store(true) // the engine is on another machine, or this process is in a container, so the engine can't see its paths
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
 	}
 	if err == nil && !own && !m.opts.AttachOnly && m.helperError == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
-			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs it tries again
+			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs the helper tries again
 		}
 	}
 	if err == nil && own {
@@ -228,11 +230,11 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 	return m.engine.Pull(ctx, image)
 }
 
-// isHelperMount reports whether a mount is one of those that addHelper adds.
+// isHelperMount reports whether a mount is one that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. own reports whether it added them: then the container has a record in the
-// store.
+// addHelper adds the mounts of the helper to a Spec. own reports whether it added them. If it did, the container has a record in
+// the store.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
@@ -255,7 +257,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// askState asks the engine for the state of a container. Without an answer, State is empty.
+// askState asks the engine for the state of a container. If the engine doesn't answer, State is empty.
 func (m *Manager) askState(ctx context.Context, id string) Container {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()

@@ -33,8 +33,8 @@ import (
 type docker struct{ c *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
-// same API, such as podman. An empty address means DOCKER_HOST, else the current docker context, else the first existing socket.
-// It does not connect yet.
+// same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the first
+// existing socket. It does not connect yet.
 func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
@@ -151,7 +151,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine answers a moment before it starts to send events
+	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine starts to send events a moment after its answer
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
@@ -175,8 +175,8 @@ func convertMounts(points []container.MountPoint) []Mount {
 	})
 }
 
-// parseTime parses a time of the engine. It returns the zero Time if the text is invalid or is the engine's zero time, which
-// means never.
+// parseTime parses a timestamp from the engine. It returns the zero Time if the text is invalid, or is the engine's zero time,
+// which means never.
 func parseTime(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t.UTC()
@@ -309,7 +309,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
 		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
-			return err // on fuse-overlayfs, an engine can't always remove at once what was just written
+			return err // on fuse-overlayfs, an engine can't always remove files immediately after they were written
 		}
 	}
 }

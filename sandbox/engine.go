@@ -9,9 +9,9 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Engine has the calls of a container engine that sandboxes need. Its methods are safe for concurrent use, and return when their
-// context ends. An error names the request and the object. It wraps [ErrGone] if the container is missing, [ErrNoImage] if the
-// image is missing, and [ErrNoEngine] if the engine doesn't answer.
+// Engine is the interface to a container engine, with the calls that sandboxes need. Its methods are safe for concurrent use, and
+// return when their context ends. An error names the request and the object. It wraps [ErrGone] if the container is missing,
+// [ErrNoImage] if the image is missing, and [ErrNoEngine] if the engine doesn't answer.
 type Engine interface {
 	// Info returns the version and the properties of the engine.
 	Info(ctx context.Context) (Info, error)
@@ -22,13 +22,13 @@ type Engine interface {
 	// List returns the containers with all of these labels, in any state. A label with the value "" matches any value.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 	Inspect(ctx context.Context, id string) (Container, error)
-	// Create makes a container and does not start it. A failure leaves no container behind, unless the engine stopped answering.
+	// Create makes a container, but does not start it. If it fails, no container remains, unless the engine stopped answering.
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
 	// Stop asks the container's first process to end, and kills it after the grace period.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove kills the container if it is running, and removes it with its anonymous volumes. A missing container is no error.
+	// Remove kills the container if it is running, and removes it with its anonymous volumes. A missing container is not an error.
 	Remove(ctx context.Context, id string) error
 
 	// Exec runs a command in a running container.
@@ -36,7 +36,7 @@ type Engine interface {
 	// CopyIn unpacks a tar archive below a directory of the container. It can't write to mounts that exist only inside the
 	// container, such as a tmpfs.
 	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
-	// Logs copies the output of the container's first process; with follow, until the process ends.
+	// Logs copies the output of the container's first process. With follow, it continues until the process ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
 	// Volumes lists the volumes with all of these labels and with names that begin with prefix.
@@ -45,20 +45,20 @@ type Engine interface {
 	Close() error
 }
 
-// FullEngine has more calls, which only the service of sandboxes needs.
+// FullEngine adds the calls to Engine that only the sandbox service needs.
 type FullEngine interface {
 	Engine
 
 	Rename(ctx context.Context, id, name string) error
-	// CopyOut packs a path of a container into a tar archive. As with CopyIn, mounts that exist only inside the container are out of
-	// reach.
+	// CopyOut packs a path of a container into a tar archive. Like CopyIn, it can't reach mounts that exist only inside the
+	// container.
 	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
 	// CreateVolume creates a volume, or keeps an existing one with this name. RemoveVolume fails for a volume that a container uses.
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
 	// Watch calls changed whenever a container with all of these labels is created, ends or is removed. It includes the events of
-	// the last second. It calls began once it receives events. It returns an error when the context ends or the engine stops sending
-	// events.
+	// the last second. It calls began as soon as it receives events. It returns an error when the context ends or the engine stops
+	// sending events.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
@@ -80,7 +80,7 @@ type Volume struct {
 }
 
 // An Attachment is a connection to a command that the engine runs, with its standard input and output. Close closes the
-// connection and does not end the command.
+// connection, but does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -106,7 +106,7 @@ type Image struct {
 // State is the state of a container, as the engine reports it.
 type State string
 
-// The states of a container. Gone is the state of a container that the engine does not know any more.
+// The states of a container. Gone means that the engine does not know the container any more.
 const (
 	Created    State = "created"
 	Running    State = "running"
@@ -118,7 +118,7 @@ const (
 	Gone       State = "gone"
 )
 
-// stateOf converts an engine's name of a state to Docker's. podman has some names of its own.
+// stateOf converts an engine's state name to Docker's, because podman uses different names for some states.
 func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
@@ -147,7 +147,7 @@ type Container struct {
 	OOMKilled bool              `json:"-"`    // Inspect
 	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user
 	Mounts    []Mount           `json:"-"`
-	Reason    string            `json:"-"` // the engine's explanation of an unusual State, else ""
+	Reason    string            `json:"-"` // the engine's explanation of an unusual State, otherwise ""
 }
 
 // Mount is a mount of a container.
@@ -155,7 +155,7 @@ type Mount struct {
 	Type             string // "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	Options          string // mount(8) options for a tmpfs, else the options of docker run -v
+	Options          string // mount(8) options for a tmpfs, otherwise the options of docker run -v
 	CreateHostParent bool   // create a missing source, as docker run -v does
 }
 

@@ -19,15 +19,15 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchInterval is how often the connection of a running command is checked. If the helper has not answered for askEngineAfter,
-	// the engine is asked why.
+	// watchInterval is the interval between checks of a running command's connection. If the helper has not answered for
+	// askEngineAfter, the check asks the engine why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter is how long the helper may be silent in a running container before its command is given up. It is long, because
-	// the machine may just be busy.
+	// giveUpAfter limits how long the helper may be silent in a running container. After that time, its command is reported as lost.
+	// The limit is long, because the machine may just be busy.
 	giveUpAfter = 30 * time.Second
-	// endLimit is how long a command may take to end after its time limit and the grace period. In that time the helper ends the
-	// process tree. After it, the connection is closed.
+	// endLimit limits how long a command may take to end after its time limit and the grace period, while the helper ends its
+	// process tree. After endLimit, the connection is closed.
 	endLimit = 8 * time.Second
 )
 
@@ -108,7 +108,7 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
 // explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces the
-// writers of req to see the output. Call ended with the exit code.
+// writers of req, so that it sees the output. Call ended with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
 	if line == "" || req.TTY || s.noRootTold.Load() {
@@ -150,7 +150,7 @@ type attempt struct {
 
 	start     time.Time
 	channel   *mux.Channel // nil if the request was not sent
-	inputRead bool         // some of the standard input was read, so it can't be sent again
+	inputRead bool         // some of the standard input was read, so the request can't be sent again
 }
 
 // sent reports whether the helper may have received the request. began reports whether the helper has certainly started the
@@ -159,11 +159,11 @@ func (t *attempt) sent() bool { return t.channel != nil }
 
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
-// isTransfer reports whether the request copies data instead of running a command. Such a request is ended by an error of one of
-// its streams.
+// isTransfer reports whether the request copies data instead of running a command. An error of one of its streams ends such a
+// request.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
-// run returns how the request ended. It returns an error if the end is unknown or the request was refused.
+// run performs the request and returns how it ended. The error means that the end is unknown or that the request was refused.
 func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st, err := t.link.client.Open(t.open)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	s.forwardPending = false
 	s.mu.Unlock()
 	o.Forward = forwardedVariables(s.manager.opts)
-	if fresh { // the helper's session may have started with other forwarded values
+	if fresh { // the helper's session may have started with older values of the forwarded variables
 		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
@@ -228,8 +228,8 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until the command has ended. It returns an error if its end can't become
-// known any more.
+// awaitEnd passes input and cancellation to a command until the command has ended. It returns an error if it can't find out any
+// more how the command ended.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout)
 	grace := cmp.Or(t.request.Grace, defaultGrace)
@@ -289,8 +289,9 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	}
 }
 
-// checkHelper asks the engine for the reason if the helper does not answer, and returns an error if the command is lost. A paused
-// container is no error, because its commands continue when it is unpaused. said is whether the reason was already handled.
+// checkHelper checks whether the helper still answers. If it does not, checkHelper asks the engine for the reason, and returns an
+// error if the command is lost. A paused container is not an error, because its commands continue when it is unpaused. said
+// stores whether the reason was already handled.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
 	if c.Heard() < watchInterval/2 {

@@ -13,8 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is no flag, and returns the remaining
-// arguments: image and command. -e NAME takes the value from this process's environment. Do not use the Spec after an error.
+// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is not a flag, and returns the
+// remaining arguments: image and command. -e NAME takes the value from this process's environment. Do not use the Spec after an
+// error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -27,7 +28,8 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	return f.Args(), nil
 }
 
-// NewFlags returns an empty flag set that parses as the docker command does. It prints nothing by itself.
+// NewFlags returns an empty flag set that parses flags in the same way as the docker command. It does not print anything by
+// itself.
 func NewFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("docker", pflag.ContinueOnError)
 	f.Usage = func() {}
@@ -128,8 +130,8 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the options that the operator's volumes may have. An agent's volumes may have none of them: with rshared, for
-// example, a mount inside would appear outside.
+// mountOptions are the options that the operator's volumes may have. An agent's volumes must not have any of them: with rshared,
+// for example, a mount inside would appear outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is the
@@ -216,8 +218,8 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
 // FindEscape looks for settings in the Spec that give more rights than a sandbox may have, usually root on the host. It returns
-// the first such setting that permitted does not cover, and the word that would permit it. Both are "" if there is none. The
-// service and the docker emulation both use it.
+// the first such setting that permitted does not cover, and the word that would permit it. Both results are "" if there is no
+// such setting. The service and the docker emulation both use it.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

@@ -37,7 +37,7 @@ func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// PutTree unpacks a tar archive below a directory of the sandbox. No entry can leave that directory.
+// PutTree unpacks a tar archive below a directory of the sandbox. Entries can't escape from that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err

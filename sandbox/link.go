@@ -24,7 +24,7 @@ const (
 	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 
-// link is a connection to the helper in a sandbox's container. reason is why the mode is not ExecDirect.
+// link is a connection to the helper in a sandbox's container. reason explains why the mode is not ExecDirect.
 type link struct {
 	mode, reason string
 	id           string // the id of the container
@@ -40,13 +40,13 @@ func (l *link) close() {
 	}
 }
 
-// helperAnswerTime is how long the helper may take to answer before the engine is asked about the container.
+// helperAnswerTime limits the wait for the helper's answer. After it, the manager asks the engine about the container.
 const helperAnswerTime = 250 * time.Millisecond
 
 // ensureLink returns a working link. Each command calls it first. If the helper answers on the current link, ensureLink returns
 // the current link. Otherwise it asks the engine for the state of the container, and connects to a running one. It returns an
-// error for a paused container, and for an adopted one that is not running. Any other container is started or made again. One
-// caller does that, and the others wait for it.
+// error for a paused container, and for an adopted one that is not running. Any other container is started or made again. If
+// several callers need that, one caller does it and the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -86,8 +86,8 @@ func (s *Sandbox) currentLink() (*link, error) {
 	return s.link, nil
 }
 
-// checkAnswer waits for an answer of the helper. If there is none, it returns an error if the container can't answer, for example
-// because it is paused.
+// checkAnswer waits for an answer of the helper. Without an answer, it asks the engine, and returns an error if the container
+// can't answer, for example because it is paused.
 func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
@@ -101,11 +101,12 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	return nil // the machine may be busy; a lost helper is noticed while the command runs
 }
 
-// settleTime is how long the engine may take to notice that a container is ending. The helper notices it at once.
+// settleTime is the maximum time that the engine may need to notice that a container is ending. The helper notices it
+// immediately.
 const settleTime = 10 * time.Second
 
-// reconnect connects to the helper, and makes the container run first if necessary. It tries again for some time, because a
-// container that is ending still looks like a running one.
+// reconnect connects to the helper, and makes the container run first if necessary. It tries again for some time, because the
+// engine may report a container that is ending as running.
 func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
@@ -119,7 +120,7 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding is wrapped by errors that may disappear if the caller tries again a moment later.
+// errEnding is wrapped by errors after which the caller should try again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
@@ -174,11 +175,11 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	return &link{mode: ExecDirect, id: id, client: c}
 }
 
-// helloTime is how long the helper may take to answer.
+// helloTime limits how long the helper may take to answer.
 const helloTime = 2 * time.Second
 
 // dialSocket connects to the socket in a container's directory. Processes in the container can replace that file, so dialSocket
-// follows no link and accepts only a socket.
+// does not follow links and accepts only a socket.
 func (m *Manager) dialSocket(name string) net.Conn {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
@@ -239,7 +240,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", shortID(c.ID), err)
 }
 
-// listenTime is how long a started helper may take until it listens.
+// listenTime limits how long a started helper may take until it listens.
 const listenTime = 5 * time.Second
 
 // connectDirect starts the helper from its mount and connects to its socket. The exec that starts it has no input, so it ends as

@@ -25,7 +25,7 @@ type Manager struct {
 	opts        Options
 	store       *store
 	helper      string // the path of the helper program
-	helperError error  // why the helper was not found, nil if it was
+	helperError error  // the reason why the helper was not found, or nil
 	swept       sync.Once
 
 	newBytes atomic.Int64 // bytes written by Remember since the last check of the limits
@@ -66,7 +66,7 @@ func (m *Manager) Key(key Key) Key {
 }
 
 // Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. The
-// first call of a manager also removes orphaned containers, if the options say so.
+// first call also removes orphaned containers if Options.SweepOrphans is set.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
@@ -103,7 +103,7 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 	return m.store.lock(ctx, labels, m.opts.warn)
 }
 
-// maxAdopted limits how many names of adopted containers a Manager remembers.
+// maxAdopted is the maximum number of adopted containers' names that a Manager remembers.
 const maxAdopted = 1024
 
 // Adopt returns the sandbox of a running container by its id or name, even if another program has created it. All callers get the
@@ -192,8 +192,8 @@ func (m *Manager) Close() error {
 	return m.engine.Close()
 }
 
-// LastUse returns when the last command in a container ended: now if one is running, and zero if none has run since the sandbox
-// was opened or adopted.
+// LastUse returns the time at which the last command in a container ended. That is the current time if a command is running, and
+// zero if no command has run since the sandbox was opened or adopted.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// usedSandboxes returns the sandboxes that were opened or adopted, each once. The caller holds the lock.
+// usedSandboxes returns the sandboxes that were opened or adopted, without duplicates. The caller holds the lock.
 func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }

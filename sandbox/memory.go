@@ -14,8 +14,8 @@ import (
 )
 
 // Limits for the values of Remember, so that an agent can't fill the disk: their age, number and total size. The number and size
-// are checked after every rememberedCheckBytes of new values. The age allows for an agent that waits for two starts of a
-// container and a snapshot.
+// are checked after every rememberedCheckBytes of new values. The maximum age is long enough for an agent that waits for two
+// starts of a container and a snapshot.
 const (
 	rememberedAge        = 5 * time.Minute
 	maxRemembered        = 2048
@@ -28,7 +28,7 @@ func memoryFile(key string) string {
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that this process, or another one with the same sandboxes, has stored with Remember in the last few
+// Recall returns a value that this process, or another process with the same sandboxes, has stored with Remember in the last few
 // minutes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := memoryFile(key)

@@ -20,7 +20,7 @@ import (
 // Options configure how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
 type Options struct {
 	Image      string
-	ForwardEnv []string          // names of variables to pass on; the values come from this process, else from the profile's .env
+	ForwardEnv []string          // names of variables to pass on; the values come from this process, otherwise from the profile's .env
 	Env        map[string]string // variables of the container, visible to everybody who may inspect it
 	Volumes    []Mount
 	ExtraArgs  []string // flags of docker run, applied after all others
@@ -37,7 +37,7 @@ type Options struct {
 	Cwd          string        // the directory in which commands start at first
 	HostCwd      string        // the directory that MountCwd mounts
 	Timeout      time.Duration // for commands without their own time limit
-	Lifetime     time.Duration // how long an unused sandbox is kept
+	Lifetime     time.Duration // time for which an unused sandbox is kept
 
 	Home       string // the directory of the profile: HERMES_HOME
 	Dir        string // the root of the sandboxes' directories; created if missing
@@ -47,7 +47,7 @@ type Options struct {
 	Network    string // "none", or a name; "" for the engine's default
 	Runtime    string // "runc", "runsc", "kata" or another runtime of the engine; "" for the engine's default
 	Shell      string // "" for bash, or sh if the image has no bash
-	Session    string // processes with the same session name share directory and variables; "" for one of this Manager only
+	Session    string // processes with the same session name share directory and variables; "" for a session that only this Manager uses
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
@@ -67,9 +67,9 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the environment variables of the contract (TERMINAL_DOCKER_IMAGE and so on); the rest are the
-// defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some variables an
-// invalid value is only ignored with a warning.
+// FromEnv reads the options from the environment variables of the contract (TERMINAL_DOCKER_IMAGE and so on). All other options
+// get their defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some
+// variables an invalid value is only ignored with a warning.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := envReader{lookup: lookup}
@@ -162,7 +162,8 @@ func (e *envReader) boolean(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// readValue parses a variable with the function parse. It returns def if the variable is not set or is invalid.
+// readValue parses a variable with the function parse, and returns the value. It returns def if the variable is not set or is
+// invalid.
 func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -200,7 +201,8 @@ func (e *envReader) parseJSON(name, want string, def any) any {
 	})
 }
 
-// jsonTexts reads a JSON list of strings, and drops other items with a warning. ok is false if the value is not a list.
+// jsonTexts reads a JSON list of strings, and drops all items that are not strings, with a warning. ok is false if the value is
+// not a list.
 func (e *envReader) jsonTexts(name, want string) (out []string, ok bool) {
 	items, ok := e.parseJSON(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -286,7 +288,7 @@ func (e *envReader) volumeMounts(name string) (out []Mount) {
 	return out
 }
 
-// readHome returns the profile's directory, and the name of the profile that follows from it.
+// readHome returns the profile's directory, and the profile's name, which it derives from that directory.
 func (e *envReader) readHome() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
@@ -304,7 +306,7 @@ func (e *envReader) readHome() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes begin paths that exist on hosts but not in containers.
+// hostPrefixes are the beginnings of paths that exist on hosts but not in containers.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func isHostPath(path string) bool {

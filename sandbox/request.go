@@ -33,12 +33,13 @@ type Request struct {
 	Repeatable bool          // running the command twice is harmless, so it is repeated if the connection is lost
 }
 
-// Named returns those values of docker's option -e that are only a name, without a value.
+// Named returns the elements of a list of docker's -e options that are only a name, without a value.
 func Named(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
-// Environment returns the variables for values of docker's option -e: NAME=value, or NAME for the value in callers.
+// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or NAME for the value in
+// callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -53,7 +54,8 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
-// OwnEnvironment returns the values in the environment of this process for those values of docker's option -e that are only a name.
+// OwnEnvironment returns the variables that the list names without a value, with their values from this process's environment.
+// list holds docker's -e options.
 func OwnEnvironment(list []string) map[string]string {
 	return lo.FilterSliceToMap(Named(list), func(name string) (string, string, bool) {
 		value, set := os.LookupEnv(name)
@@ -75,7 +77,7 @@ type Streams struct {
 	Resizes  <-chan Size
 }
 
-// NewestSize returns a function that puts a size into a channel with room for one, in the place of an older one that was not read
+// NewestSize returns a function that sends a size to a channel with a buffer for one. It replaces an older size that was not read
 // yet. Only one goroutine may call it.
 func NewestSize(sizes chan Size) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
@@ -104,7 +106,7 @@ type Description struct {
 	Profile  string `json:"profile"`
 	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an engine exec for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // which user of the machine root inside is
+	Root     string `json:"root,omitempty"` // describes which user of the machine root in the container is
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // processes connected to the helper, including this one

@@ -25,7 +25,7 @@ type Sandbox struct {
 	id, name       string // of the container
 	link           *link
 	dir            string    // the directory in which the next command starts
-	forwardPending bool      // the values of forwarded variables were not sent since the container was found or made
+	forwardPending bool      // the values of the forwarded variables have not been sent to this container yet
 	running        int       // running commands
 	lastEnd        time.Time // when the last command ended
 	closed         bool
@@ -75,8 +75,8 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.lastEnd
 }
 
-// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. With now it is closed at once,
-// which ends all commands.
+// shutDown makes the sandbox refuse new commands. The connection is closed after the last command. If now is true, the connection
+// is closed immediately, which ends all commands.
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,8 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// addOwnFacts adds what this process knows to the description of its container. It ignores descriptions of other containers.
+// addOwnFacts adds the facts that only this process knows to the description of its container. It ignores descriptions of other
+// containers.
 func (s *Sandbox) addOwnFacts(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +143,8 @@ func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeftovers ends the processes that are left of a command whose helper has died, because no other process does that. It needs
-// a new connection for this. It ignores errors, because the next command will report the same error.
+// endLeftovers ends the remaining processes of a command whose helper has died, because no other process does that. It uses a new
+// connection. It ignores errors, because the next command will report the same error.
 func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)
 	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // a restart of the container reuses pids
@@ -152,11 +153,11 @@ func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	}
 }
 
-// removalTime is how long an ended container is checked again, because it may be about to be removed.
+// removalTime is the time for which an ended container is checked repeatedly, because it may be about to be removed.
 const removalTime = 400 * time.Millisecond
 
-// awaitSettled returns the state of a container whose helper has ended. The engine needs some time to notice that the container
-// ended too, so the state Running counts only if the helper can be started again.
+// awaitSettled returns the state of a container whose helper has ended. For a moment, the engine may still report an ended
+// container as running. So awaitSettled trusts the state Running only if the helper can be started again.
 func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// initPaths are entry points of images that bring their own init. Another init as process 1 would conflict with it.
+// initPaths are the entry points by which an image with its own init is recognised. Another init as process 1 would conflict with
+// it.
 var initPaths = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
 // LabelInit with the value "1" on an image means that its entry point is an init.
@@ -28,8 +29,8 @@ func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0])
 }
 
-// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. ownInit is
-// whether the image has its own init. limitsDisk is whether the engine may be able to limit the size of a container's file
+// buildSpec returns the Spec for the container of a key. It creates the host directories that the container mounts. ownInit says
+// whether the image has its own init. limitsDisk says whether the engine may be able to limit the size of a container's file
 // system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
@@ -150,8 +151,8 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// containerName returns the name for the container of a key. The container is found by its labels and not by this name. But
-// because names are unique, the engine can't make two containers for the same key.
+// containerName returns the name for the container of a key. The container is found by its labels, not by this name. The name
+// prevents a second container for the same key, because the engine refuses a name that is taken.
 func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return fmt.Sprintf("hermes-%x", sum[:4])
@@ -160,8 +161,8 @@ func (m *Manager) containerName(labels map[string]string) string {
 // randomName returns a random name for a container.
 func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwardedVariables returns the values of the forwarded variables, from this process, or else from the profile's .env. Variables
-// that are empty in both are left out.
+// forwardedVariables returns the values of the forwarded variables, from this process or, if it is empty there, from the
+// profile's .env. Variables that are empty in both are left out.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
 		return nil // the service, which may run as root, must not read files of its callers
@@ -192,9 +193,9 @@ const (
 	LabelTask    = "hermes-task-id" // the task, after Sanitise
 	LabelProfile = "hermes-profile" // the profile, after Sanitise
 
-	LabelVolume = "hinit-volume" // id of the volume that the container belongs to; managers of other volumes leave it alone
+	LabelVolume = "hinit-volume" // id of the volume that the container belongs to; managers of other volumes do not touch it
 	LabelSource = "hinit-source" // on an engine volume: the directory that it replaces
-	LabelClient = "hinit-client" // the process that made the container with docker run for itself, without a docker ps before
+	LabelClient = "hinit-client" // the process that made the container with docker run for itself, without a preceding docker ps
 )
 
 // VolumePrefix begins the names of all private volumes of sandboxes.
@@ -207,8 +208,8 @@ func Labels(key Key) map[string]string {
 
 var notInLabel = regexp.MustCompile(`[^\w.-]`)
 
-// Sanitise converts a name to a label value. Different names may have the same value, so never use the value in place of the
-// name.
+// Sanitise converts a name to a label value. Different names may be converted to the same value, so never use the value in place
+// of the name.
 func Sanitise(name string) string {
 	clean := notInLabel.ReplaceAllString(name, "_")
 	return cmp.Or(clean[:min(len(clean), 63)], "unknown")

@@ -177,14 +177,14 @@ func (v *store) recordID(name, id string) error {
 	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readRecord returns the record of the container with this name. It is empty if there is none.
+// readRecord returns the record of the container with this name. The result is empty if the container has no record.
 func (v *store) readRecord(name string) (k record) {
 	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
 	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
 	return k
 }
 
-// findByID finds a container by its full id, in the records only.
+// findByID finds a container by its full id, but only in the records, without asking the engine.
 func (v *store) findByID(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
@@ -203,8 +203,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist: the names that are not in keep and are
-// older than before.
+// sweepRecords removes the records and directories of containers that no longer exist. These are the records whose names are not
+// in keep and that are older than before.
 func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -222,7 +222,8 @@ func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 // helperName is the file name of the helper program.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the helper program with a hash. It is several megabytes, so it is read again each time rather than kept.
+// readHelper returns the helper program and its hash. Each call reads the file again, because the program is too large to cache
+// (several megabytes).
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
@@ -245,7 +246,7 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install copies the helper to the volume, if it is not there yet. It returns its directory, which containers mount.
+// install copies the helper to the volume, if it is not there yet. It returns the helper's directory, which containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.openSub(rel)

@@ -8,7 +8,7 @@ import (
 
 // SweepOptions selects the containers that a sweep removes.
 type SweepOptions struct {
-	MaxAge time.Duration // 0 is [OrphanAge] of the lifetime in the options
+	MaxAge time.Duration // 0 stands for [OrphanAge] of the lifetime in the options
 	// AnyAge selects every container that is not running, whatever its age. A container that was never started is kept for a minute,
 	// because another process may be about to start it.
 	AnyAge  bool
@@ -27,7 +27,7 @@ type Reaped struct {
 }
 
 // isOurs reports whether a container is a sandbox of this volume. The volume's label decides. Containers that the agent itself
-// made don't have this label. For them, the labels of the task and of this profile decide.
+// made lack this label; for them, the labels for the task and this profile decide.
 func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -60,20 +60,21 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 // OrphanAge returns the age from which an unused container is an orphan: twice the lifetime, which counts as at least a minute.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// sweepOnce removes orphans before the first use of the manager, if the options say so. It ignores errors, because a failed sweep
-// must not prevent work.
+// sweepOnce removes orphans before the first use of the manager, if Options.SweepOrphans is set. It ignores errors, because a
+// failed sweep must not prevent work.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	if m.opts.SweepOrphans {
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: profile}) })
 	}
 }
 
-// recheckTime is how long a sweep waits before it checks a container again that it could not inspect or remove.
+// recheckTime is the delay after which a sweep again checks a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: ended, created or dead ones that have reached the age. It never touches a
-// container with another volume's label. A container without such a label may belong to another user's agent, so Sweep removes it
-// only if it has ended. next is when the next container reaches the age, zero if none will.
+// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the age. It
+// never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
+// Sweep removes it only if it has ended. next is the time at which the next container reaches the age. It is zero if there is no
+// such container.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -104,7 +105,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if what.Profile != "" || what.DryRun { // the list does not have all containers
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also containers that are not an agent's
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // includes containers that were not made for an agent
 	if err != nil {
 		return out, next, err
 	}
@@ -116,7 +117,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 }
 
 // reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
-// time says when to check it next. The check is repeated under the lock of the container's key, so that no command can start in
+// time is the next time to check it. The check is repeated under the lock of the container's key, so that no command can start in
 // it in the meantime.
 func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id

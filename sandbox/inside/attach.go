@@ -17,11 +17,11 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// startTime is how long a newly started server may take until it listens.
+// startTime limits how long a newly started server may take until it listens.
 const startTime = 10 * time.Second
 
-// Attach connects in and out with the helper's server in this container. If no server runs, it starts self with the arguments
-// serve. It returns when the connection or the input ends.
+// Attach connects in and out with the helper's server in this container. If no server runs, it starts one: the program self with
+// the arguments in serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {

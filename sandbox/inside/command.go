@@ -15,8 +15,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// When a command has ended, a process that it left behind may still hold its output open. The output is then read until it has
-// been silent for linger, but at most for maxLinger. Later output is discarded without the writer noticing.
+// When a command has ended, a leftover process may still hold its output open. The helper then reads the output until it has been
+// silent for linger, but at most for maxLinger. The helper discards later output without an error for the writer.
 const (
 	linger    = 100 * time.Millisecond
 	maxLinger = 2 * time.Second // contract sandbox.md §13.3
@@ -40,7 +40,7 @@ func (ch *channel) runForeground() mux.End {
 		return notBegunEnd(err)
 	}
 	ch.began(r)
-	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // a client that is gone needs no message
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // an error only means that the client is gone
 	s.copy(ch)
 	<-ended
 	s.drain()
@@ -122,8 +122,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. With writes, this process gets
-// the writing end.
+// pipe creates a pipe. The end of this process is non-blocking, and the command's end is blocking. If writes is true, this
+// process gets the writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -180,9 +180,9 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all writers have closed it. If a process that outlives the command keeps it open,
-// forward returns when that process is silent or its time is over. Output that was in the pipe when the command ended is always
-// sent. over is closed when the command has ended.
+// forward sends the command's output until all writers have closed it. If a process outlives the command and keeps the output
+// open, forward returns after linger without output, or after maxLinger. Output that was in the pipe when the command ended is
+// always sent. over is closed when the command has ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when to stop waiting for processes that outlive the command
@@ -231,7 +231,7 @@ func (o output) discard() {
 	_ = o.file.Close()
 }
 
-// drain is called when the command has ended. It waits until its output was sent.
+// drain waits until the command's output was sent. Call it when the command has ended.
 func (s *streams) drain() {
 	close(s.ended)
 	for _, o := range s.outputs {

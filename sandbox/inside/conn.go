@@ -14,7 +14,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// channel is one request of a client. A goroutine of its own serves it, and the goroutine of the connection calls resize and
+// channel is one request of a client. Each channel is served by a separate goroutine. The connection's goroutine calls resize and
 // cancel.
 type channel struct {
 	*mux.Channel
@@ -25,7 +25,7 @@ type channel struct {
 	run   *run            // nil while no command is running
 	tty   *os.File        // the terminal of the run
 	grace time.Duration   // the grace period for ending the run
-	ctx   context.Context //nolint:containedctx // done when the channel has to end: a running run ends then, and no other one begins
+	ctx   context.Context //nolint:containedctx // done when the channel must end: then its run is ended, and a new one can't begin
 	end   context.CancelFunc
 }
 
@@ -36,7 +36,7 @@ func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.end()
-		_ = ch.Finish(end) // a client that is gone needs no answer
+		_ = ch.Finish(end) // an error only means that the client is gone
 	})
 }
 
@@ -48,7 +48,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	}
 }
 
-// cancel ends the channel's run, and prevents a later one.
+// cancel ends the channel's run, and prevents the start of a later run.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
 		grace = milliseconds(ch.request.Grace)
@@ -66,7 +66,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// began stores the channel's run. If the channel was canceled in the meantime, it ends the run.
+// began stores the run that was started for the channel. If the channel was canceled during the start, began ends the run.
 func (ch *channel) began(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

@@ -36,7 +36,7 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops commands that ended long ago. If there are still too many, it drops the ended ones that were started first. The
+// sweep drops commands that ended long ago. If there are still too many, it drops the ended commands that were started first. The
 // caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
@@ -112,7 +112,7 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// find returns a background command by its id, nil if there is none.
+// find returns a background command by its id, or nil if there is no such command.
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -178,7 +178,7 @@ func (j *jobs) output(ch *channel) mux.End {
 	return mux.End{Jobs: []mux.Job{b.snapshot()}}
 }
 
-// kill ends a background command's process tree. It works also after the command itself has ended.
+// kill ends a background command's process tree. It also works after the command's main process has ended.
 func (j *jobs) kill(ch *channel) mux.End {
 	b := j.find(ch.request.Job)
 	if b == nil {
@@ -204,12 +204,12 @@ type ring struct {
 	grown chan struct{} // closed and replaced at the next write; nil when the output is complete
 }
 
-// Write never fails.
+// Write appends p. It never returns an error.
 func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // not at each write, because it copies
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // do not trim at each write, because that copies the data
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -235,8 +235,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns retained bytes from offset at on, at most one frame, and the next offset. grown is closed when there are more
-// bytes. It is nil if no more will come.
+// read returns the retained bytes from the offset at, up to the size of one frame, and the next offset. grown is closed when more
+// bytes arrive. It is nil if the output is complete.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

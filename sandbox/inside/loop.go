@@ -19,13 +19,13 @@ type loop struct {
 	calls    chan func()
 	runs     map[uint64]*run
 	next     uint64
-	oomKills func() uint64 // how often the kernel has killed a process in this container for lack of memory; 0 if unknown
+	oomKills func() uint64 // number of processes in this container that the kernel has killed for lack of memory; 0 if unknown
 }
 
 // run is a started command with its process tree.
 type run struct {
 	id        uint64
-	mainAlive bool // the main process was not reaped yet
+	mainAlive bool // the main process has not been reaped yet
 	exit      proc.Exit
 	deadline  time.Time // the time limit; zero for none
 	grace     time.Duration
@@ -37,14 +37,15 @@ type run struct {
 	killsBefore           uint64
 	oom                   bool
 	kept                  bool         // the run is kept after its main process has ended, so that its tree can still be ended
-	onDone                func(*run)   // called when the main process has ended, or the whole tree if the tree is being ended
+	onDone                func(*run)   // called when the main process has ended; when the tree is being ended, after its last process
 	onForget              []func(*run) // called when the run is dropped
 }
 
 const (
-	// survivorTime is how long to wait for processes that survive SIGKILL. They hang in the kernel or belong to another user.
+	// survivorTime limits the wait for processes that survive SIGKILL, because they hang in the kernel or belong to another user.
 	survivorTime = 3 * time.Second
-	// treeCheckInterval is how often a tree that is being ended is checked, in addition to a check after the end of each process.
+	// treeCheckInterval is the interval between checks of a tree that is being ended. The loop also checks the tree after the end of
+	// each process.
 	treeCheckInterval = 10 * time.Millisecond
 	// oomBias makes the kernel kill commands rather than the helper when memory runs out.
 	oomBias = 200
@@ -84,8 +85,8 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. The loop calls done once, when the main process has ended, or the whole tree if the tree is being
-// ended. done must not block. With keep, the run is kept until forget is called.
+// spawn starts a process. The loop calls done once: when the main process has ended or, if the tree is being ended, when the
+// whole tree has ended. done must not block. If keep is true, the run is kept until forget is called.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
@@ -109,7 +110,7 @@ func (l *loop) call(f func()) {
 	<-done
 }
 
-// endTree starts to end a run's process tree, and does not wait. If gone is not nil, the loop calls it when the tree has ended or
+// endTree begins to end a run's process tree, without waiting. If gone is not nil, the loop calls it when the tree has ended or
 // was given up.
 func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
@@ -158,7 +159,7 @@ func (l *loop) reap() {
 	})
 }
 
-// tick does what is due now. It returns how long to wait until the next call.
+// tick performs the actions that are due at the time now. It returns the time to wait until the next call.
 func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)

@@ -117,13 +117,13 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 }
 
 // allowed reports whether a client may run commands as this user. The pid is 0 if the client is outside of the container's PID
-// namespace. Such a client has reached the socket through a directory that only its user on the host can open.
+// namespace. Such a client is allowed: it has reached the socket through a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
-// helloTime is how long a client may take to send its Hello.
+// helloTime limits how long a client may take to send its Hello.
 const helloTime = 10 * time.Second
 
 func (s *server) serve(nc net.Conn) {

@@ -46,7 +46,7 @@ func validSession(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
-// prepare returns the process to start for a request. Call finish when this process has ended.
+// prepare returns the specification of the process to start for a request. Call finish when this process has ended.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
 	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -76,7 +76,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	shell := ss.shell(open.Shell)
 	dir, err := ss.beginSession(ch, shell)
 	spec.Dir = ""
-	if err != nil { // if there can be no session, each command gets a login shell
+	if err != nil { // without a session, each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -99,7 +99,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	}, nil
 }
 
-// shell returns the shell to use: the requested one, else bash if it exists, else sh.
+// shell returns the shell to use: the requested one, otherwise bash if it exists, otherwise sh.
 func (ss *sessions) shell(name string) string {
 	if _, err := proc.LookPath("bash", ss.server.env); name == "" && err == nil {
 		return "bash"
@@ -107,7 +107,7 @@ func (ss *sessions) shell(name string) string {
 	return cmp.Or(name, "sh")
 }
 
-// readPath returns the path that a shell has written to a file, "" if there is none.
+// readPath returns the path that a shell has written to a file, or "" if the file is missing, empty or too long.
 func readPath(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {

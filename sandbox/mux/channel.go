@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// conn holds what the client and the serving side of a connection have in common.
+// conn is the part of a connection that is the same for the client and for the serving side.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader
@@ -26,7 +26,7 @@ func newConn(rw io.ReadWriteCloser) conn {
 
 // exchangeHellos sends a Hello with this side's id, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // the other side's answer explains a failure better than this error
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: the other side's answer explains a failure better
 	f, err := c.r.Next()
 	switch {
 	case err != nil:
@@ -40,7 +40,7 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 }
 
 // readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams, which are
-// the same on both sides, and calls other for the rest. The channel passed to other is nil if it is not open.
+// the same on both sides, and calls other for all other frames. The channel passed to other is nil if it is not open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -105,8 +105,8 @@ type Channel struct {
 	err   error
 
 	// Resize and Kill perform requests of the client. The serving side sets them, and they must not block. Kill ends the processes
-	// of the request after the grace period. A negative grace means that the client is gone, and selects the grace period of the
-	// request itself.
+	// of the request after the grace period. A negative grace means that the client is gone; then the grace period of the request
+	// itself applies.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }

@@ -37,19 +37,19 @@ func NewClient(rw io.ReadWriteCloser) (*Client, error) {
 // Hello returns the hello of the other side.
 func (c *Client) Hello() Hello { return c.peerHello }
 
-// Err returns why the connection has ended, nil if it has not.
+// Err returns the error with which the connection has ended, or nil if it is still open.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Heard returns how long ago the last frame arrived.
+// Heard returns the time since the last frame arrived.
 func (c *Client) Heard() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 
-// Ping asks the other side to send a frame. It blocks as [Writer.Write] does.
+// Ping sends a Ping, which the other side answers with a Pong. It does not wait for the answer. It blocks as [Writer.Write] does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
 // Answers asks the other side to send a frame, and reports whether one arrives within the limit.
@@ -117,7 +117,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
-// openTime is how long the other side may take to receive a request.
+// openTime limits how long the other side may take to receive a request.
 const openTime = 30 * time.Second
 
 // Open opens a channel with a request. After an error, the other side has not received the request.
@@ -172,20 +172,20 @@ func isClosed(c chan struct{}) bool {
 // End returns how the command ended. Call it only after Done is closed. The error means that the connection was lost.
 func (ch *Channel) End() (End, error) { return ch.end, ch.err }
 
-// finish records how the command ended, or why that will never be known.
+// finish records the end of the command, or the error because of which its end will never be known.
 func (ch *Channel) finish(end End, err error) {
 	ch.end, ch.err = end, err
 	close(ch.done)
 	ch.endStreams(io.EOF)
 }
 
-// Feed copies r to the standard input until the channel ends, and closes the input at the end of r. If reading r fails, it calls
-// failed. The input is then closed only if failed returns true.
+// Feed copies r to the command's standard input until the channel ends. It closes the input at the end of r. If reading r fails,
+// it calls failed, and closes the input only if failed returns true.
 func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
-			_ = ch.Send(KindInputEnd, nil) // the reading goroutine reports errors
+			_ = ch.Send(KindInputEnd, nil) // the reading goroutine reports a lost connection
 		}
 	})
 }
@@ -200,7 +200,7 @@ func (ch *Channel) Relay(sizes <-chan TerminalSize) {
 				if !more {
 					return
 				}
-				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reading goroutine reports errors
+				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows))) // the reading goroutine reports a lost connection
 			case <-ch.done:
 				return
 			}

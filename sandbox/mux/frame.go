@@ -19,7 +19,7 @@ const (
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// unconfirmed limits how many frames of a stream may be sent before the receiver has consumed them.
+	// unconfirmed is the maximum number of frames of a stream that may be sent before the receiver has consumed them.
 	unconfirmed = 4
 	// Window is the maximum number of bytes in these frames.
 	Window = unconfirmed * MaxData
@@ -29,7 +29,7 @@ const (
 	headerSize = 9
 )
 
-// Kind is the kind of a frame.
+// Kind tells what a frame carries. It is part of the frame's header.
 type Kind uint8
 
 // The kinds of frames. "c" marks the kinds that clients send, and "i" the kinds that the serving side (inside) sends.
@@ -50,7 +50,7 @@ const (
 	kindsEnd
 )
 
-// ErrProtocol is wrapped by errors that mean that the other side violates the protocol.
+// ErrProtocol is wrapped by the errors for a violation of the protocol by the other side.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
 // Frame is one frame of a connection.
@@ -78,11 +78,11 @@ type Reader struct {
 	keep func(size int) error // called before a request is read, and may refuse it; nil accepts all
 }
 
-// NewReader returns a reader. Its buffer is meant for headers; longer data bypasses it.
+// NewReader returns a Reader that reads from r. Its buffer is meant for headers; longer data bypasses it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
-// frame without its data, and the error of keep.
+// frame without its data, and the error that keep returned.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {
@@ -126,7 +126,7 @@ type Writer struct {
 	w  *bufio.Writer
 }
 
-// NewWriter returns a writer. Its buffer is meant for headers and short data; longer data bypasses it.
+// NewWriter returns a Writer that writes to w. Its buffer is meant for headers and short data; longer data bypasses it.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 4<<10)} }
 
 // Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the complete

@@ -15,12 +15,12 @@ type Hello struct {
 	ID      string `json:"id,omitempty"` // the id with which the helper was started
 }
 
-// Op is what the client asks for when it opens a channel.
+// Op is the operation that a client requests when it opens a channel.
 type Op string
 
 // The operations.
 const (
-	OpRun           Op = "run"     // run a foreground command; it is ended with the connection
+	OpRun           Op = "run"     // run a foreground command; it is ended when the connection ends
 	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started
 	OpJobs          Op = "jobs"    // list the background commands
 	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
@@ -98,5 +98,5 @@ type Job struct {
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
 	Output   int64     `json:"output"`  // bytes written so far
-	Dropped  int64     `json:"dropped"` // how many bytes from the beginning are no longer kept
+	Dropped  int64     `json:"dropped"` // number of bytes at the beginning that are no longer kept
 }

@@ -11,7 +11,7 @@ import (
 // Conn is the serving side of a connection.
 type Conn struct{ conn }
 
-// Accept exchanges Hellos with a client. It is limited by the deadline of the connection. id is the id of this side.
+// Accept exchanges Hellos with a client. It is limited by the deadline of the connection. id is sent as the id of this side.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc)}
 	_, err := c.exchangeHellos(id)
@@ -61,7 +61,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // requests that the client has abandoned
+	for _, ch := range c.channels { // the client has abandoned these requests
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}
@@ -78,5 +78,5 @@ func (ch *Channel) Finish(end End) error {
 	return ch.Send(KindEnd, data)
 }
 
-// Refuse ends a channel whose request is refused. It ignores errors, because a client that is gone needs no answer.
+// Refuse ends a channel whose request is refused. It ignores errors, because it does not matter if the client is gone.
 func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }

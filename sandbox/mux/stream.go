@@ -33,10 +33,10 @@ func newStream(ch *Channel, kind Kind, reads bool) *Stream {
 	return s
 }
 
-// errNoReader means that the stream has ended, so nothing reads the data.
+// errNoReader means that the stream has ended, so the other side does not read the data any more.
 var errNoReader = errors.New("nothing reads it any more")
 
-// Write sends data. It blocks until the other side has room for it.
+// Write sends data. It blocks until the other side may receive another frame, see Stream.
 func (s *Stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		select {
@@ -117,7 +117,7 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 }
 
 // Deliver writes the received frames to w until the stream ends. After a write error it calls failed and discards the rest, so
-// that the command does not wait for a reader that is gone. A nil w discards everything.
+// that the command does not block after its reader is gone. A nil w discards all data.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {

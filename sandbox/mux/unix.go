@@ -15,8 +15,8 @@ import (
 	"hinit/internal/pause"
 )
 
-// ServeEach serves each connection of a listener in its own goroutine, until the context ends. It returns when all of them have
-// ended. If the process or the machine is out of descriptors or memory, it waits and tries again.
+// ServeEach serves each connection of a listener in its own goroutine, until the context ends. It returns when all these
+// goroutines have ended. If the process or the machine is out of descriptors or memory, it waits and tries again.
 func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // makes Accept return
 	var all sync.WaitGroup
@@ -39,7 +39,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 	}
 }
 
-// PrivateDir creates a directory that only this user can use, or accepts an existing one.
+// PrivateDir creates a directory that only this user can use. It accepts an existing directory if it is private, too.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
