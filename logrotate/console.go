@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// consoleLimit is how many bytes may be queued for a console. Above this limit, a service may add lines only while it has
+	// consoleLimit is the soft limit, in bytes, of the queue of a console. Above it, a service may add lines only while it has
 	// less than minSourceQueue queued.
 	consoleLimit = 1 << 20
-	// maxSourceQueue is how many bytes one source may have queued. A source with more has to wait, because a longer queue would
-	// delay the lines of other services.
+	// maxSourceQueue is the maximum number of bytes that a single source may have queued. A source with more has to wait, because
+	// a longer queue would delay the lines of other services.
 	maxSourceQueue = 128 << 10
-	// minSourceQueue is how many bytes a source may have queued even when the queue is full, so that a quiet service never waits
-	// for others.
+	// minSourceQueue is the number of bytes that a source may have queued even when the console's queue is full, so that a quiet
+	// service never waits for others.
 	minSourceQueue = 4 << 10
-	// stalledShare is how many bytes one source may have queued while the reader has stalled. Further lines of this source are
-	// dropped.
+	// stalledShare is the maximum number of bytes that a single source may have queued while the reader has stalled. Additional
+	// lines of this source are dropped.
 	stalledShare = consoleLimit / 4 * 3
 	// consoleBlock is the size at which a buffer counts as full. A buffer may exceed it by one batch of lines.
 	consoleBlock = 64 << 10
-	// The console writes notices about dropped lines when fewer than noticeBelow bytes are queued. This delay collects many
-	// dropped lines into one notice.
+	// The console writes a notice about dropped lines only when at most noticeBelow bytes are queued. Because of this delay, one
+	// notice reports many dropped lines.
 	noticeBelow = consoleLimit / 2
 )
 
@@ -46,7 +46,7 @@ type source struct {
 	urgent  bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
 }
 
-// block is a buffer of complete lines. shares says which source its bytes come from, in their order.
+// block is a buffer of complete lines. shares lists, in the order of data, how many bytes come from which source.
 type block struct {
 	data   []byte
 	shares []share
@@ -58,8 +58,8 @@ type share struct {
 }
 
 // console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
-// blocks, and one goroutine writes the blocks. A pump whose source has used up its share waits while the reader makes progress,
-// and so its service waits too.
+// blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the queue waits, as long as the
+// reader makes progress. Its service has to wait too, once its pipe is full.
 type console struct {
 	stream string
 	mode   ConsoleMode
@@ -92,8 +92,8 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
 	c.attempt = c.writeAll // stored here, so that a write allocates nothing
 	if f != nil {
-		// Write with system calls on the descriptor. f.Write would end the process with SIGPIPE if descriptor 1 or 2 has lost its
-		// reader (os/signal, "SIGPIPE").
+		// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost
+		// its reader (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
 			_ = raw.Control(c.detectKind)
@@ -116,7 +116,7 @@ func (src *source) maskSecrets(chunk []byte) []byte {
 }
 
 // enqueue formats the lines of chunk for mode, and queues as many as fit. It doesn't block. It returns the rest, which the caller
-// passes to addOrWait. If the rest can't wait, because must is true or the reader has stalled, enqueue drops and counts it.
+// passes to addOrWait. If must is true or the reader has stalled, the rest can't wait: enqueue drops it and counts its lines.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
@@ -159,13 +159,13 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// roomFor returns how many more bytes src may queue now. must says that src can't wait. The caller holds mu.
+// roomFor returns the number of additional bytes that src may queue now. must is true if src can't wait. The caller holds mu.
 func (c *console) roomFor(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.urgent:
-		return 2*consoleLimit - c.waiting // enough for everything that is in a pipe
+		return 2*consoleLimit - c.waiting // enough for the whole content of a pipe
 	case c.waiting < consoleLimit:
 		return maxSourceQueue - src.waiting
 	}
@@ -189,7 +189,8 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted does the same as addRaw in the other modes, which change the lines. The caller holds mu.
+// addFormatted queues the lines of chunk that fit into room, in the format of mode, and returns the rest. It is the counterpart
+// of addRaw for modes that change the lines. The caller holds mu.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
@@ -229,7 +230,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.record() // the time without progress starts now
+		c.reader.record() // start to measure the time without progress
 	}
 	src.waiting += size
 	c.waiting += size
@@ -285,8 +286,8 @@ func (c *console) nextBlock() *block {
 	}
 }
 
-// addNotices queues a notice for each source with dropped lines. The notice comes after all earlier lines of the source and
-// before its next lines. The caller holds mu.
+// addNotices queues a notice for each source with dropped lines. The notice comes after the source's earlier lines and before its
+// next lines. The caller holds mu.
 func (c *console) addNotices() {
 	for i, src := range c.missing {
 		where := "they are in no file"

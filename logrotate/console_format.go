@@ -2,7 +2,7 @@ package logrotate
 
 import "unicode/utf8"
 
-// format appends a line of the source src to dst, in the format mode, with a newline at the end. The line itself has none.
+// format appends line, which comes from src and has no newline, to dst in the given mode. It adds a newline.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:

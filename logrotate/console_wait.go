@@ -32,7 +32,7 @@ type waiter struct {
 }
 
 // addOrWait queues rest, the lines for which enqueue had no room, and waits for room if necessary. If the reader makes no
-// progress for the time stall, addOrWait drops and counts the remaining lines.
+// progress for progress.stall, addOrWait drops and counts the remaining lines.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
@@ -59,7 +59,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // wake a pump only if there is much room for it
+	need := maxSourceQueue / 2 // wake a pump only if it has much room
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}

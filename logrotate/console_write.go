@@ -12,7 +12,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// output is the file to which a console writes. Except for raw, only the goroutine that writes uses the fields.
+// output is the file to which a console writes. Only the writing goroutine uses the fields, except raw.
 type output struct {
 	raw     syscall.RawConn // the file
 	pipe    bool            // pipe, regular and device describe the kind of the file, see pieceSize
@@ -24,7 +24,7 @@ type output struct {
 	faulty  bool // the last write failed
 }
 
-// run writes the blocks, in a goroutine of its own, until the console is closed or its reader is gone.
+// run writes the blocks until the console is closed or its reader is gone. It runs in its own goroutine.
 func (c *console) run() {
 	defer close(c.done)
 	defer guard.Catch("writing the container's " + c.stream)
@@ -55,7 +55,7 @@ func (c *console) releaseBlock(b *block) {
 	c.blocks.Put(b)
 }
 
-// detectKind finds out what kind of file the console writes to.
+// detectKind determines whether the console writes to a pipe, a regular file or a device.
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
 	if unix.Fstat(int(fd), &st) == nil {
@@ -65,12 +65,12 @@ func (c *console) detectKind(fd uintptr) {
 	}
 }
 
-// page is how many bytes a write to a pipe takes without blocking, if poll reports the pipe as writable (pipe(7)). Writes to a
-// terminal or socket use the same size.
+// page is the number of bytes that can be written to a pipe without blocking, once poll reports the pipe as writable (pipe(7)).
+// Writes to a terminal or socket use the same size.
 const page = 4 << 10
 
-// pieceSize returns how many bytes to write next. A blocking write returns only after it has written everything, and its return
-// is the only sign that a slow reader makes progress. So each write must be short.
+// pieceSize returns the number of bytes to write next. It keeps each write short: a blocking write returns only after it has
+// written everything, and its return is the only sign that a slow reader makes progress.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -132,14 +132,14 @@ func (c *console) handleResult(err error) {
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
 			c.stream, bareReason(err)))
-	case !c.faulty: // for instance a full disk behind the descriptor
+	case !c.faulty: // for example if the stream is a file on a full disk
 		c.faulty = true
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
 			c.stream, bareReason(err)))
 	}
 }
 
-// close makes the writing goroutine write the remaining blocks and end, and waits for that.
+// close tells the writing goroutine to write the remaining blocks and exit, and waits until it has exited.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

@@ -14,7 +14,7 @@
 //   - The console loses nothing as long as its reader keeps reading. A service that writes faster than the reader has to wait,
 //     and the other services continue. Lines are left out only if the reader has read nothing for [Options].ConsoleStall. A
 //     notice in their place gives their exact number. The file never waits for the console.
-//   - A fault of the file (full disk, no permission, removed directory) never ends the service or the console copy. It is
+//   - A fault of the file (full disk, no permission, removed directory) never stops the service or the console copy. It is
 //     reported once, and writing resumes automatically.
 //   - Calls from the supervisor's loop never wait for a disk, for a pipe, or for a lock that is held during I/O on one of them.
 //   - Files below a directory that the agent can write are opened only with the agent's file-system identity. A symbolic link in
@@ -23,7 +23,8 @@
 // # Lines in the file
 //
 // A line in the file is "YYYY-MM-DD HH:MM:SS.nnnnnnnnn", local time, two spaces, and the line of the service (contract, section
-// 7). All lines of one read have the same timestamp. The timestamps have the order of the lines in the file.
+// 7). All lines of one read have the same timestamp. The timestamps never decrease within a file, unless the local clock is set
+// back.
 //
 // A line longer than Options.MaxLine is split, in both sinks, into pieces, and each piece is a line. Every piece but the last
 // ends with [SplitEnd]; every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence is cut.
@@ -41,8 +42,8 @@
 //
 // This package opens a log itself (O_NOFOLLOW, O_EXCL when it creates, mode 0644). It writes through lumberjack, which opens the
 // log as /proc/self/fd/N (decision record 6). The package keeps its own descriptor: fstat shows whether the file was unlinked or
-// truncated, and ftruncate removes a line that a full disk has cut. Package archive rotates and prunes. Lumberjack's clean-up
-// goroutine never ends, so the writer of a closed file is reused for another file.
+// truncated. ftruncate removes an incomplete line after a full disk has cut a write short. Package archive rotates and prunes.
+// Lumberjack's clean-up goroutine never ends, so the writer of a closed file is reused for another file.
 //
 // A file has mode 0644 while hinit writes it and 0744 when it is complete, as with s6-log. s6-log appends to a complete file, and
 // renames an incomplete one to @LABEL.u. So s6 can use the volume later and continue the same logs.
@@ -56,5 +57,5 @@
 //
 // Each run has two goroutines, one for each pipe; they hold no buffer while they wait. Each console stream has one goroutine.
 // Each file has one inside lumberjack. Short-lived goroutines retry after a fault, close a file, compress archives, and answer
-// [Log.Tail]. [Set.Close] ends all goroutines except the ones of lumberjack.
+// [Log.Tail]. [Set.Close] ends all goroutines except lumberjack's.
 package logrotate

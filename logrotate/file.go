@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// period is the shortest time between two attempts after an error of a file, and between two checks of a file's name. It is
-	// also the delay before an archive is compressed, and before suppressed lines are reported.
+	// period is the shortest time between two attempts to write after a file error, and between two checks of a file's name. It
+	// is also the delay before an archive is compressed, and before suppressed lines are reported.
 	period = time.Second
 	// completeBit is the mode bit of a complete file (execute permission for the owner), as s6-log uses it.
 	completeBit = 0o100
-	// keepLimit is how many bytes of lines may wait in memory while a file can't be written.
+	// keepLimit is the maximum size, in bytes, of the lines that are kept in memory while a file can't be written.
 	keepLimit = 256 << 10
 )
 
@@ -37,7 +37,7 @@ type file struct {
 	uses uint64 // number of Logs that have used the file so far; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
-	unpackable atomic.Bool // compressing the archives has failed, and the user was warned
+	unpackable atomic.Bool // the last compression of the archives failed, and the user was warned
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -63,19 +63,19 @@ type onDisk struct {
 	dev, ino uint64
 	size     int64     // length of the file up to the end of its last complete line
 	torn     bool      // the file has an incomplete line after size, which must be removed before the next write
-	checked  time.Time // when the name was last checked
+	checked  time.Time // time of the last check that the path still leads to this file
 }
 
 // rotation holds the archives of the file, and the state of its rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // archives was read from the directory
+	scanned   bool      // archives has been read from the directory
 	rotateErr error     // why the last rotation failed; nil after a success
 	rotateAt  time.Time // after a failed rotation: time of the next attempt
 }
 
 // writeLines adds timestamps to the complete lines in chunk and writes them. buf is scratch space with room for at least one line
-// of the greatest length.
+// of the maximum length.
 func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +107,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 	var n int
 	var err error
-	// the caller holds f.mu, so a hanging file takes up only one of the turns
+	// the caller holds f.mu, so a file that hangs occupies only one of the turns
 	blocking.Run(blocking.Logs, func() { n, err = f.writeFormatted(p, now) })
 	if err != nil {
 		f.beginFault(err, now)
@@ -115,8 +115,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes that are in the file; they
-// are always whole lines.
+// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes of p that are now in the
+// file. They are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for n := 0; done < len(p) && err == nil; done += n {
 		if n, err = 0, f.prepare(now); err == nil {
@@ -166,13 +166,13 @@ func (f *file) cutTornLine() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // another process may have emptied the file, which ftruncate must not extend
+	f.size = min(f.size, st.Size) // smaller if another process has emptied the file
 	f.torn = false
 	return nil
 }
 
-// writeOrRotate writes as much of p as the size limit allows, or rotates the file if nothing fits. It returns how many bytes of p
-// are in the file for good.
+// writeOrRotate writes the lines of p that fit within the size limit. If nothing fits, it rotates the file instead. It returns
+// the number of bytes written, which the caller must not write again.
 func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
@@ -250,15 +250,15 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.torn {
-		_ = f.cutTornLine() // last chance: otherwise useDescriptor completes the line when it opens the file again
+		_ = f.cutTornLine() // otherwise useDescriptor would later end the incomplete line with a newline
 	}
 	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }
 
-// keepLines stores lines in memory until the fault is over. After the first line for which there is no room, it only counts all
-// further lines, so that the log has a single gap.
+// keepLines stores lines in memory until the fault is over. After the first line that doesn't fit, it only counts lines, so that
+// the log has a single gap.
 func (f *file) keepLines(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -287,7 +287,8 @@ func (f *file) recordError(err error) {
 	f.lastErr.Store(&text)
 }
 
-// scheduleRetry schedules the next attempt by a timer, because the service may write no more lines that would cause one.
+// scheduleRetry starts a timer for the next attempt to write. Otherwise a service that writes no more lines would never cause an
+// attempt.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
 		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
@@ -299,12 +300,12 @@ func (f *file) scheduleRetry() {
 func (f *file) onRetryTimer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and its writer may now belong to another file
+	if f.fault != nil && f.timer != nil { // otherwise the file has been closed, and its writer may now belong to another file
 		blocking.Run(blocking.Logs, func() { f.retry(time.Now()) })
 	}
 }
 
-// retry tries to end a fault: it writes the kept lines, and a gap marker if lines were lost. If this fails again, it schedules
+// retry tries to end a fault: it writes the kept lines, and a gap marker if lines were lost. If the write fails, retry schedules
 // the next attempt.
 func (f *file) retry(now time.Time) {
 	f.tried = now
@@ -369,8 +370,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// markComplete sets the mode bit finished of the file if done is true, or clears it. s6-log appends to a file with this bit, and
-// renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
+// markComplete sets completeBit in the mode of the file if done is true, and otherwise clears it. s6-log appends to a file with
+// this bit, and renames a file without it. The caller acts as the agent, so a file of another user keeps its mode.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {

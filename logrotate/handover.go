@@ -43,14 +43,14 @@ type handedRun struct {
 type handedStream struct {
 	Index int
 	Pipe  *os.File `reexec:"FD"`
-	Carry []byte   // the unfinished line that was read so far
+	Carry []byte   // the part of an unfinished line that was already read
 	Cont  bool
 }
 
 type handedFile struct {
 	Path   string
 	Limits Limits
-	Fault  string // error of the file, "" for none; during an error, Kept has the lines to write later
+	Fault  string // error of the file, or ""; with an error, Kept holds the lines to write later
 	Kept   []byte
 	Lost   int64
 	Losses uint64
@@ -63,7 +63,8 @@ type freezeCall struct {
 	locked []*file
 }
 
-// closeIfParked closes the channel all if every stream is parked. live is the number of live streams. The caller holds Set.mu.
+// closeIfParked closes fr.all once every stream is parked. live is the number of live streams. fr may be nil. The caller holds
+// Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -84,13 +85,13 @@ func (s *Set) recordParked(st *stream) {
 	go st.pump()
 }
 
-// consolePatience is how long Freeze waits at most for the console to write its queue, because the console's reader may have
-// stalled.
+// consolePatience is the longest time that Freeze waits for the console to write its queue. The wait is limited because the
+// console's reader may have stalled.
 const consolePatience = 300 * time.Millisecond
 
 // Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Output that comes later
-// stays in the pipes. Freeze also waits a moment for the console. After Freeze, call [Set.HandOver]; make no new pipes before
-// [Set.Thaw]. An error means that a disk hangs; the Set is frozen even then.
+// stays in the pipes. Freeze also waits up to consolePatience for the console. After Freeze, call [Set.HandOver]; do not call
+// [Log.Pipes] before [Set.Thaw]. An error means that a disk hangs; the Set is frozen even then.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.pause != nil {
@@ -140,8 +141,8 @@ func (s *Set) unparkedError() error {
 	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", names)
 }
 
-// lockWithin tries to lock f.mu until ctx ends, and reports whether it succeeded. It doesn't just wait for the lock, because a
-// disk operation that hangs may hold it forever.
+// lockWithin tries to lock f.mu until ctx ends, and reports whether it succeeded. It polls, because a disk operation that hangs
+// may hold the lock forever.
 func (f *file) lockWithin(ctx context.Context) bool {
 	for !f.mu.TryLock() {
 		select {
@@ -229,7 +230,7 @@ func (r *run) exportTail() []string {
 // safely, so missingText replaces it.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
-	if s.direct >= 0 { // s.file is closed, and a second os.File for this descriptor would close the descriptor later
+	if s.direct >= 0 { // s.file is closed; duplicate s.direct, because an os.File closes its descriptor
 		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
 		}
@@ -242,7 +243,8 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText stands for an unfinished line that was lost. It begins the first line that the new program writes for that stream.
+// missingText replaces an unfinished line that was lost. It is at the beginning of the first line that the new program writes for
+// that stream.
 const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
@@ -253,8 +255,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsentLines returns, for each service, the number of lines that the console has not written. The reader may have seen some
-// lines of the block that is being written.
+// unsentLines returns, for each service, the number of lines that the console has not written. It also counts the block that is
+// being written, although the reader may have seen some of its lines.
 func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -306,7 +308,7 @@ func (s *Set) TakeOver(h *Handover) error {
 	return nil
 }
 
-// resume takes over the counters and runs of the log in. It returns their streams; the caller starts the pumps.
+// resume restores the counters and runs of the log from in. It returns the streams of these runs. The caller starts their pumps.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
@@ -359,7 +361,8 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	return s, nil
 }
 
-// resumeFile restores the error of a file and the lines that wait for it, and schedules the next attempt to write them.
+// resumeFile restores a file's limits, its error, and the lines that were kept because of the error. It then schedules the next
+// attempt to write these lines.
 func (s *Set) resumeFile(in handedFile) {
 	s.mu.Lock()
 	f := s.files[in.Path]
@@ -380,8 +383,8 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// addUnsentNotices makes the console write notices about lines that the previous program read and did not write there. lines has
-// their number by service.
+// addUnsentNotices makes the console write notices about lines that the previous program read but did not write there. lines maps
+// the name of each service to the number of these lines. stream is 0 for stdout and 1 for stderr.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

@@ -2,7 +2,7 @@ package logrotate
 
 import "bytes"
 
-// tailLine is how many bytes of each line are kept for [Log.Tail].
+// tailLine is the maximum number of bytes of each line that are kept for [Log.Tail].
 const tailLine = 500
 
 // lastLines is a ring buffer of the last lines of a run. It reuses the memory of its slots.

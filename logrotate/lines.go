@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// SplitEnd is at the end of every piece but the last of a line that was split because of its length.
+	// SplitEnd marks the end of every piece of a split line, except the last. A line is split if it is too long.
 	SplitEnd = " [hinit: continued below]"
-	// SplitBegin is at the beginning of every piece but the first of such a line.
+	// SplitBegin marks the beginning of every piece of a split line, except the first.
 	SplitBegin = "[hinit: continued] "
 )
 

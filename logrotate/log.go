@@ -41,14 +41,15 @@ type counters struct {
 type Stats struct {
 	Lines uint64 // lines read from the pipes
 	Bytes uint64 // size of these lines, with newlines
-	// lines above the rate limit, which were written to no sink; Lines includes them, and a record in the log gives their number
+	// lines above the rate limit, which were not written to the sinks; Lines includes them, and a record in the log states their
+	// number
 	Suppressed     uint64
-	ConsoleDropped uint64 // lines left out on the console, where a notice gives their number
-	LinesLost      uint64 // lines missing in the file, where a gap marker gives their number
-	LastError      string // the file's current error, "" for none
+	ConsoleDropped uint64 // lines missing on the console, where a notice states their number
+	LinesLost      uint64 // lines missing in the file, where a gap marker states their number
+	LastError      string // the file's current error, or ""
 }
 
-// Stats returns the counters. They are read one after the other, so they may not match exactly.
+// Stats returns the counters. They are read one after another, so they may not be consistent with each other.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
@@ -67,7 +68,7 @@ func (l *Log) Stats() Stats {
 
 // Pipes creates the pipes for stdout and stderr of the service's next run and starts to read them. It returns the write ends,
 // which are blocking and close-on-exec. The caller passes them to the process and then closes them. The pipes belong to the
-// agent's user, so the process may open /dev/stdout. Pipes of earlier runs are read as before.
+// agent's user, so that the process can open /dev/stdout. The package continues to read the pipes of earlier runs.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file. It creates the file and its directories if they are missing, and tries again a few times if they disappear
-// meanwhile.
+// open opens the file. It creates the file and its directories if they are missing, and tries again a few times if they are
+// removed at the same time.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {
@@ -151,7 +151,8 @@ func (f *file) readArchives() {
 	f.pack()
 }
 
-// replaced reports whether the file's name now belongs to another file, or to none. If that can't be found out, it returns false.
+// replaced reports whether the file's path now leads to another file, or is unused. If this can't be determined, it returns
+// false.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.nameMoved()
@@ -206,7 +207,7 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// pruneNow prunes the archives when no rotation does it.
+// pruneNow prunes the archives outside of a rotation, because the oldest one has expired.
 func (f *file) pruneNow(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {

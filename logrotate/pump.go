@@ -17,10 +17,10 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience is how long [Log.Tail] waits at most for output that is still in the pipes.
+// tailPatience is the longest time that [Log.Tail] waits for output that is still in the pipes.
 const tailPatience = 100 * time.Millisecond
 
-// run is the log of one run of a service, and has the two pipes of that run.
+// run holds the two pipes of one run of a service, and the last lines of its output.
 type run struct {
 	log     *Log
 	streams [2]*stream
@@ -114,7 +114,7 @@ type stream struct {
 	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
-	direct   int // descriptor that the pump reads without the poller during a flood, else -1
+	direct   int // descriptor that the pump reads without the poller during a flood; otherwise -1
 	stopping atomic.Bool
 	freezing atomic.Bool // see [Set.Freeze]
 
@@ -136,7 +136,7 @@ func (s *stream) wake() {
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop makes the pump end after it has read what the pipe contains now.
+// stop tells the pump to exit after it has read what the pipe contains now.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
@@ -174,7 +174,7 @@ func (s *stream) readPipe() bool {
 		}
 		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
 		if err != nil || s.n == 0 && !pause || pause && stopping {
-			break // end of the pipe, error, or a stop of an empty pipe
+			break // end of the pipe, an error, or stop was called and the pipe is empty
 		}
 		if s.n > 0 {
 			s.total += uint64(s.n)
@@ -199,8 +199,8 @@ func (s *stream) readPipe() bool {
 	return true
 }
 
-// read reads the pipe once. It is the callback of raw.Read: the poller calls it at once, and again when the pipe may have data.
-// It holds a buffer from the pool only while it reads. The result is whether to stop waiting.
+// read reads the pipe once. It is the callback of raw.Read: the poller calls it immediately, and again when the pipe may have
+// data. It returns false to wait for data. While it waits, the stream holds no buffer from the pool.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
@@ -222,8 +222,8 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn runs an operation on a pipe that never waits, in a turn of [blocking.Short]. These few turns limit how many threads
-// the many pumps use at once.
+// inShortTurn runs a pipe operation that never blocks, in a turn of [blocking.Short]. The small number of turns limits the
+// threads that all pumps use at the same time.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {
@@ -233,7 +233,7 @@ func (s *stream) releaseBuffer() {
 	}
 }
 
-// queuedBytes returns how many bytes the pipe contains.
+// queuedBytes returns the number of bytes in the pipe.
 func (s *stream) queuedBytes() uint64 {
 	n := 0
 	s.withDescriptor(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
@@ -241,7 +241,7 @@ func (s *stream) queuedBytes() uint64 {
 }
 
 // answerReached answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of requests
-// before the last read; pause says that this read found the pipe empty.
+// before the last read. pause is true if this read found the pipe empty.
 func (s *stream) answerReached(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// limiter limits how many lines a service writes per second, by the monotonic clock.
+// limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
 	rate   atomic.Int64 // lines per second; 0: no limit
-	active atomic.Bool  // lines were suppressed that no record has reported yet
+	active atomic.Bool  // some suppressed lines are not yet reported by a record
 
 	// A stream that is limited holds its turn lock while it writes to its sinks. So the record about suppressed lines appears at
 	// the place where they are missing. The lock is held during I/O.
 	turns       [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
-	recordDelay time.Duration // how long after the last suppressed line the record is written if no other line comes
+	recordDelay time.Duration // delay from the last suppressed line to the record, if no other line comes
 
 	mu         sync.Mutex  // never held across I/O
-	timer      *time.Timer // writes the record when the time quiet is over; nil before the first suppressed line
+	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
 	since      time.Time   // start of the current second
 	taken      int64
 	suppressed [2]int64  // suppressed lines that the next record must report, by stream
@@ -29,7 +29,7 @@ type limiter struct {
 }
 
 // writeAllowed writes the lines of chunk that the rate allows. Before them it writes the record about lines that were suppressed
-// earlier. It returns how many lines of chunk it has suppressed.
+// earlier. It returns the number of lines that it has suppressed.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.writeLines(stream, chunk)
@@ -56,7 +56,8 @@ func (l *limiter) writeRecord(stream int) {
 	l.writeLines(stream, record)
 }
 
-// timerFired is the callback of the timer. The sinks are still open then: a stream with suppressed lines is still being read.
+// timerFired is the callback of the timer. It writes the records, or restarts the timer if lines were suppressed recently. The
+// sinks are still open, because a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.recordDelay - time.Since(l.last)

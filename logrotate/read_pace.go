@@ -18,7 +18,7 @@ const (
 	// the wake-up of a thread, so pauses get longer, up to floodPauseMost, while the pipe doesn't fill up.
 	floodPause     = time.Millisecond
 	floodPauseMost = 4 * time.Millisecond
-	// floodEnd is how many bytes must arrive during a pause for the flood to continue.
+	// floodEnd is the number of bytes that must arrive during a pause for the flood to continue.
 	floodEnd = 1 << 10
 	// floodPipe is the size of a pipe during a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
 	// during a pause. After the flood the pipe is made smaller again, because a user has only 64 MiB for all pipes (pipe(7),
@@ -26,8 +26,8 @@ const (
 	floodPipe = 1 << 20
 )
 
-// pace decides when a pump pauses between reads: during a flood of small writes, so that a single read takes many of them.
-// Otherwise it causes no pause.
+// pace decides when a pump pauses between reads. It pauses only during a flood of small writes, so that a single read returns the
+// data of many writes.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read
@@ -53,7 +53,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	p.rest = false
 	p.sincePause += n
 	switch {
-	case n >= room/2: // the pipe may have more data, so read again at once
+	case n >= room/2: // the pipe may have more data, so read again immediately
 		return false
 	case p.flood:
 		if rested && n < floodEnd {
@@ -153,7 +153,7 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// awaitData waits until the pipe may have data, and calls read. During a flood it calls read at once.
+// awaitData waits until the pipe may have data, and calls read. During a flood it calls read immediately.
 func (s *stream) awaitData() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)

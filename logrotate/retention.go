@@ -16,22 +16,23 @@ type Limits struct {
 	// MaxSize and Archives mean the same as in [Options].
 	MaxSize  int64
 	Archives int
-	// MaxAge is how long an archive is kept after its rotation. It is checked when lines are written.
+	// MaxAge is the maximum age of an archive, counted from its rotation. The age is checked when lines are written.
 	MaxAge time.Duration
 	// Quota is the largest total size, in bytes, of all files of the log. The current file counts as MaxSize. The oldest archives
 	// are removed first.
 	Quota int64
-	// MinFree is how many bytes on the file system must stay free for the agent's user; this is checked once a second. If fewer
-	// are free, the oldest archives are removed. If no archive is left, nothing is written, which is handled like a full disk.
+	// MinFree is the number of bytes that must stay free on the file system for the agent's user. This is checked at most once a
+	// second, when lines are written. If fewer bytes are free, the oldest archives are removed. If this is not enough, the file
+	// is not written, as if the disk were full.
 	MinFree int64
-	// Compress compresses archives with gzip, a while after their rotation.
+	// Compress compresses archives with gzip, a second or more after their rotation.
 	Compress bool
-	// Rate is the largest number of lines per second. Lines beyond it are omitted, and a line in both sinks gives their number.
+	// Rate is the largest number of lines per second. Lines beyond it are omitted, and a line in both sinks states their number.
 	Rate int
 }
 
-// Limit sets the limits of l, which apply from now on. If several logs use the same file, they share the limits that were set
-// last, except for Rate.
+// Limit sets the limits of l. They take effect immediately. If several logs use the same file, they share the limits that were
+// set last, except for Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -116,7 +117,8 @@ func (f *file) checkFree() error {
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// freeBytes returns how many bytes the file system has free for the agent's user. ok is false if that is unknown.
+// freeBytes returns the number of bytes that are free on the file system for the agent's user. The second result is false if the
+// number is unknown.
 func (f *file) freeBytes() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {

@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// readSize is how many bytes a pump reads at a time: the default size of a pipe.
+// readSize is the number of bytes that a pump reads at a time: the default size of a pipe.
 const readSize = 64 << 10
 
 // Set holds the logs of all services, and the console that they share. Create one with [New].
@@ -265,8 +265,8 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// readingServices returns the sorted names of the services whose pipes are being read, ignoring the streams in but. The caller
-// holds mu.
+// readingServices returns the sorted names of the services whose pipes are being read, except for the streams in the set but. The
+// caller holds mu.
 func (s *Set) readingServices(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -297,16 +297,17 @@ func (s *Set) flush() error {
 }
 
 const (
-	// maxBudget is how much memory, in bytes, the unfinished lines and kept lines of all services may use together. The first
+	// maxBudget is the maximum memory, in bytes, for the unfinished lines and kept lines of all services together. The first
 	// bytes of each buffer (keptAllowance or partialLineAllowance) don't count.
 	maxBudget = 16 << 20
-	// keptAllowance is how many bytes of kept lines each file may hold without using the shared budget. Kept lines wait in memory
-	// while their file can't be written. partialLineAllowance is the same for an unfinished line.
+	// keptAllowance is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines wait
+	// in memory while their file can't be written. partialLineAllowance is the same for an unfinished line.
 	keptAllowance = 16 << 10
 )
 
-// bufferBudget is how much memory, in bytes, services may still share for buffers. It needs a limit, because a service can leave
-// long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in memory.
+// bufferBudget is the memory, in bytes, that the buffers of all services may still use together. A limit is needed because a
+// service can leave long lines unfinished in many runs. It can also make its log file unwritable, so that its lines are kept in
+// memory.
 type bufferBudget struct{ left atomic.Int64 }
 
 // grow returns b with its capacity enlarged to n bytes, or less if the budget is used up. It at least doubles the capacity if
@@ -331,8 +332,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// count takes a buffer from the previous program of PID 1 into account. free returns the memory of a buffer that is no longer
-// used.
+// count charges a buffer that comes from the previous program of PID 1 to the budget, even if too little is left. free returns
+// the memory of a buffer that is no longer used to the budget.
 func (r *bufferBudget) count(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

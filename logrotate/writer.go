@@ -35,8 +35,8 @@ func (w writer) attach(fd int, st *unix.Stat_t) error {
 // detach closes lumberjack's descriptor. Its error is ignored, because lumberjack buffers nothing that could be lost.
 func (w writer) detach() { _ = w.logger.Close() }
 
-// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are reused. A lock
-// of the caller guards the pool.
+// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are reused. The
+// caller must hold a lock that guards the pool.
 type writers struct{ spare []writer }
 
 func (p *writers) get() writer {

@@ -286,7 +286,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		},
 	}
 	socket := c.Variable(notify.SocketVar, "")
-	tell := func(text string) { _ = notify.Send(socket, text) } // if READY=1 is lost, PID 1 restarts this service after a time; without a socket nothing is sent
+	tell := func(text string) { _ = notify.Send(socket, text) } // ignore the error: without READY=1, PID 1 restarts this service
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {

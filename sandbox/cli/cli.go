@@ -18,7 +18,8 @@ import (
 	"hinit/sandbox"
 )
 
-// CodeLost is the exit code of a command whose end is unknown. A killed command has the same code.
+// CodeLost is the exit code for a command whose own exit code is unknown. It is also the exit code of a killed command (128 +
+// SIGKILL).
 const CodeLost = 137
 
 // Call is one invocation of hinit sandbox with its streams.
@@ -215,7 +216,7 @@ func codeOf(err error) int {
 	return cmdline.Failed
 }
 
-// print prints a value: as JSON with --json, else as the table rows.
+// print prints v as JSON if --json was given. Otherwise it prints rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
 		return json.NewEncoder(i.call.Out).Encode(v)

@@ -25,7 +25,7 @@ func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
 	return i.manager.Open(i.ctx, i.key())
 }
 
-// adopt returns a running sandbox by its name.
+// adopt returns the running sandbox that find returns for name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	d, err := i.find(name)
 	if err != nil {
@@ -221,7 +221,7 @@ func (i *invocation) logs() (int, error) {
 	return cmdline.Done, err
 }
 
-// stopGrace is how long the first process of a container may take to stop.
+// stopGrace is the time that the first process of a container gets to stop before it is killed.
 const stopGrace = 10 * time.Second
 
 func (i *invocation) stop() (int, error) {
@@ -260,7 +260,7 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap removes unused sandboxes and prints them. With now, it removes all that are not running.
+// reap removes unused sandboxes and prints them. If now is true, it removes every sandbox that is not running, whatever its age.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {

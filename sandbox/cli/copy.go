@@ -17,8 +17,8 @@ import (
 // Run executes a command line of "hinit sandbox" in the process that manages the sandboxes: this one or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy is the verb cp. It reads and writes local files as the calling process, even if the sandboxes are handled by the service.
-// It never trusts data from a sandbox: no name leads out of the target, and links are not followed.
+// Copy implements the verb cp. It reads and writes local files in the calling process, with its rights, even if the service
+// manages the sandboxes. It never trusts data from a sandbox: no name leads out of the target, and links are not followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package cli implements the command line hinit sandbox: one function for each verb. It works on a manager of sandboxes. It runs
-// in the process of the command or, on behalf of a caller, in the service.
+// Package cli implements the command line hinit sandbox, with one function for each verb. It operates on a manager of sandboxes,
+// either in the process of the command or, for a client, in the service.
 //
 // [Main] prints one line on standard error for each failure. It returns the exit codes of docs/reference/exit-codes.md. exec and
 // shell return the exit code of their command.

@@ -129,8 +129,9 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// addHiddenFlags defines flags of the docker command that this package does not handle. bools have no value, and values have one.
-// Each word is SHORT/LONG, or LONG. A flag with a value and without a short name need not be defined, because pflag can skip it.
+// addHiddenFlags defines flags of the docker command that this package does not handle. bools lists flags without a value, and
+// values lists flags with one. Each word is SHORT/LONG, or LONG. A flag with a value and without a short name need not be
+// defined, because pflag can skip it.
 func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -146,8 +147,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that gives more rights than a sandbox may have, and the word that permits it. See
-// [sandbox.Spec.FindEscape].
+// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the word of
+// HINIT_SANDBOX_ALLOW that permits it, or "". See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	for what, word := range c.raw.escapes {
 		if !slices.Contains(allow, word) {

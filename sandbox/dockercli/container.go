@@ -61,7 +61,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// agentLabels returns the labels by which the agent finds a container again, nil if one of them is missing.
+// agentLabels returns the labels by which the agent finds a container again, or nil if one of them is missing.
 func agentLabels(labels map[string]string) map[string]string {
 	key := lo.PickByKeys(labels, []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile})
 	if len(key) < 3 {

@@ -79,8 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// failNotBegun prints why a command was not started. If the current state of the container explains it, that is printed instead
-// of why.
+// failNotBegun prints the error why, because of which a command was not started. If the container's current state explains the
+// failure, it prints an error about the state instead. It returns the exit code.
 func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
@@ -111,7 +111,7 @@ type recorder struct {
 	foundGone bool
 }
 
-// maxRecorded limits how much output is kept, in bytes. The agent itself keeps 50,000 characters.
+// maxRecorded is the maximum size, in bytes, of the output that is kept. The agent itself keeps 50,000 characters.
 const maxRecorded = 256 << 10
 
 // longestGoneText is the length of the longest text in goneTexts.

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// listing is what one process saw with docker ps.
+// listing records the containers that a process saw with docker ps.
 type listing struct {
 	At      time.Time
 	IDs     []string
 	Running []string // the ids of the running containers
 }
 
-// commandEnd is how a command ended whose output may make the agent run it again.
+// commandEnd records the result of a failed command. Its output may make the agent run the command again.
 type commandEnd struct {
 	At     time.Time
 	Code   int
@@ -26,7 +26,7 @@ func (p *Emulator) remember(from Caller, kind, key string, value any) {
 	}
 }
 
-// recall reads a value that was stored for the caller's process, and reports whether there is one.
+// recall reads a value that remember stored for the caller's process. It reports whether such a value exists.
 func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false

@@ -11,13 +11,13 @@ import (
 	"hinit/sandbox"
 )
 
-// Emulator handles calls of the docker command with the sandboxes of a manager. It is safe for concurrent use.
+// Emulator executes docker commands on the sandboxes of a manager. It is safe for concurrent use.
 type Emulator struct{ *sandbox.Manager }
 
 // Caller describes the process that has called the docker command.
 type Caller struct {
-	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If it is "", nothing is remembered
-	// between its commands.
+	// Process names the process that runs docker commands, usually the agent, see [ProcessName]. If it is "", the Emulator keeps
+	// no memory between its commands.
 	Process string
 	// Env holds the values of the variables that the command line names without a value.
 	Env map[string]string
@@ -148,7 +148,7 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // also unpauses: the docker command can't, and the agent would create a second container
+		err = p.Wake(ctx, container) // also unpauses, unlike docker start: otherwise the agent would create a second container
 	}
 	code := from.printDone(ref, err)
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller)
 	return from.printDone(ref, err)
 }
 
-// withTag adds the tag that docker adds to an image reference without one.
+// withTag adds the tag "latest" to an image reference without a tag, as docker does.
 func withTag(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref

@@ -21,10 +21,10 @@ type Owner struct {
 	UID     uint32 // user id; for an operator, the agent's user id
 	Profile string // the value of the label sandbox.LabelProfile on the owner's containers
 	Volume  string // the value of the label sandbox.LabelVolume; it differs between installations with the same users and profiles
-	// Operator is set for root, to whom every container that the service made belongs.
+	// Operator is true for root, which owns every container that the service made.
 	Operator bool
-	// State is the service's state directory for the owner, and Dir the owner's own directory for sandboxes. A mount of a path below
-	// State is replaced by a mount of the same path below Dir.
+	// State is the service's state directory for the owner. Dir is the owner's own directory for sandboxes. A mount of a path
+	// below State is replaced by a mount of the same path below Dir.
 	State, Dir string
 	// Actor makes changes to files with the owner's rights, for example to create a directory to mount. If containers can't have
 	// their own root, their commands run as this user. Actor may be nil.
@@ -33,15 +33,15 @@ type Owner struct {
 
 // Guarded is an engine that acts for one owner. See [Guard].
 type Guarded struct {
-	Engine sandbox.FullEngine // not embedded, so that each new method of the engine must be guarded explicitly
+	Engine sandbox.FullEngine // not embedded, so that every new method of the engine needs its own guard
 	policy Policy
 	owner  Owner
 	places Places
 	gate   *Gate
 }
 
-// Guard returns an engine that allows the owner only what the policy permits. The containers of other owners don't exist for it.
-// Closing it does not close the underlying engine.
+// Guard returns an engine that allows the owner only what the policy permits. It hides the containers of other owners. Closing it
+// does not close the underlying engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
@@ -157,7 +157,7 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 // all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec, adapts it to the owner and creates the container. more are additional labels.
+// createContainer checks a Spec, adapts it to the owner and creates the container. more holds additional labels.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -218,8 +218,8 @@ func (g *Guarded) checkCount(ctx context.Context) error {
 }
 
 // Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks that each mount shows the
-// file at the path that was asked for, without following links. A container with a difference is killed before it passes its
-// gate.
+// file at the path that was asked for, without following links. If a mount shows another file, the guard kills the container
+// before it passes its gate.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {

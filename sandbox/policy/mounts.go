@@ -33,7 +33,7 @@ import (
 )
 
 // resolveMounts checks the source of every bind mount and creates missing sources with the owner's rights. It replaces each
-// source by the path on the engine's machine. It reports whether there is a bind mount.
+// source by the path on the engine's machine. bound is true if the Spec has a bind mount.
 func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -52,7 +52,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // otherwise the engine would create it as root, even behind a link
+			m.CreateHostParent = false // otherwise the engine would create it as root, and follow symbolic links
 		}
 		mounts[i] = m
 	}
@@ -64,8 +64,8 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// resolveSource checks the source of a bind mount, and returns it as a path of this process. It follows no link below an allowed
-// root.
+// resolveSource checks the source of a bind mount, and returns it as a path of this process. It doesn't follow symbolic links
+// below an allowed root.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
@@ -93,7 +93,8 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// fileIdentity returns the device and inode number of the file at a path of the engine's machine. It follows no link.
+// fileIdentity returns the device and inode number of the file at a path on the engine's machine. It doesn't follow symbolic
+// links.
 func (g *Guarded) fileIdentity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
 	if !ok {
@@ -146,7 +147,7 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...str
 // readLine reads one line. If the line differs from want, the error contains the program's own text. An empty want accepts any
 // line.
 func (q *gateConn) readLine(want string) (string, error) {
-	text, err := q.lines.ReadSlice('\n') // too long a line is an error
+	text, err := q.lines.ReadSlice('\n') // a line that is too long is an error
 	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
@@ -191,8 +192,8 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	return waits, err
 }
 
-// checkMounts compares each mount target of a container that waits at its gate with its source. If all agree, it copies files in
-// and opens the gate.
+// checkMounts compares each mount target of a container that waits at its gate with its source. If all are equal, it copies files
+// in and opens the gate.
 func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
 	for i, source := range sources {
 		want, err := g.fileIdentity(source)
@@ -225,8 +226,8 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 }
 
 // Gate manages the gate program: the first program of each container that mounts directories of its owner. The program waits
-// until its mounts have been checked. It is on a volume of the engine. Gate also records which containers have passed. All guards
-// of an engine share one Gate.
+// until its mounts have been checked. The program is stored on a volume of the engine. Gate also records which containers have
+// passed. All guards of an engine share one Gate.
 type Gate struct {
 	Program string // the path of a statically linked hinit-sandbox-helper
 
@@ -243,13 +244,13 @@ type Gate struct {
 // gateRecord is what the Gate knows about one container.
 type gateRecord struct {
 	turn        chan struct{} // a lock: holds one element while the container is locked
-	users       int           // how many hold the lock or wait for it
+	users       int           // number of callers that hold the lock or wait for it
 	passedStart time.Time     // the start time of the container when it last passed its gate
 }
 
-// record returns the record of a container, and creates it if necessary. The caller holds the lock.
+// record returns the record of a container, and creates it if necessary. The caller holds mu.
 func (g *Gate) record(id string) *gateRecord {
-	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are asked again
+	if len(g.containers) > 4096 { // drop unused records; then the gates of these containers are asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users == 0 })
 	}
 	if g.containers == nil {
@@ -261,7 +262,8 @@ func (g *Gate) record(id string) *gateRecord {
 	return g.containers[id]
 }
 
-// AskRoot asks the engine which user root inside its containers is outside, and remembers the answer.
+// AskRoot asks the engine how it maps root inside its containers to users of the machine. It returns the resulting Root, and
+// stores it for [Gate.Root].
 func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
@@ -272,7 +274,7 @@ func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Ro
 	return root, nil
 }
 
-// list lists containers for one caller at a time. An answer contains all labels of each container and is large.
+// list lists containers. It serves one caller at a time, because an answer contains all labels of each container and is large.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listLock.Lock()
 	defer g.listLock.Unlock()
@@ -308,7 +310,7 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	}
 }
 
-// recordPassed records that a container has passed its gate since the start at this time.
+// recordPassed records that a container has passed its gate. started is the time of the start after which it passed.
 func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -323,8 +325,8 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// addGate mounts the volume with the gate program in a container. If bound, the container gets files of its owner, so it must
-// wait at its gate: the program becomes its entry point.
+// addGate mounts the volume with the gate program in a container. If bound is true, the container gets files of its owner, so it
+// must wait at its gate: the program becomes its entry point.
 func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
@@ -347,8 +349,8 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	}
 	verb := "gate"
 	if spec.Init {
-		// The engine's own init would be the first process. Its path can be covered: a link in one mount can redirect another mount
-		// over it.
+		// Don't let the engine's own init be the first process. A link in one mount can redirect another mount over the path of
+		// that init.
 		verb, spec.Init = "gate-init", false
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
@@ -365,7 +367,7 @@ func gateProgram(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// GatePrefix begins the names of all volumes that hold a gate program.
+// GatePrefix is the prefix of the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
 // Volume returns the name of the volume for new containers, or "" if it was not filled yet.

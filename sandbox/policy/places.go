@@ -16,7 +16,7 @@ import (
 // Places translates between paths of this process and paths on the engine's machine. They differ if this process itself runs in a
 // container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
 type Places struct {
-	self   string // the id of this process's container, "" if it is in none
+	self   string // the id of this process's container, or "" outside of a container
 	mounts []sandbox.Mount
 }
 
@@ -40,8 +40,8 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 // hostnameMount matches the beginning of a line of mountinfo, see proc_pid_mountinfo(5).
 var hostnameMount = regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `)
 
-// ownContainer returns the id of the container of this process. It is part of the source path of files that the engine mounts
-// into each container, such as /etc/hostname. It returns "" outside of a container.
+// ownContainer returns the id of the container of this process, or "" outside of a container. The engine mounts files such as
+// /etc/hostname into each container, and their source path contains the id.
 func ownContainer(mountinfo string) string {
 	text, _ := os.ReadFile(mountinfo) // without /proc, this process is in no container of an engine
 	if id := hostnameMount.FindSubmatch(text); id != nil {
@@ -75,7 +75,8 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 }
 
 // Within reports whether the path is read-only for this process (readOnly), and whether something else is mounted below it
-// (covered). If the path were mounted elsewhere, that other mount would be missing, and the files under it would be visible.
+// (covered). A covered path must not be mounted in another container: there, the covering mount would be missing, and the files
+// that it hides would be visible.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -88,7 +89,7 @@ func (p Places) Within(inside string) (readOnly, covered bool) {
 	return readOnly, covered
 }
 
-// cutDir returns the part of path that follows dir, "" for dir itself. ok is false if path is not in dir.
+// cutDir returns the part of path that follows dir, or "" for dir itself. ok is false if path is not in dir.
 func cutDir(path, dir string) (rest string, ok bool) {
 	if path == dir {
 		return "", true

@@ -1,10 +1,10 @@
 // Package policy limits what a caller's sandboxes may have, checks their mounts, and isolates callers from each other.
 //
-// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots,
-// and sees only containers with the caller's labels. All code above uses it instead of the engine itself, so no check can be
-// forgotten there.
+// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of the
+// allowed roots, and sees only containers with the caller's labels. All other code uses it instead of the engine itself, so it
+// can't forget a check.
 //
-// The package owns no goroutine.
+// The package owns a goroutine only while it waits for the gate of a container.
 package policy
 
 import (
@@ -20,7 +20,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner is the label with the user id for which a container was made. Only the guard sets it.
+// LabelOwner is the label of a container whose value is the user id of its owner. Only the guard sets it.
 const LabelOwner = "hinit-owner"
 
 // Policy limits what sandboxes may have. The zero value allows no image and no mount.
@@ -29,9 +29,9 @@ type Policy struct {
 	Roots         []string // directories that may contain the source of a mount
 	Networks      []string // allowed networks, in addition to none and the engine's default
 	Runtimes      []string // allowed runtimes, in addition to the engine's default
-	Memory        int64    // maximum for one container in bytes, 0 for no limit
-	CPUs          float64  // maximum for one container, 0 for no limit
-	MaxContainers int      // maximum for one caller, 0 for no limit
+	Memory        int64    // maximum for one container in bytes; 0: no limit
+	CPUs          float64  // maximum for one container; 0: no limit
+	MaxContainers int      // maximum for one caller; 0: no limit
 	Private       bool     // sandboxes may have root inside, but share no file with their caller
 }
 
@@ -50,7 +50,7 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
-// maxPids is the maximum and the default for the limit on processes.
+// maxPids is the maximum and the default of a container's limit on processes.
 const maxPids = 256
 
 // Check checks a Spec and adds missing protections, as section 5.1 of the contract says. It does not check bind mounts, because
@@ -132,7 +132,7 @@ func (p Policy) harden(s *sandbox.Spec) {
 // minCPUs is the smallest limit that an engine can set. An engine ignores smaller limits.
 const minCPUs = 0.01
 
-// ulimits are the resource limits that a caller may set. Other limits would raise a process above the limits of the host.
+// ulimits are the resource limits that a caller may set. Other limits could give a process more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // isID reports whether an engine would take a name for the beginning of a container's id.
@@ -164,8 +164,8 @@ func (p Policy) checkImage(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage reports whether a pattern allows an image reference. A reference with a digest, or an image id, is allowed only by
-// a pattern that spells it out.
+// AllowsImage reports whether one of the patterns in Images allows an image reference. A reference with a digest, or an image id,
+// is allowed only by a pattern that spells it out.
 func (p Policy) AllowsImage(ref string) bool {
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {

@@ -22,7 +22,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root says which user of the machine the processes in a sandbox are.
+// Root says as which user of the machine the processes in a sandbox run.
 type Root string
 
 // The values of Root.
@@ -59,7 +59,7 @@ func (r Root) String() string {
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
 // RootOf returns the Root for an engine. If an engine maps users, it maps root of all its containers to the same user. So this
-// process must not itself run in such a container: RootOf also checks that its users are not mapped.
+// process must not itself run in such a container. RootOf checks that the users of this process are not mapped.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -122,7 +122,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.Outside(source) // inside, every container of the image has the same paths
+		place, ok := g.places.Outside(source) // a path inside would be the same in every container of the image
 		if !ok {
 			place = g.places.self + source // such a path lasts only as long as this container
 		}
@@ -164,10 +164,10 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 // maxVolumes limits the number of private volumes of one user.
 const maxVolumes = 512
 
-// maxCopyBytes limits how many bytes of the owner's files are copied into a container at a start.
+// maxCopyBytes is the maximum number of bytes of the owner's files that are copied into a container at each start.
 const maxCopyBytes = 1 << 30
 
-// copyTime limits how long that copy may take.
+// copyTime is the time limit of the copy into a container at a start.
 const copyTime = 2 * time.Minute
 
 // copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsuitable.

@@ -136,7 +136,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	defer changes.Close()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
-	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // check Exists: the board may have been half removed when it was opened
+	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // Exists: the board may have been half removed when it was opened
 		select {
 		case <-ctx.Done():
 		case <-changes.C:
