@@ -64,7 +64,8 @@ type demoRun struct {
 	top    string // path of hinit-top, "" without a terminal, or if it is not installed
 }
 
-// screenProgram returns the path of hinit-top, the full-screen display. It returns "" if input or output is not a terminal.
+// screenProgram returns the path of hinit-top, the full-screen display. It returns "" if input or output is not a terminal, or if
+// hinit-top is not installed.
 func screenProgram(t *cli.Terminal) string {
 	if !t.Screen || !proc.IsTerminal(t.In) {
 		return ""
