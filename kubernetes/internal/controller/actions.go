@@ -19,7 +19,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// carryOut performs the planned actions, several at a time.
+// carryOut performs the planned actions, some of them at the same time.
 func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Action) error {
 	var work []func() error
 	for _, a := range actions {

@@ -29,7 +29,7 @@ const (
 	// resyncInterval is the interval between rounds while no change is reported. These rounds are needed because some faults show
 	// only as time passes.
 	resyncInterval = 5 * time.Second
-	// writers limits how many writes run at the same time.
+	// writers is the maximum number of writes that a round runs at the same time.
 	writers = 16
 )
 
@@ -171,7 +171,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 	})
 }
 
-// each calls do for all profiles, several at a time.
+// each calls do for all profiles. Up to writers calls run at the same time.
 func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -180,7 +180,7 @@ func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
 	return runParallel(work)
 }
 
-// runParallel runs the functions, several at a time, and returns all errors.
+// runParallel runs all functions, up to writers of them at the same time. It returns when all have ended, and joins their errors.
 func runParallel(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
@@ -246,7 +246,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	return nil
 }
 
-// recordEvents creates Kubernetes Events for what has happened to profiles since the last round.
+// recordEvents creates Kubernetes Events for the changes of profiles since the last round.
 func (f *fleet) recordEvents(v *view) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

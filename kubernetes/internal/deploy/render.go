@@ -22,7 +22,7 @@ import (
 //go:embed source/*.yaml
 var source embed.FS
 
-// Components returns the kustomize components by name, each with the value that enables the same feature in the chart.
+// Components maps the name of each kustomize component to the chart value that enables the same feature.
 func Components() map[string]string {
 	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled", "lease": "lease.enabled", "sandboxes": "sandboxes.enabled"}
 }
@@ -75,7 +75,8 @@ var typed = map[string]any{
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns the strategic merge patch that turns the object from into to, nil if they are the same. file selects the type.
+// patch returns a strategic merge patch that turns the first object (from) into the second (to), or nil if they are equal. file
+// selects their Go type from typed.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {

@@ -2,7 +2,7 @@
 // chart.
 //
 // The files in source/ are the templates of the chart. The base is their output with the defaults of [Values]. A component
-// contains what changes in this output if its value is true. The package owns no goroutine.
+// contains the changes to this output when the component's value is true. The package owns no goroutine.
 package deploy
 
 import (

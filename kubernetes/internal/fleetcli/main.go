@@ -24,7 +24,7 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error with the exit code that it leads to.
+// codeError is an error together with the exit code of the program for it.
 type codeError struct {
 	code int
 	error
@@ -39,7 +39,7 @@ func (printedError) Error() string { return "" }
 type call struct {
 	*cmdline.Call
 
-	config    string // the kubeconfig file, "" for the default locations
+	config    string // the kubeconfig file, or "" for the default locations
 	namespace string // "" for the namespace in the kubeconfig
 	debug     bool
 }
@@ -110,8 +110,8 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words parses the flags and returns the remaining words. It checks that there are atLeast to atMost words. An error is a
-// [printedError].
+// words parses the flags and returns the remaining words. It checks their number: at least atLeast and at most atMost, where -1
+// means any number. An error is a [printedError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
@@ -186,7 +186,8 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits until the pod's hinit answers, because its container starts after this one. home is the root of its volume.
+// reach waits until the pod's hinit answers, because hinit's container starts after this one. home is the root directory of
+// hinit's volume.
 func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

@@ -40,8 +40,8 @@ func (o outsideHinit) run(ctx context.Context, in, out *os.File, words ...string
 	return nil
 }
 
-// piped runs a hinit command outside of the fleet, and fn at the same time. If output is true, fn reads the command's standard
-// output, else it writes to the command's standard input.
+// piped runs a hinit command outside of the fleet, and calls fn while the command runs. The file passed to fn is a pipe: the
+// command's standard output if output is true, otherwise its standard input.
 func (o outsideHinit) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -84,7 +84,7 @@ func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writ
 	return remote.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: f.Err})
 }
 
-// change applies a function to the spec of a profile and writes it.
+// change modifies the spec of the profile called name with a function, and writes the result.
 func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.AgentProfileSpec)) error {
 	p, err := f.profile(ctx, name)
 	if err != nil {
@@ -98,7 +98,7 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	return nil
 }
 
-// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host.
+// stopped waits, for at most limit, until a profile has data on a host and its gateway has stopped. It returns the host's name.
 func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
 	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)
@@ -211,8 +211,8 @@ func runExport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// exportProfile copies a profile of the fleet to the outside, and deletes its object. After an error, the profile keeps running
-// in the fleet as before.
+// exportProfile stops a profile of the fleet, copies it to the outside hinit, and deletes its object in the cluster. If the copy
+// fails, the profile runs in the fleet again as before.
 func (f *fleet) exportProfile(ctx context.Context, o outsideHinit, name string, limit time.Duration) (err error) {
 	p, err := f.profile(ctx, name)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// wait calls look repeatedly until it returns done. It prints each new word that look returns. limit is how long it waits; what
-// names the condition in the error.
+// wait calls look every half second until done is true, for at most limit. It prints word, a progress message, each time it
+// changes. The error for a timeout describes the condition with the text what.
 func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

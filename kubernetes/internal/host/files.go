@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// sourceAge is how long the cached contents of a ConfigMap or Secret are used before they are read again.
+	// sourceAge is the age at which the cached contents of a ConfigMap or Secret are read again.
 	sourceAge = time.Minute
-	// errorAge is how long a failed read is cached before it is tried again. The controller may not have granted access yet.
+	// errorAge is the age at which a failed read is tried again. It is short, because the controller may grant access soon.
 	errorAge = 5 * time.Second
 )
 
@@ -156,8 +156,8 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply writes those files of a profile that differ on the volume. It removes the files that an earlier call wrote and that are
-// no longer wanted.
+// apply updates the files of a profile on the volume. It writes each file that differs, and removes the files that an earlier
+// call wrote and that are no longer wanted. changed is true if it has written or removed a file.
 func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
 	if err != nil || r == nil {

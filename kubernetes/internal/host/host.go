@@ -45,7 +45,7 @@ type Settings struct {
 	Token func() (string, error)
 	Judge TokenReviewer
 	Log   *slog.Logger
-	Beat  time.Duration // how often the host renews its Lease to show that it is alive; 0 means the constant [Beat]
+	Beat  time.Duration // the interval at which the host renews its Lease to show that it is alive; 0 means the constant [Beat]
 }
 
 const (
@@ -63,13 +63,13 @@ type host struct {
 	sources *sources
 	offers  *offers
 	queue   workqueue.TypedRateLimitingInterface[string]
-	fetches chan struct{} // has an element for each fetch that runs
+	fetches chan struct{} // a semaphore: it holds one element for each running fetch
 
 	mu           sync.Mutex
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile name
 	services     map[string]hinit.Service                     // the latest status of each gateway, by profile
-	reportCounts map[string]uint64                            // how many status reports have arrived for each gateway
-	statusKnown  bool                                         // the services map is current: hinit has sent its full status, and is neither booting nor stopping
+	reportCounts map[string]uint64                            // the number of status reports received for each gateway
+	statusKnown  bool                                         // services is current: hinit has sent all of it, and isn't booting or stopping
 }
 
 // Run works as the host of a pod until ctx ends. It returns an error only if it can't open the store on the volume.
@@ -84,7 +84,7 @@ func Run(ctx context.Context, s Settings) error {
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		fetches: make(chan struct{}, workers-1), // one worker is left for all else, however long another host takes
+		fetches: make(chan struct{}, workers-1), // fetches can take long, so one worker stays free for other steps
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}
@@ -164,7 +164,7 @@ func (h *host) commandGateway(profile string, give func() (hinit.Service, error)
 	return err
 }
 
-// service returns the last known status of a profile's gateway, nil if hinit has no such gateway. The second result is false
+// service returns the last known status of a profile's gateway, or nil if hinit has no such gateway. The second result is false
 // while the status of hinit is unknown.
 func (h *host) service(profile string) (*hinit.Service, bool) {
 	h.mu.Lock()
@@ -175,7 +175,8 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every profile on the volume and every watched object from time to time, because a watch may miss a change.
+// resync queues every profile on the volume and every watched object every one to three minutes, because a watch may miss a
+// change.
 func (h *host) resync(ctx context.Context) {
 	for {
 		names, err := h.store.Known()
@@ -198,7 +199,7 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// work settles profiles from the queue until the queue is shut down.
+// work reconciles the profiles in the queue, one after the other, until the queue is shut down.
 func (h *host) work(ctx context.Context) {
 	for {
 		name, down := h.queue.Get()
@@ -233,8 +234,8 @@ func (h *host) logUnsettled(name string, err error) {
 // errRetry means that a step could not be done yet, and must be tried again soon.
 var errRetry = errors.New("not yet")
 
-// reconcile performs all pending steps for a profile name. The volume may hold data of several objects with this name: the
-// current one, and deleted ones with other UIDs.
+// reconcile performs all pending steps for the profiles called name. The volume may hold data of several objects with this name:
+// the current one, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
 	known, err := h.store.Known()

@@ -10,7 +10,7 @@ import (
 )
 
 // assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns
-// the number of the gateway's last run, or errRetry if it isn't down.
+// the number of the gateway's last run (0 if hinit has no such gateway), or errRetry if it isn't down.
 func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {
@@ -24,7 +24,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	case err != nil:
 		return 0, err
 	case !settled(&s):
-		return 0, errRetry // somebody has started it by hand
+		return 0, errRetry // for example, a user has started it by hand
 	}
 	return s.Run, nil
 }
@@ -42,8 +42,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return err
 	}
-	// Without the data hinit can't start the gateway. But if the gateway was started after the first answer, it has written data
-	// that was not sent.
+	// Now hinit can't start the gateway, because the data is gone. But it may have started the gateway between the first answer and
+	// SetAside. In that case the gateway may have written data that was not sent, so take the data back.
 	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
@@ -51,8 +51,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.set.Init.Rescan(ctx)
 }
 
-// offer writes an offer into the status: how the other host can fetch the data of a profile. The gateway must be down and must
-// stay down.
+// offer offers the data of a profile to the host that the profile moves to. It writes into the status how that host can fetch the
+// data. It returns errRetry if the gateway isn't down, or will not stay down.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -82,7 +82,7 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 	return err
 }
 
-// fetch downloads the data of a profile that is moving to this host.
+// fetch downloads the data of a profile that is moving to this host. It returns errRetry if too many other fetches are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	select {
 	case h.fetches <- struct{}{}:

@@ -15,7 +15,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTimeout is how long after its start the memory of a gateway is not reported, because it still changes a lot.
+// startTimeout is the time after its start for which the memory of a starting gateway is not reported, because it still changes a
+// lot.
 const startTimeout = 30 * time.Second
 
 // settled reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
@@ -24,7 +25,8 @@ func settled(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// describe fills a status from s, hinit's report on the gateway. s is nil if hinit has no such gateway.
+// describe fills a status from s, hinit's report on the gateway, or nil if hinit has no such gateway. It changes nothing while
+// this host is reported as lost.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if !back(st) {
 		return
@@ -60,7 +62,8 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
-// back removes the report that this host restarts. It returns false if the host counts as lost: only the controller may end that.
+// back removes the condition that this host is restarting. If the condition is that the host is lost, back keeps it and returns
+// false, because only the controller may remove that condition.
 func back(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false
@@ -133,7 +136,7 @@ func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble err
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
 }
 
-// cut truncates a text so that it fits into a status field.
+// cut truncates a text to 1000 bytes, so that it fits into a status field.
 func cut(text string) string {
 	if len(text) > 1000 {
 		return text[:1000]
@@ -141,7 +144,7 @@ func cut(text string) string {
 	return text
 }
 
-// Refuse returns an error if this process runs as root: agents could make a host that is root write to other places.
+// Refuse returns an error if this process runs as root, because agents could make a root process write outside of the volume.
 func Refuse() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")

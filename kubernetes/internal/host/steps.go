@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// stopTime is how long to wait for a gateway to stop.
+	// stopTime is the maximum time to wait for a gateway to stop.
 	stopTime = 5 * time.Minute
-	// mostSteps bounds how many steps of one profile are done in a row. The longest regular sequence has eight.
+	// mostSteps is the maximum number of steps for one profile in a row. The longest regular sequence has eight.
 	mostSteps = 20
 )
 
 // serviceName returns the name of the service that runs the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// steps performs the steps of one object on this host until nothing is left to do, or it has to wait for somebody else. p is the
-// object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is read afresh.
+// steps performs the steps of one object on this host until nothing is left to do, or until another host or the controller must
+// act first. p is the object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is
+// read afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := p == nil // the caller has already read from the API server that it is gone
 	for range mostSteps {
@@ -63,7 +64,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write read the object afresh, too
+		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write returns the fresh object, too
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, mostSteps)
 }
@@ -122,7 +123,7 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	return local, nil
 }
 
-// checkSettled reports whether the profile needs no change. In this case it also updates the status of the object. p may come
+// checkSettled reports whether the profile needs no step now. In this case it also updates the status of the object. p may come
 // from the watch cache.
 func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
@@ -169,7 +170,8 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	return nil
 }
 
-// step performs one step. p was read afresh. After the step it is as the API server returned it.
+// step performs one step. p must be a fresh read of the object. If the step writes the object, p becomes the version that the API
+// server returned.
 func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	switch step {
 	case placement.Run:
@@ -254,7 +256,7 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
-	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // this process or an earlier one has written files since the start
+	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // files were written since the gateway's start
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}

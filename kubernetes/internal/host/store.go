@@ -37,7 +37,7 @@ const (
 // gateways.
 type Store struct {
 	root           *os.Root
-	idleTimeout    time.Duration // how long another host may send nothing
+	idleTimeout    time.Duration // the time for which another host may send nothing
 	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout, see idleTimeoutOf
 }
 
@@ -47,10 +47,10 @@ const defaultIdleTimeout = 5 * time.Minute
 
 const (
 	maxIdleTimeout = 2 * time.Hour // limits idleTimeoutOf
-	slowestRead    = 10 << 20      // bytes per second: a host that reads what was sent before twice at this speed is waited for
+	slowestRead    = 10 << 20      // bytes per second: the lowest speed expected of a host that reads already sent data twice
 )
 
-// record is what the store saves about a live profile.
+// record is the file that the store keeps for each live profile.
 type record struct {
 	UID   string   `json:"uid"`   // of the AgentProfile object
 	Files []string `json:"files"` // the files that the fleet has written, relative to the home of the profile
@@ -80,17 +80,17 @@ func OpenStore(home string) (*Store, error) {
 // Home returns the directory of a live profile, relative to the root of the volume.
 func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
 
-// exists reports whether a path exists. If Lstat fails for another reason, the path counts as existing.
+// exists reports whether a path exists. If Lstat fails for another reason, exists returns true.
 func (s *Store) exists(name string) bool {
 	_, err := s.root.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// mostRecord is the most bytes of a file that the store itself has written.
+// mostRecord is the maximum size, in bytes, of a file that the store itself has written.
 const mostRecord = 4 << 20
 
-// open opens a regular file, also through a link on this volume, and returns its size. It never waits: for a named pipe in the
-// place of the file it returns an error.
+// open opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: if
+// the file is a named pipe, it returns an error.
 func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
 		return nil, 0, err
@@ -122,12 +122,12 @@ func (s *Store) content(name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// directory opens a directory. It never waits.
+// directory opens a directory. It never blocks: for any other kind of file it returns an error.
 func (s *Store) directory(name string) (*os.File, error) {
 	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// list returns what is in a directory, in any order.
+// list returns the entries of a directory, in any order.
 func (s *Store) list(name string) ([]fs.DirEntry, error) {
 	d, err := s.directory(name)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Store) list(name string) ([]fs.DirEntry, error) {
 	return d.ReadDir(-1)
 }
 
-// read returns the record of a live profile, nil if there is none.
+// read returns the record of a live profile, or nil if there is none.
 func (s *Store) read(name string) (*record, error) {
 	text, err := s.content(path.Join(liveDir, name), mostRecord)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,9 +159,9 @@ func (s *Store) write(name string, r *record) error {
 	return s.replace(path.Join(liveDir, name), text, 0o600)
 }
 
-// replace writes a file atomically: it writes a new file in the same directory and renames it, because an agent may have put a
-// pipe at the name. If the agent has put a directory where the new file belongs, the new file gets another name. Removing that
-// directory could take hours.
+// replace writes a file atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
+// file, because an agent may have replaced it by a pipe. If the agent has made a directory with the name of the temporary file,
+// replace uses another name, because removing that directory could take hours.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +198,8 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns which data the volume has for the object uid of profile name.
+// Look returns the state of the data on the volume for the profile called name whose object has the UID uid. It fills only the
+// fields Live, Aside and Incoming.
 func (s *Store) Look(name, uid string) (placement.Local, error) {
 	var l placement.Local
 	r, err := s.read(name)
@@ -284,7 +285,8 @@ func (s *Store) Foreign(name, uid string) (bool, error) {
 	return s.exists(s.Home(name)) && (r == nil || r.UID != uid), err
 }
 
-// Claim records that the live profile name belongs to the object uid. A crash after it leaves a record without a profile.
+// Claim records that the live profile called name belongs to the object with the UID uid. If a crash follows before the profile
+// is created, a record without a profile is left.
 func (s *Store) Claim(name, uid string) error {
 	if foreign, err := s.Foreign(name, uid); foreign || err != nil {
 		return errors.Join(err, fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name)))
@@ -308,7 +310,7 @@ func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return s.forget(name)
 }
 
-// TakeBack moves data that was set aside back to where hinit runs it.
+// TakeBack moves data that was set aside back to the directory from which hinit starts gateways.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	err := s.Claim(name, uid)
 	if err == nil {

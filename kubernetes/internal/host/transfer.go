@@ -47,7 +47,8 @@ type offers struct {
 	callers callers
 }
 
-// How many connections a host accepts at a time: in all, and from one pod. Each host opens at most one for each of its workers.
+// The maximum numbers of open connections to this host: in total, and from one pod. Each host opens at most one for each of its
+// workers.
 const (
 	mostCalls       = 256
 	mostCallsOfAPod = 4 * workers
@@ -55,7 +56,7 @@ const (
 
 // callers are the open connections, the oldest first. Each pod of the pool can reach the port, so agents can open many
 // connections. If there are too many, the oldest one whose request names no offer is closed. Agents don't know the nonce of an
-// offer.
+// offer, so their connections are closed first.
 type callers struct {
 	mu  sync.Mutex
 	all []*call
@@ -129,11 +130,11 @@ func (c *call) Close() error {
 	return c.Conn.Close()
 }
 
-// offer is one profile that is offered to the host to.
+// offer is one profile that is offered to another host, whose name is in the field to.
 type offer struct {
 	name, uid, to string
 	run           uint64 // the last run of the gateway: the data is in the state in which that run left it
-	sent          string // SHA-256 of the archive once it was sent in full, "" before
+	sent          string // SHA-256 of the archive, or "" until it was sent in full
 }
 
 const (
@@ -265,7 +266,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // send writes the archive of a stopped profile, or only the remainder if the client already has the beginning. It returns the
-// checksum of the whole archive. An error before it has begun leaves the answer to the caller.
+// checksum of the whole archive. If it fails and begun is false, it has written nothing, and the caller must answer the request.
 func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, begun bool, err error) {
 	home, err := s.directory(s.Home(name))
 	if err != nil {
@@ -370,8 +371,9 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// idleTimeoutOf returns how long a fetch of the object uid waits for bytes: s.idleTimeout at first, and twice as long after each
-// fetch that has failed with errIdle. A host sends nothing while it reads one file, which takes long for a large one.
+// idleTimeoutOf returns the time for which a fetch of the object uid waits for the next bytes. It is s.idleTimeout at first, and
+// doubles after each fetch that failed with errIdle, up to maxIdleTimeout. A longer time helps because a host sends nothing while
+// it reads one large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {
 		return d.(time.Duration)

@@ -76,7 +76,7 @@ func (h *host) handleEvent(field string, o any, there bool) {
 	h.queue.Add(p.Name)
 }
 
-// cached returns a profile from the watch caches, nil if neither has it.
+// cached returns a profile from the watch caches, or nil if neither has it.
 func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	h.mu.Lock()
 	defer h.mu.Unlock()

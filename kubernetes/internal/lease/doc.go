@@ -2,9 +2,9 @@
 // data volume.
 //
 // The init receives datagrams as in sd_notify(3). X_HINIT_LEASE=held MICROSECONDS gives the end of the lease on CLOCK_BOOTTIME.
-// X_HINIT_LEASE=waits HOLDER says that another pod holds it. The end is counted from the time before the request that renewed the
-// Lease. It is reduced by a margin, in which the init can stop everything that it has started. The margin is a fifth of the
-// lease's duration and at least a second, but at most a third for a short lease.
+// X_HINIT_LEASE=waits HOLDER means that the pod with the identity HOLDER has the lease. The end is counted from the time before
+// the request that renewed the Lease. A margin is subtracted, so that the init has time to stop everything that it has started.
+// The margin is a fifth of the lease's duration and at least a second, but at most a third for a short lease.
 //
 // The package releases a Lease only when it is told that no process of the init is alive. An init that is stopped (SIGSTOP, a
 // tracer) when the lease ends can't end its processes. In this case the package kills them. While [Run] runs, the package owns

@@ -13,13 +13,13 @@ import (
 
 const (
 	guardEvery = 20 * time.Millisecond
-	// guardTime is how long after the end of a lease the guard kills if the init is stopped. An init that is stopped only later
-	// has already ended its gateways by itself.
+	// guardTime is the time after the end of a lease for which the guard kills processes if the init is stopped. An init that is
+	// stopped later has already ended its gateways itself.
 	guardTime = 5 * time.Second
 )
 
-// guard kills everything else in the container if the lease has ended while the init is stopped, because then the init can't do
-// so itself. It needs an init that is process 1 of a PID namespace. kill(2) with -1 then reaches all other processes.
+// guard kills all other processes in the container if the lease has ended while the init is stopped. A stopped init can't do so
+// itself. guard works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other processes.
 type guard struct {
 	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0 for none
 	log func(format string, args ...any)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Run acquires the Lease and holds it until ctx ends. If it holds the Lease then, it releases it. So the caller cancels ctx only
-// after everything that depends on the Lease has ended. log receives messages for the operator.
+// Run acquires the Lease and holds it until ctx ends. Then it releases the Lease if it holds it. The caller must not cancel ctx
+// until everything that depends on the Lease has ended. log receives messages for the operator.
 func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
 	s.API.Timeout = s.renewDeadline() / 2
 	client, err := coordination.NewForConfig(s.API)
@@ -45,11 +45,11 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 	return lock.release(context.WithoutCancel(ctx))
 }
 
-// renewDeadline is how long the holder tries to renew the Lease before it gives up.
+// renewDeadline is the time for which the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// stopMargin is how long before the end of the Lease the init must begin to end its processes. On a busy machine killing them
-// takes hundreds of milliseconds, however short the Lease is.
+// stopMargin is the time before the end of the Lease at which the init must begin to end its processes. On a busy machine,
+// killing them takes hundreds of milliseconds, however short the Lease is.
 func (s *Settings) stopMargin() time.Duration {
 	return max(s.Duration/5, min(time.Second, s.Duration/3))
 }
@@ -78,9 +78,9 @@ func (l *reportingLock) acquire(ctx context.Context) error {
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until that has failed for too long, or another pod holds the Lease. It returns as soon as another pod
-// does, because client-go counts the other pod's Lease from the time at which the wait begins. If the holder first went on until
-// its renew deadline, it would take over up to two thirds of a Lease too late.
+// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod does,
+// renew returns immediately, because client-go counts the other pod's Lease from the time at which the wait for it begins. If
+// renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
 func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
@@ -100,9 +100,9 @@ type reportingLock struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	other   string // the other holder that the init was last told about, "" for none
+	other   string // the other holder that the init was last told about, or "" if none
 	holds   bool   // it was logged that this pod holds the Lease
-	trouble string // the last problem that was logged, "" for none
+	trouble string // the last problem that was logged, or "" if none
 	lost    func() // ends the renewal; nil while waiting for the Lease
 }
 
@@ -145,7 +145,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	l.other = ""
 	end := began + l.settings.Duration - l.settings.stopMargin()
 	l.guard.end.Store(int64(end))
-	// The init may be stopped and not read this. It will be told of the next renewal.
+	// This fails if the init is stopped and its queue is full. The init then gets the message of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {
 		l.holds = true
@@ -163,7 +163,8 @@ func (l *reportingLock) waits(who string) {
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
 }
 
-// tell logs a problem with the API server once, and once when it is over. It ignores requests that were canceled.
+// tell logs a problem with the API server once, when it begins, and once more when it is over. It ignores requests that were
+// canceled.
 func (l *reportingLock) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -32,7 +32,7 @@ const (
 	mostDuration       = time.Hour
 )
 
-// Settings say which Lease is held, and for which pod and init.
+// Settings specify the Lease to hold, and the pod and the init that it is held for.
 type Settings struct {
 	Name, Namespace string
 	Identity        string        // identifies this pod; no other pod may ever have the same

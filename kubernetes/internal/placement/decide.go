@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Profile is the controller's view of an AgentProfile. The view may be stale. Therefore each write names the version of the
-// object it was based on.
+// Profile is the controller's view of an AgentProfile. The view may be stale. Therefore each write carries the version of the
+// object that was read.
 type Profile struct {
 	Name      string
-	Owner     string // the name of the host that has the data, "" for none
+	Owner     string // the name of the host that has the data, or "" if none
 	Installed bool   // its owner has the data
-	To        string // the host that a move goes to, "" for no move
+	To        string // the host that a move goes to, or "" without a move
 	Received  bool   // the new host has stored the data: the move ends without the controller
 	Memory    int64  // the memory that the placement reserves for it
 	Priority  int32
-	Pin       string // the only host that it may be on, "" for any
+	Pin       string // the only host that it may be on, or "" for any
 	Pod       string // the name of the pod that would run this profile alone
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
-	Refused   string // why Pod can't be created, "" if it can
+	Refused   string // why Pod can't be created, or "" if it can
 	Lost      string // what was last reported about its owner: [HostLost], [HostRestarts], or "" for nothing
-	Overdue   bool   // its owner has been restarting for too long, so it counts as lost
+	Overdue   bool   // its owner has been restarting for too long, and is treated as lost
 	Missing   bool   // its owner has reported that the data is not on its volume
 	Here      bool   // its owner has reported that the data is on its volume
-	Pending   string // the reported reason why it is pending, "" if it is not
-	LostHost  string // the host whose data the user gives up with spec.recover, "" for none
-	Handled   bool   // spec.recover, or that there is none, is recorded as handled
+	Pending   string // the reported reason why it is pending, or "" if it is not
+	LostHost  string // the host whose data the user gives up with spec.recover, or "" if none
+	Handled   bool   // the present spec.recover, which may be empty, is recorded as handled
 	Deleting  bool
 }
 
@@ -37,9 +37,9 @@ type Profile struct {
 type Host struct {
 	Name      string
 	Ordinal   int
-	For       string // the only profile that it takes, "" for a host that takes any
+	For       string // the only profile that it takes, or "" for a host that takes any
 	Zone      string // the value of the topology key
-	Trouble   string // why it is lost, "" when it is not
+	Trouble   string // why it can't be used, or "" if it can
 	Ready     bool   // it can take profiles
 	Updated   bool   // it has the wanted image
 	Replacing bool   // its pod is ending or starting
@@ -53,22 +53,22 @@ type Pool struct {
 	Name           string
 	Min, Max       int
 	Replicas       int      // the number of hosts that the StatefulSet has
-	Room           int64    // how much memory the profiles on one host may have together
+	Room           int64    // the memory, in bytes, that the profiles on one host may have together
 	Drain          []string // the hosts that are being drained
 	MaxUnavailable int
-	SpareSince     time.Time // since when one host less would be enough, zero if it would not
-	Leaving        string    // the host that is being removed, "" for none
+	SpareSince     time.Time // since when one host less would be enough, or zero if it would not
+	Leaving        string    // the host that is being removed, or "" if none
 }
 
 // Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
-// controller reports that a lost owner is back. A host may be alive although the controller can't reach it. If the host reported
-// itself, both would overwrite each other's status forever.
+// controller reports that a lost owner is back, because the host may be alive although the controller can't reach it. If such a
+// host reported itself, the two would overwrite each other's status forever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
 )
 
-// mostMoves limits how many moves of a pool are in progress at a time.
+// mostMoves is the maximum number of moves that are in progress in a pool at the same time.
 const mostMoves = 4
 
 // Action is one step that the controller takes. It is one of the types below.
@@ -90,8 +90,8 @@ type (
 	// GiveUp removes the owner of a profile and forgets its data, as the user has asked with spec.recover. It records that this was
 	// done.
 	GiveUp struct{ Profile, Owner string }
-	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason, "" if spec.recover
-	// was removed.
+	// HandleRecovery records that spec.recover was handled although nothing is given up. Ignored is the reason why it was ignored,
+	// or "" if spec.recover was removed.
 	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }
@@ -107,14 +107,14 @@ func (GiveUp) action()          {}
 func (HandleRecovery) action()  {}
 func (Replace) action()         {}
 
-// Plan is what the controller decides in one round.
+// Plan is the controller's decision in one round.
 type Plan struct {
 	Actions    []Action
 	Replicas   int      // the wanted number of hosts in the StatefulSet
 	Alone      []string // the profiles that need a pod of their own
 	SpareSince time.Time
 	Leaving    string
-	Doing      string // what is in progress, for people; "" for nothing
+	Doing      string // what is in progress, for people, or "" for nothing
 }
 
 // round holds the intermediate state of one call of [Decide].
@@ -234,7 +234,8 @@ func (r *round) comes(p Profile) bool {
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
 
-// ordinal returns the number of a host of any profiles by its name, -1 if the name is of no such host.
+// ordinal returns the number at the end of a host's name, or -1 if the host is the pod of a single profile or belongs to another
+// pool.
 func (r *round) ordinal(host string) int {
 	number, is := strings.CutPrefix(host, r.pool.Name+"-")
 	if n, err := strconv.Atoi(number); is && err == nil {
@@ -243,9 +244,9 @@ func (r *round) ordinal(host string) int {
 	return -1
 }
 
-// recover handles a change of spec.recover, once. It gives up the data of the owner only if the profile was reported as lost
-// before. So a recover that is left in a manifest does nothing when the host restarts, or is lost another time. The result is
-// whether there is something to do.
+// recover plans an action for a changed spec.recover, once, and reports whether it has planned one. It gives up the owner's data
+// only if the profile was reported as lost before. So a spec.recover that is left in a manifest does nothing when the host
+// restarts, or is lost another time.
 func (r *round) recover(p Profile, trouble string, serving bool) bool {
 	switch {
 	case p.LostHost == "":
@@ -307,9 +308,9 @@ func (r *round) give(p Profile, l *hostLoad) {
 	r.do(Assign{p.Name, l.Name})
 }
 
-// best returns the best host that still has room for memory, or nil. Hosts with the new image come first, because the gateways of
-// other hosts will soon be stopped. Then comes the zone with the fewest profiles, and in it the fullest host. The host named not
-// is excluded.
+// best returns the best host that still has room for a profile with this memory, or nil. It prefers hosts with the new image,
+// because gateways on the other hosts will soon be stopped. Among them it prefers the zone with the fewest profiles, and in this
+// zone the fullest host. The parameter not names a host to exclude.
 func (r *round) best(memory int64, not string) *hostLoad {
 	zones := map[string]int{}
 	for _, l := range r.hosts {
@@ -327,7 +328,7 @@ func (r *round) best(memory int64, not string) *hostLoad {
 	return best
 }
 
-// better reports whether a is a better host for a profile than b, see best. Two zones count as equally full if they differ by
+// better reports whether a is a better host for a profile than b, see best. It treats two zones as equally full if they differ by
 // less than a tenth.
 func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
 	if a.Updated != b.Updated {
@@ -339,7 +340,7 @@ func (r *round) better(a, b *hostLoad, zones map[string]int) bool {
 	return a.used > b.used
 }
 
-// follow checks a move in progress: it cancels the move if the target can no longer take the profile.
+// follow checks a move in progress, and cancels it if the target can no longer take the profile.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
 	if !p.Received && (p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {

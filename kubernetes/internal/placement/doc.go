@@ -1,5 +1,5 @@
-// Package placement decides on which host of a pool each profile lives, and which host may start its gateway. It has pure
-// functions only: [Decide] for the controller, [Next] for a host. It reads no clock, calls no API and starts no goroutine.
+// Package placement decides on which host of a pool each profile lives, and which host may start its gateway. Its functions are
+// pure: the controller calls [Decide], and a host calls [Next]. It reads no clock, calls no API and starts no goroutine.
 //
 // The data of a profile is on the volume of one host, which the field Owner names. These rules keep a profile from running twice:
 //

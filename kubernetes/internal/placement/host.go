@@ -5,11 +5,11 @@ import "slices"
 // Object holds the fields of an AgentProfile that decide the next step of a host. They come from one fresh read.
 type Object struct {
 	UID        string
-	Owner      string // the host that has the data, "" for none
+	Owner      string // the host that has the data, or "" if none
 	Assignment int64  // grows with each change of Owner
 	Installed  int64  // the assignment for which the owner last confirmed that it has the data
-	Receipt    string // the nonce of the data that the owner received from another host, "" if it did not
-	To         string // the host that a move goes to, "" for no move
+	Receipt    string // the nonce of the data that the owner received from another host, or "" if it has none
+	To         string // the host that a move goes to, or "" without a move
 	Offer      string // the nonce of the owner's current offer for the move
 	Received   string // the nonce of the offer whose data the new host has stored
 	Wanted     bool   // the gateway should run
@@ -20,8 +20,8 @@ type Object struct {
 // or received.
 type Local struct {
 	Live     bool     // the data is where hinit starts gateways from it
-	Aside    int64    // the assignment under which data was set aside to be given away, 0 for none
-	Incoming string   // the nonce of data that was received in full from another host, "" for none
+	Aside    int64    // the assignment under which data was set aside to be given away, or 0 if none
+	Incoming string   // the nonce of data that was received in full from another host, or "" if none
 	Up       bool     // a process of the gateway may be alive
 	Offered  []string // the nonces of the offers that this process has made since the gateway ended
 	Sent     []string // the nonces of offers that were sent in full, with the checksum that the receiver reported

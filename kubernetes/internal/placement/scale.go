@@ -31,7 +31,8 @@ func (r *round) rollout() {
 	r.replace(r.alone)
 }
 
-// replace replaces hosts with an old image, MaxUnavailable at a time.
+// replace plans the replacement of hosts with an old image. It replaces broken hosts immediately, and other hosts only while
+// fewer than MaxUnavailable hosts are unavailable.
 func (r *round) replace(hosts []*hostLoad) {
 	var old []*hostLoad
 	away := 0
@@ -66,7 +67,7 @@ func (r *round) moving(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
 }
 
-// scale decides how many hosts the StatefulSet should have.
+// scale decides the number of hosts in the StatefulSet, and whether the last host leaves.
 func (r *round) scale() {
 	n := max(r.pool.Min, r.pool.Replicas)
 	if r.unplacedMemory > 0 && r.pool.Room > 0 {
@@ -76,7 +77,7 @@ func (r *round) scale() {
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
 	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // a host is removed only after it was drained
 	for _, p := range r.profiles {
-		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // if it was removed all the same, it comes back
+		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // bring back a removed host that owns a profile
 	}
 	r.Leaving = ""
 	switch {
@@ -99,7 +100,8 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// spare reports whether the host with the highest ordinal has been spare for some time.
+// spare reports whether the host with the highest ordinal has been spare for spareFor. It sets r.SpareSince while the host is
+// spare.
 func (r *round) spare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
@@ -126,8 +128,8 @@ func (r *round) spare() bool {
 	return r.now.Sub(r.SpareSince) >= spareFor
 }
 
-// leave removes the host with the highest ordinal. Before that, its profiles are moved away. A profile that is pinned to the host,
-// or whose data can't be reached, keeps it.
+// leave marks the host with the highest ordinal as leaving, so that its profiles move away. Once the host is empty, leave removes
+// it. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached.
 func (r *round) leave(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why

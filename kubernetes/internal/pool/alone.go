@@ -16,17 +16,17 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// Sandbox is the kind of agent-sandbox. If the cluster has it, Sandboxes instead of StatefulSets create the pods for single
-// profiles.
+// Sandbox is the resource kind of the project agent-sandbox. If the cluster has this kind, Sandboxes create the single-profile
+// pods; otherwise StatefulSets do.
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
 	first    = "-0" // what a StatefulSet appends to its name for its first pod
-	mostName = 43   // characters; with the hash and what Kubernetes appends for its labels there are 63
+	mostName = 43   // characters; with the hash and the suffixes that Kubernetes adds for labels, there are 63
 )
 
-// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It has a hash, because
-// another pool and profile may have names that are joined to the same text.
+// Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It contains a hash,
+// because the joined names of another pool and profile may be the same text.
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))

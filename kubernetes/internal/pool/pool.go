@@ -1,6 +1,6 @@
 // Package pool generates the Kubernetes objects of an AgentPool: a StatefulSet, a Service, a NetworkPolicy, a PodDisruptionBudget
-// and the configuration of hinit. The pod comes from package deploy. A container for the host is added to it. The package has
-// pure functions and owns no goroutine.
+// and the configuration of hinit. It takes the pod from package deploy, and adds a container for the host program. Its functions
+// are pure. It owns no goroutine.
 package pool
 
 import (
@@ -32,7 +32,7 @@ const (
 	// templateVar is an environment variable of the host's container. It holds the checksum of the pod template without the image.
 	// It is not an annotation, because agent-sandbox copies the annotations of a new template to the old pod.
 	templateVar = "HINIT_FLEET_TEMPLATE"
-	// ReplacedAnnotation holds the id of the container whose image was last exchanged in the running pod.
+	// ReplacedAnnotation holds the ID of the container that was running when the pod's image was last changed.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
 	// Audience is the audience of the tokens by which hosts identify themselves to each other.
 	Audience = "hinit-fleet"
@@ -317,12 +317,13 @@ func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []s
 	return sorted(configMaps), sorted(secrets)
 }
 
-// Room returns how much memory the profiles on one host may have together, in bytes.
+// Room returns the memory, in bytes, that the profiles on one host may have together.
 func Room(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
-// ReservedMemory returns how much memory the placement reserves for a profile, in bytes.
+// ReservedMemory returns the memory, in bytes, that the placement reserves for a profile. It is the larger of the expected and
+// the measured memory, or the pool's default if neither is known, but at least one MiB.
 func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds are the objects that the manifests may have, by apiVersion and kind.
+// kinds maps each apiVersion and kind that the manifests may have to a function that returns an empty object.
 var kinds = map[string]func() any{
 	"apps/v1 StatefulSet":                                       func() any { return new(appsv1.StatefulSet) },
 	"v1 ConfigMap":                                              func() any { return new(corev1.ConfigMap) },
@@ -35,7 +35,8 @@ var kinds = map[string]func() any{
 	"rbac.authorization.k8s.io/v1 RoleBinding":                         func() any { return new(rbacv1.RoleBinding) },
 }
 
-// Decode decodes one object.
+// Decode checks the YAML text of one object. It returns an error if the kind or a field is unknown, or a value has the wrong
+// type.
 func Decode(text []byte) error {
 	var head struct{ APIVersion, Kind string }
 	if err := yaml.Unmarshal(text, &head); err != nil {
