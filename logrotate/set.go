@@ -332,8 +332,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// count charges a buffer that comes from the previous program of PID 1 to the budget, even if too little is left. free returns
+// charge subtracts a buffer that comes from the previous program of PID 1 from the budget, even if too little is left. free returns
 // the memory of a buffer that is no longer used to the budget.
-func (r *bufferBudget) count(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
+func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

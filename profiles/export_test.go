@@ -29,7 +29,7 @@ func (s *Store) SetDesired(profile, want string) error {
 
 // Set records an operator's order and makes it survive a crash of the machine.
 func (in *Intents) Set(profile, want string) error {
-	sync, err := in.Begin(profile, want)
+	sync, err := in.Record(profile, want)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ const RestoreDelay = 2 * time.Second
 // applies the rules for the key (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
 // (contract, section 6).
 //
-// Every command that changes desired_state must call Begin. If the agent's command line writes the file itself, the command calls
+// Every command that changes desired_state must call Record. If the agent's command line writes the file itself, the command calls
 // Note first. Otherwise Restore may take the change for an accident and undo it.
 //
 // All methods may be called from several goroutines.
@@ -67,17 +67,17 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, orders: make(map[string]intent)}
 }
 
-// Begin records an operator's order for a profile. want is [Running] or [Stopped]. Begin also writes the order to the volume, so
+// Record records an operator's order for a profile. want is [Running] or [Stopped]. Record also writes the order to the volume, so
 // that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The caller
 // may act on the order before it calls sync.
 //
 // If the write fails, for example because the disk is full, the order is valid all the same. The next Restore then writes it
 // again.
 //
-// Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile,
-// only the last sync is needed. If sync fails, the order stays valid. If Begin returns an error, it has recorded nothing: the
+// Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a profile,
+// only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, it has recorded nothing: the
 // profile doesn't exist, its name or want is invalid, or May forbids the write.
-func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
+func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an order like Begin, except that it doesn't write the state file, because another program writes the order there.
+// Note records an order like Record, except that it doesn't write the state file, because another program writes the order there.
 // Note blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()

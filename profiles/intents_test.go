@@ -169,7 +169,7 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
 	in := profiles.NewIntents(s)
-	sync, err := in.Begin(profiles.Default, profiles.Stopped)
+	sync, err := in.Record(profiles.Default, profiles.Stopped)
 	if err != nil {
 		t.Fatal(err)
 	}

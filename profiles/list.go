@@ -47,9 +47,9 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
 	}
-	l, err := s.listResponding(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
+	l, err := s.listWithTimeout(func(_ *fsutil.Dir, name string, marked bool) bool { return prefer(name, marked) })
 	if err == nil && l.profilesLeftOut {
-		l, err = s.listResponding(func(d *fsutil.Dir, name string, marked bool) bool {
+		l, err = s.listWithTimeout(func(d *fsutil.Dir, name string, marked bool) bool {
 			return prefer(name, marked) || marked && d.Has(filepath.Join(name, stateFile)) == nil
 		})
 	}
@@ -59,9 +59,9 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listResponding reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in time,
-// listResponding starts again without this directory.
-func (s *Store) listResponding(prefer preference) (listing, error) {
+// listWithTimeout reads profiles/ and waits for each directory for at most answerTimeout. When a directory doesn't answer in time,
+// listWithTimeout starts again without this directory.
+func (s *Store) listWithTimeout(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
 			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}

@@ -14,9 +14,9 @@ import (
 // probably a mount whose server is gone.
 const answerTimeout = time.Second
 
-// patienceSteps is the number of short waits into which answerTimeout is divided. If this whole process is paused, the pause uses
+// answerSteps is the number of short waits into which answerTimeout is divided. If this whole process is paused, the pause uses
 // up at most one short wait, so the directory isn't taken for silent.
-const patienceSteps = 10
+const answerSteps = 10
 
 // maxHangingCalls limits the number of calls that wait for a silent directory, because each one holds a thread and a turn of
 // [blocking.Volume]. While maxHangingCalls calls wait, hinit doesn't use mount points below profiles/. While more wait, it uses
@@ -62,7 +62,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		}
 		done <- answer{r, err}
 	}()
-	tick := time.NewTicker(answerTimeout / patienceSteps)
+	tick := time.NewTicker(answerTimeout / answerSteps)
 	defer tick.Stop()
 	for beats, quiet := 0, 0; ; {
 		select {
@@ -78,7 +78,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 			beats, quiet = now, 0
 			continue
 		}
-		if quiet++; quiet < patienceSteps {
+		if quiet++; quiet < answerSteps {
 			continue
 		}
 		if a.giveUp(beats) {

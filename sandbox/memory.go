@@ -23,7 +23,7 @@ const (
 	rememberedCheckBytes = 8 << 20
 )
 
-func memoryFile(key string) string {
+func rememberedFile(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
@@ -31,7 +31,7 @@ func memoryFile(key string) string {
 // Recall returns a value that this process, or another process with the same sandboxes, has stored with Remember in the last few
 // minutes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
-	file := memoryFile(key)
+	file := rememberedFile(key)
 	info, err := m.store.dir.Lstat(file)
 	if err != nil || time.Since(info.ModTime()) > rememberedAge {
 		return nil, false
@@ -43,7 +43,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 // Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes it. If the value
 // can't be written, the old one is removed.
 func (m *Manager) Remember(key string, value []byte) {
-	file := memoryFile(key)
+	file := rememberedFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
 		_ = m.store.dir.Remove(file) // it may not exist
 	}

@@ -24,9 +24,11 @@ type Handover struct {
 	Notify   map[uint64]*os.File // run → the pipe on which it reports readiness
 }
 
-// Yield executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same errors
+// RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same errors
 // as Do.
-func (l *Loop) Yield(ctx context.Context, call func()) error { return l.ask(ctx, request{call: call}) }
+func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
+	return l.ask(ctx, request{call: call})
+}
 
 // HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from Yield or OnPanic), and
 // use the result only there.

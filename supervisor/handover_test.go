@@ -351,7 +351,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 		t.Errorf("cursed is %s in run %d", s.State, s.Run)
 	}
 	ran := false
-	if err := next.Yield(ctx, func() { ran = true }); err != nil || !ran {
+	if err := next.RunInLoop(ctx, func() { ran = true }); err != nil || !ran {
 		t.Errorf("the loop did not yield: %v", err)
 	}
 	procs.obeying()

@@ -142,9 +142,9 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // reason of a service that is parked after a takeover
-	// ReasonTaken is the last part of an exit's reason if the cause was the renaming or removal of the service's profile.
-	ReasonTaken = "because its profile was renamed or removed"
-	ReasonLoop  = "crash loop" // prefix of the remark that explains a crash loop
+	// SuffixProfileGone is the last part of an exit's reason if the cause was the renaming or removal of the service's profile.
+	SuffixProfileGone = "because its profile was renamed or removed"
+	ReasonLoop        = "crash loop" // prefix of the remark that explains a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )

@@ -248,7 +248,7 @@ type (
 		Name   string
 		Run    uint64
 		Signal int
-		Scope  Scope
+		Scope  SignalScope
 		Wake   bool // send SIGCONT too, because a stopped process reacts only to SIGKILL
 	}
 	// SignalRest sends a signal to all descendants of this process. The machine asks for it when no service is alive any more.

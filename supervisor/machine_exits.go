@@ -365,7 +365,7 @@ func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
 	s.last = &last
 	why := ", explained: " + string(e.Cause)
 	if e.Cause == CauseOperator {
-		why = " " + ReasonTaken
+		why = " " + SuffixProfileGone
 	}
 	m.emit(Note{Record{At: now, Service: s.name, Reason: describe(&last) + why, PID: last.PID, Exit: &last}})
 	m.changed(s)

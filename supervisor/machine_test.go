@@ -48,7 +48,7 @@ func (r *rig) do(e Event) []string {
 		case Spawn:
 			kinds = append(kinds, "spawn")
 		case Signal:
-			kinds = append(kinds, map[Scope]string{ScopeMain: "signal", ScopeGroup: "signalgroup", ScopeTree: "signaltree"}[a.Scope])
+			kinds = append(kinds, map[SignalScope]string{ScopeMain: "signal", ScopeGroup: "signalgroup", ScopeTree: "signaltree"}[a.Scope])
 		case SignalRest:
 			kinds = append(kinds, "signalrest")
 		case SpawnFinish:
@@ -748,7 +748,7 @@ func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing
 
 func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 	for _, c := range []struct {
-		kill Scope
+		kill SignalScope
 		want string
 	}{{ScopeTree, "signaltree"}, {ScopeMain, "signal"}, {ScopeGroup, "signalgroup"}} {
 		r := newRig(t)
@@ -916,7 +916,7 @@ func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 }
 
 func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
-	for scope, want := range map[Scope]string{ScopeMain: "signal", ScopeGroup: "signalgroup"} {
+	for scope, want := range map[SignalScope]string{ScopeMain: "signal", ScopeGroup: "signalgroup"} {
 		r := newRig(t)
 		p := s6like
 		p.KillNever, p.Grace, p.KillScope = false, 2*time.Second, scope
@@ -1114,7 +1114,7 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 		t.Errorf("its last exit is %+v", r.s().last)
 	}
 	for _, a := range r.acts {
-		if n, ok := a.(Note); ok && n.Record.Reason == "exited with code 1 "+ReasonTaken {
+		if n, ok := a.(Note); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
 			return
 		}
 	}

@@ -17,8 +17,8 @@ const (
 	shortTurn = time.Second
 	// ReasonTurn is the prefix of the reason of a service that waits for its turn.
 	ReasonTurn = "waits for its turn"
-	// mostShownPlaces is the maximum length of a queue in which each waiting service shows its position.
-	mostShownPlaces = 256
+	// mostShownPositions is the maximum length of a queue in which each waiting service shows its position.
+	mostShownPositions = 256
 )
 
 // turns holds the services that are starting, and the queue of services that wait for a turn. A step replaces the slices
@@ -125,7 +125,7 @@ func byPlace(a, b *service) int {
 // showPlaces writes the number of services before it into the reason of each waiting service. It does nothing for a long queue,
 // because updating all of them would cost too much.
 func (m *Machine) showPlaces() {
-	if len(m.queue) > mostShownPlaces {
+	if len(m.queue) > mostShownPositions {
 		return
 	}
 	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), byPlace) {
@@ -138,7 +138,7 @@ func (m *Machine) showPlaces() {
 
 // servicesAwaitingTurn returns the services that startQueued, dequeue and showPlaces may change in one step, for undo.
 func (m *Machine) servicesAwaitingTurn() []*service {
-	if len(m.queue) <= mostShownPlaces {
+	if len(m.queue) <= mostShownPositions {
 		return m.queue
 	}
 	return slices.SortedFunc(slices.Values(m.queue), byPlace)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]

@@ -313,7 +313,7 @@ while :; do wait; done`
 
 func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 	for _, c := range []struct {
-		kill Scope
+		kill SignalScope
 		left bool
 	}{{ScopeMain, true}, {ScopeGroup, false}} {
 		t.Run(strconv.Itoa(int(c.kill)), func(t *testing.T) {

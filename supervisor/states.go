@@ -82,14 +82,14 @@ func (k Kind) OOMAdj() int { return oomAdj[k] }
 // oomCheap is for processes that are cheap to lose: finish and stop commands, hooks, commands of clients, and checks.
 const oomCheap = 900
 
-// Scope selects the processes of a run that receive a signal.
-type Scope int
+// SignalScope selects the processes of a run that receive a signal.
+type SignalScope int
 
 // The scopes of a signal.
 const (
-	ScopeTree  Scope = iota // every process of the run, including descendants that left its group and session
-	ScopeMain               // the main process alone
-	ScopeGroup              // the process group that the main process leads
+	ScopeTree  SignalScope = iota // every process of the run, including descendants that left its group and session
+	ScopeMain                     // the main process alone
+	ScopeGroup                    // the process group that the main process leads
 )
 
 // Policy says how a service restarts and stops. The zero value restarts at once and without a limit, and kills without a grace
@@ -120,7 +120,7 @@ type Policy struct {
 	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with Once: a passing one); 0 counts the failure as a fast exit
 	ReadyRestart time.Duration // a run that was ready for at least this long is followed by a restart without a delay; 0 for never
 	KillNever    bool          // a stop never leads to SIGKILL, and a second stop repeats the signal; only a shutdown kills
-	KillScope    Scope         `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
+	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
 	Finishes
 }
 

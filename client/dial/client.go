@@ -251,9 +251,9 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, 
 // slotWaitTime is practically unlimited: only the caller's context ends the wait.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
-// SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
+// ControlScanner gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
 // supervises the new directories and has told the services of removed directories to end.
-func (c *Client) SlotScan(ctx context.Context, flags string) error {
+func (c *Client) ControlScanner(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
 

@@ -135,7 +135,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 			`POST /v1/slots/control {"dir":"/run/service/a","flags":"du"}`,
 			func() error { return c.SlotControl(ctx, "/run/service/a", "du") },
 		},
-		{`POST /v1/slots/scan {"flags":"an"}`, func() error { return c.SlotScan(ctx, "an") }},
+		{`POST /v1/slots/scan {"flags":"an"}`, func() error { return c.ControlScanner(ctx, "an") }},
 		{"GET /v1/events", func() error { return c.Events(ctx, client.EventOptions{}, noEvent) }},
 		{"GET /v1/events?last=0", func() error { return c.Events(ctx, client.EventOptions{Last: -1}, noEvent) }},
 		{

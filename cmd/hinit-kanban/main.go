@@ -28,7 +28,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
 		os.Exit(1)
 	}
-	os.Exit(cli.System().Main(os.Args[1:]))
+	os.Exit(cli.NewTerminal().Main(os.Args[1:]))
 }
 
 // becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this

@@ -139,12 +139,12 @@ var kinds = sync.OnceValue(func() map[string]kind {
 		"inputs":      {"list of paths and globs", checkOf(checkInputs)},
 		"name":        {check: checkOf(checkProfileName)},
 		"names":       {Type: "list of names"},
-		"notnegative": checkDuration("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
+		"notnegative": durationKind("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
 		"path":        {"path", checkOf(checkAbs)},
 		"paths":       {"list of paths", checkOf(checkShare)},
 		"port":        {"port", checkOf(checkPort)},
 		"ports":       {"list of ports", checkEach(1, 65535, "a port")},
-		"positive":    checkDuration("above zero", func(d time.Duration) bool { return d > 0 }),
+		"positive":    durationKind("above zero", func(d time.Duration) bool { return d > 0 }),
 		"regexp":      {"regular expression", checkOf(checkRegexp)},
 		"signal":      {"signal: `" + strings.Join(Signals, "`, `") + "`", checkOf(checkSignal)},
 		"socket":      {"path", checkOf(checkSocket)},
@@ -175,7 +175,7 @@ func kindOf(is string) (k kind) {
 		k = checkRange(words[0], words[1])
 	case "atleast":
 		least, _ := time.ParseDuration(words[0])
-		k = checkDuration(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
+		k = durationKind(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
 	default:
 		k = kinds()[word]
 	}

@@ -157,9 +157,9 @@ func checkEach(least, most int, what string) check {
 	})
 }
 
-// checkDuration accepts durations for which ok returns true. Messages say "expected a duration" and then the argument is, such as
+// durationKind accepts durations for which ok returns true. Messages say "expected a duration" and then the argument is, such as
 // "above zero".
-func checkDuration(is string, ok func(time.Duration) bool) kind {
+func durationKind(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
 			return fmt.Sprintf("expected a duration %s, got %s", is, formatDuration(d))

@@ -14,8 +14,8 @@ import (
 )
 
 // controlHost returns the functions through which the control API reads and changes this container.
-func (c *container) controlHost() control.Core {
-	return control.Core{
+func (c *container) controlHost() control.Backend {
+	return control.Backend{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
 		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {

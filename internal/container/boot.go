@@ -68,7 +68,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 	b.Ready()
 	if !c.lease.Serves() {
-		_ = c.registry.Meet(ctx, registry.NeedBoot) // fails only if the container has ended
+		_ = c.registry.MarkMet(ctx, registry.NeedBoot) // fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (b *bootRun) startCmd() {
 // respond.
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.Meet(b.ctx, registry.NeedBoot) // fails only if the container has ended
+	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // fails only if the container has ended
 	b.startCmd()
 }
 
@@ -228,7 +228,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 		c.fatal("a boot step has failed, and boot.strict is set")
 		return false
 	}
-	if err := c.registry.Meet(ctx, registry.NeedBoot); err != nil {
+	if err := c.registry.MarkMet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
 	c.registry.Times.Serve(ctx, cfg, false)

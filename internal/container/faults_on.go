@@ -27,7 +27,7 @@ func (c *container) faults() {
 			broken := func() { panic(value) }
 			switch strings.TrimSpace(string(text)) {
 			case "loop":
-				go func() { _ = c.loop.Yield(context.Background(), broken) }()
+				go func() { _ = c.loop.RunInLoop(context.Background(), broken) }()
 			case "scanner":
 				go c.s6.On().Panic(value)
 			default:

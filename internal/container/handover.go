@@ -250,7 +250,7 @@ func (c *container) awaitVolumeIdle() error {
 }
 
 // Yield implements [reexec.Host].
-func (h *reexecHost) Yield(f func()) error { return h.c.loop.Yield(context.Background(), f) }
+func (h *reexecHost) Yield(f func()) error { return h.c.loop.RunInLoop(context.Background(), f) }
 
 // LastEvents implements [reexec.Host].
 func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.History()) }

@@ -9,9 +9,9 @@ import (
 	"hinit/supervisor"
 )
 
-// Core holds the functions of PID 1 that the server calls. All of them must be set; the linter checks this. They may be called
+// Backend holds the functions of PID 1 that the server calls. All of them must be set; the linter checks this. They may be called
 // from any goroutine. A function without a context does not block; a function with a context returns when the context ends.
-type Core struct {
+type Backend struct {
 	Loop
 
 	// StartRun starts a one-shot run of a command, or returns the existing run with the same tag. The server has not checked the
@@ -64,7 +64,7 @@ type Loop interface {
 	Sweep(ctx context.Context) error
 }
 
-// Boot is the part of a [Core] that concerns the boot, which registers the services.
+// Boot is the part of a [Backend] that concerns the boot, which registers the services.
 type Boot struct {
 	// AwaitBoot returns nil when the boot is over. It returns an error if the caller's process, pid, is part of the boot.
 	AwaitBoot func(ctx context.Context, pid int) error
@@ -75,7 +75,7 @@ type Boot struct {
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
-// ServiceFacts is the part of a [Core] with facts about services that the supervisor does not know.
+// ServiceFacts is the part of a [Backend] with facts about services that the supervisor does not know.
 type ServiceFacts struct {
 	// Note returns a short reason why a service is down, or a short description of what is wrong with a service that is up. It
 	// returns "" if there is nothing to say.
@@ -105,7 +105,7 @@ type Checks interface {
 	PauseChecksUntil(service string, paused time.Time) error
 }
 
-// Gateways is the part of a [Core] that concerns the assignment of profiles to gateways.
+// Gateways is the part of a [Backend] that concerns the assignment of profiles to gateways.
 type Gateways struct {
 	// ServedBy returns the gateway that serves the profile of gateway v, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
@@ -123,7 +123,7 @@ type elsewhere struct{ error }
 
 func (elsewhere) Is(target error) bool { return target == errElsewhere }
 
-// Elsewhere marks an error of Core.Find which means that another hinit supervises the profiles. The server sends such an error to
+// Elsewhere marks an error of Backend.Find which means that another hinit supervises the profiles. The server sends such an error to
 // the client unchanged.
 func Elsewhere(err error) error { return elsewhere{err} }
 

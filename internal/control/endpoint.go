@@ -22,7 +22,7 @@ const answerTime = time.Second
 // Endpoint continues with a new Server. It owns a goroutine that serves the socket and one that reads the FIFO. Its methods may
 // be called from any goroutine.
 type Endpoint struct {
-	core    Core
+	core    Backend
 	options Options
 
 	mu          sync.Mutex
@@ -33,7 +33,7 @@ type Endpoint struct {
 }
 
 // NewEndpoint returns an Endpoint that is not open.
-func NewEndpoint(core Core, options Options) *Endpoint {
+func NewEndpoint(core Backend, options Options) *Endpoint {
 	return &Endpoint{core: core, options: options}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 // emptyCore answers for a hinit that has no services.
-func emptyCore() Core {
-	return Core{
+func emptyCore() Backend {
+	return Backend{
 		Loop: nothing{},
 		Init: func() client.Init { return client.Init{Version: "of the test"} },
 		Boot: Boot{Expected: func(context.Context, bool) []*supervisor.Service { return nil }},

@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// faultyVolume is a Core whose volume the agent can't write.
+// faultyVolume is a Backend whose volume the agent can't write.
 type faultyVolume struct{ *fakeCore }
 
 func (faultyVolume) Examine(context.Context) (found client.Findings) {

@@ -17,7 +17,7 @@ import (
 	"hinit/supervisor"
 )
 
-// hungCore is a Core whose disks don't answer: its calls return when their context ends.
+// hungCore is a Backend whose disks don't answer: its calls return when their context ends.
 type hungCore struct{ *fakeCore }
 
 func hang(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (c hungCore) Slot(ctx context.Context, _ string) (client.Slot, error) {
 
 func (c hungCore) SlotControl(ctx context.Context, _, _ string) error { return hang(ctx) }
 
-func (c hungCore) SlotScan(ctx context.Context, _ string) error { return hang(ctx) }
+func (c hungCore) ControlScanner(ctx context.Context, _ string) error { return hang(ctx) }
 
 func (c hungCore) StartRun(ctx context.Context, _ client.RunRequest, _ bool) (client.Run, error) {
 	return client.Run{}, hang(ctx)

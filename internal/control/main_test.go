@@ -95,9 +95,9 @@ func (r runsOf) Find(id string) (client.Run, error)                      { retur
 func (r runsOf) Since(cursor uint64) ([]client.Run, uint64)              { return r.c.RunsSince(cursor) }
 func (r runsOf) News() <-chan struct{}                                   { return r.c.RunNews() }
 
-// coreOf makes a Core of it.
-func coreOf(c core) Core {
-	return Core{
+// coreOf makes a Backend of it.
+func coreOf(c core) Backend {
+	return Backend{
 		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
 		Config: c.Config, Init: c.Init, Settle: c.Settle,
@@ -111,7 +111,7 @@ func coreOf(c core) Core {
 // hold is the default time that a run has to be up to count as started.
 const hold = time.Second
 
-// absent is what a Core has nothing to say to.
+// absent is what a Backend has nothing to say to.
 type absent struct{}
 
 func (absent) Checks(string) []client.Check                         { return nil }
@@ -134,7 +134,7 @@ func (absent) Topology(context.Context, string, bool) (client.TopologyReply, err
 	return client.TopologyReply{}, nil
 }
 
-// fakeCore is a Core whose state a test sets.
+// fakeCore is a Backend whose state a test sets.
 type fakeCore struct {
 	absent
 
@@ -277,7 +277,7 @@ func gateway(profile string, state supervisor.State, change ...func(*supervisor.
 
 func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
 
-// loopCore is a Core with a real supervisor over fake processes.
+// loopCore is a Backend with a real supervisor over fake processes.
 type loopCore struct {
 	absent
 	fakeRuns

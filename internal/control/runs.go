@@ -13,7 +13,7 @@ import (
 )
 
 // Runs gives access to one-shot runs: commands that hinit runs for a client. The server treats the errors of Runs like the errors
-// of [Core].
+// of [Backend].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)

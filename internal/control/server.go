@@ -43,7 +43,7 @@ func closed(ctx context.Context) *client.Error {
 
 // Server answers the control API. Create it with New.
 type Server struct {
-	core        Core
+	core        Backend
 	policy      policy
 	log         func(string)
 	used        func()
@@ -65,7 +65,7 @@ type Server struct {
 }
 
 // New returns a server that does not listen yet.
-func New(core Core, o Options) *Server {
+func New(core Backend, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,

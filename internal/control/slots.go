@@ -21,8 +21,8 @@ type Slots interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	// SlotControl carries out the option letters of s6-svc, in order. They must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// SlotScan carries out the option letters of s6-svscanctl, in order. They must be valid.
-	SlotScan(ctx context.Context, letters string) error
+	// ControlScanner carries out the option letters of s6-svscanctl, in order. They must be valid.
+	ControlScanner(ctx context.Context, letters string) error
 }
 
 const (
@@ -96,7 +96,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	}
 	core, err := s.slots()
 	if err == nil {
-		err = core.SlotScan(r.Context(), c.Flags)
+		err = core.ControlScanner(r.Context(), c.Flags)
 	}
 	return reply{status: http.StatusNoContent}, err
 }

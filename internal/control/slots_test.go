@@ -50,7 +50,7 @@ func (f *fakeCore) SlotControl(_ context.Context, dir, letters string) error {
 	return nil
 }
 
-func (f *fakeCore) SlotScan(_ context.Context, letters string) error {
+func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commands = append(f.commands, "scan "+letters)
@@ -105,7 +105,7 @@ func TestWithoutS6ThereIsNoSlot(t *testing.T) {
 	}
 	_, one := s.client().Slot(t.Context(), slotDir)
 	_, wait := s.client().SlotWait(t.Context(), slotDir, "u")
-	for _, err := range []error{one, wait, s.client().SlotControl(t.Context(), slotDir, "u"), s.client().SlotScan(t.Context(), "a")} {
+	for _, err := range []error{one, wait, s.client().SlotControl(t.Context(), slotDir, "u"), s.client().ControlScanner(t.Context(), "a")} {
 		if !errors.Is(err, client.ErrUnknown) || !strings.Contains(err.Error(), "HINIT_S6") {
 			t.Errorf("%v does not say how to have them", err)
 		}
@@ -115,7 +115,7 @@ func TestWithoutS6ThereIsNoSlot(t *testing.T) {
 func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 	core := slotCore(client.Slot{})
 	c := serve(t, core, everyone).client()
-	if err := errors.Join(c.SlotControl(t.Context(), slotDir, "du"), c.SlotScan(t.Context(), "an"), c.SlotControl(t.Context(), slotDir, "")); err != nil {
+	if err := errors.Join(c.SlotControl(t.Context(), slotDir, "du"), c.ControlScanner(t.Context(), "an"), c.SlotControl(t.Context(), slotDir, "")); err != nil {
 		t.Fatal(err)
 	}
 	for _, flags := range []string{"uz", "u ", "-u", strings.Repeat("u", maxLetters+1)} {
@@ -123,7 +123,7 @@ func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 			t.Errorf("s6-svc %q: %v", flags, err)
 		}
 	}
-	if err := c.SlotScan(t.Context(), "ax"); !errors.Is(err, client.ErrBadRequest) {
+	if err := c.ControlScanner(t.Context(), "ax"); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("s6-svscanctl -ax: %v", err)
 	}
 	if got, want := core.asked(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {

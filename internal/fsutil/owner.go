@@ -65,7 +65,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 			was = st.Uid
 			return nil // the usual case: nothing to change, so don't open it
 		}
-		fd, st, err := d.openAny(names)
+		fd, st, err := d.openAnyType(names)
 		if err != nil {
 			return err
 		}
@@ -77,8 +77,8 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 	return was, changed, err
 }
 
-// openAny opens the file with the path names, whatever its type, and returns its status. For a link it returns an error.
-func (d *Dir) openAny(names []string) (fd int, st unix.Stat_t, err error) {
+// openAnyType opens the file with the path names, whatever its type, and returns its status. For a link it returns an error.
+func (d *Dir) openAnyType(names []string) (fd int, st unix.Stat_t, err error) {
 	if fd, err = d.open(names, unix.O_PATH, 0); err != nil {
 		return -1, st, err
 	}
@@ -143,7 +143,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 // Call it on a Dir whose actor owns the file: root would change any file that another user has put in its place.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.do("chmod", rel, func(names []string) error {
-		fd, st, err := d.openAny(names)
+		fd, st, err := d.openAnyType(names)
 		if err != nil {
 			return err
 		}

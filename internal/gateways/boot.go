@@ -93,7 +93,7 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 		m.Intents.Note(profile, profiles.Running)
 		return func() error { return nil }
 	}
-	record, err := m.Intents.Begin(profile, profiles.Running)
+	record, err := m.Intents.Record(profile, profiles.Running)
 	if err != nil {
 		return func() error { return err }
 	}

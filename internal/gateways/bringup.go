@@ -41,8 +41,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
 		b.Admit(ctx)
-		_ = m.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
-		if !m.Route().DashboardOnly {                   // a dashboard container shares its volume with the gateways' container
+		_ = m.Registry.MarkMet(ctx, registry.NeedProfiles) // fails only if the container has ended
+		if !m.Route().DashboardOnly {                      // a dashboard container shares its volume with the gateways' container
 			m.Start(ctx, known)
 		}
 		guard.Go("waiting for the boot log", func() { // a re-execution must wait for this, because the next program would not write the boot log

@@ -269,7 +269,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 			}
 		}
 	}
-	sync, err = m.Intents.Begin(o.Profile, o.Want())
+	sync, err = m.Intents.Record(o.Profile, o.Want())
 	switch {
 	case err == nil:
 		m.Registry.SetDown(o.Profile, down || m.isCmd(o.Profile), true)

@@ -212,7 +212,7 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 
 // order records an operator's order, and makes it survive a crash of the machine.
 func order(wants *profiles.Intents, profile, want string) error {
-	sync, err := wants.Begin(profile, want)
+	sync, err := wants.Record(profile, want)
 	if err != nil {
 		return err
 	}

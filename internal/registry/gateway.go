@@ -113,7 +113,7 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 // SetBeside sets whether a profile's own gateway may run although another gateway serves the profile. It takes effect at the
 // gateway's next start.
 func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
-	if r.o.Units.Beside(profile) == on {
+	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
 	}
 	r.o.Units.AllowOwnGateway(profile, on)
@@ -122,8 +122,8 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 }
 
-// Beside returns the value that SetBeside has set for a profile.
-func (r *Registry) Beside(profile string) bool { return r.o.Units.Beside(profile) }
+// MayRunOwnGateway returns the value that SetBeside has set for a profile.
+func (r *Registry) Beside(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
 // Restore makes the slot of a service again after a client has removed it. It does nothing if the slot exists.
 func (r *Registry) Restore(ctx context.Context, service string) {
@@ -207,7 +207,7 @@ type Handover struct {
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Handover{Present: maps.Clone(r.present), Marked: maps.Clone(r.down), Beside: r.o.Units.AllBeside()}
+	return Handover{Present: maps.Clone(r.present), Marked: maps.Clone(r.down), Beside: r.o.Units.OwnGatewaysAllowed()}
 }
 
 // TakeOver restores the state from [Registry.HandOver]. Call it before any other method.

@@ -181,8 +181,8 @@ func (n *needs) of(need string) *atomic.Bool {
 	return &n.profiles
 }
 
-// Meet marks a need as met, so that the services that wait for it can start. It fails if the container has ended.
-func (r *Registry) Meet(ctx context.Context, need string) error {
+// MarkMet marks a need as met, so that the services that wait for it can start. It fails if the container has ended.
+func (r *Registry) MarkMet(ctx context.Context, need string) error {
 	r.met.of(need).Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }

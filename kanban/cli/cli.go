@@ -39,8 +39,8 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
-// System returns the terminal, the environment and the clock of this process.
-func System() *Terminal {
+// NewTerminal returns the terminal, the environment and the clock of this process.
+func NewTerminal() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 

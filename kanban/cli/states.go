@@ -86,8 +86,8 @@ func complete(c *call) action {
 	}
 }
 
-// more defines the flag --ids, which adds tasks to the one that the arguments name.
-func (c *call) more() *list {
+// idsFlag defines the flag --ids, which adds tasks to the one that the arguments name.
+func (c *call) idsFlag() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
 	return ids
@@ -107,7 +107,7 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 
 // putAside returns the action of the verbs block and schedule.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
-	reason, ids, attempt := c.reasons(), c.more(), c.attempt()
+	reason, ids, attempt := c.reasons(), c.idsFlag(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		why := reason(words[1:])
 		return c.withReason(ctx, s, append(words[:1:1], *ids...), done, kind, why, func(id string) (bool, error) {
@@ -140,7 +140,7 @@ func promote(c *call) action {
 	var p kanban.Promotion
 	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
-	reason, ids := c.reasons(), c.more()
+	reason, ids := c.reasons(), c.idsFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		p.Actor, p.Reason = c.author(""), reason(words[1:])
 		did, said := "Promoted", []promotion{}

@@ -38,7 +38,7 @@ func (l *List) Read() error {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
 		}
 	}
-	l.names, l.newest = Plain(archivesIn(names)), time.Time{}
+	l.names, l.newest = TrimPacked(archivesIn(names)), time.Time{}
 	if len(l.names) > 0 {
 		l.newest, _ = Time(l.names[len(l.names)-1])
 	}

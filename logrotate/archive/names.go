@@ -29,8 +29,8 @@ const (
 	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
 	labelLen = 1 + 24
 
-	completeSuffix = ".s" // suffix of an archive
-	foreign        = ".u" // suffix of an archive that s6-log left unfinished
+	completeSuffix   = ".s" // suffix of an archive
+	unfinishedSuffix = ".u" // suffix of an archive that s6-log left unfinished
 
 	// Packed is the suffix that a compressed archive has after its other suffix.
 	Packed = ".gz"
@@ -41,7 +41,7 @@ const (
 // Time returns the rotation time from the name of an archive. The name must be without [Packed]. The second result is false if
 // name is not the name of an archive.
 func Time(name string) (time.Time, bool) {
-	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != foreign {
+	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != unfinishedSuffix {
 		return time.Time{}, false
 	}
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
@@ -77,8 +77,8 @@ func archivesIn(names []string) []string {
 	})
 }
 
-// Plain removes [Packed] from names, in place. A sort of the result by name sorts the archives by time.
-func Plain(names []string) []string {
+// TrimPacked removes [Packed] from names, in place. A sort of the result by name sorts the archives by time.
+func TrimPacked(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)
 	}

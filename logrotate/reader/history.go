@@ -199,7 +199,7 @@ func (r *reader) openCurrent() ([]string, error) {
 		}
 		return nil, err
 	}
-	archives = archive.Plain(archives)
+	archives = archive.TrimPacked(archives)
 	r.file, r.at, r.carry = f, 0, r.carry[:0]
 	if f == nil {
 		return archives, nil

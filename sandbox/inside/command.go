@@ -30,14 +30,14 @@ func (ch *channel) runForeground() mux.End {
 	}
 	s, err := ch.streams(&spec)
 	if err != nil {
-		return notBegunEnd(err)
+		return endNotBegun(err)
 	}
 	ended := make(chan *run, 1)
 	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), false, func(r *run) { ended <- r })
 	s.closeChild()
 	if err != nil {
 		s.closeOwn()
-		return notBegunEnd(err)
+		return endNotBegun(err)
 	}
 	ch.began(r)
 	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // an error only means that the client is gone
@@ -49,7 +49,7 @@ func (ch *channel) runForeground() mux.End {
 	return end
 }
 
-func notBegunEnd(err error) mux.End {
+func endNotBegun(err error) mux.End {
 	end := mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
 	if spawn := (*proc.SpawnError)(nil); errors.As(err, &spawn) {
 		end.Code = spawn.ShellCode()

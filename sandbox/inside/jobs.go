@@ -70,7 +70,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	}
 	own, child, err := pipe(false)
 	if err != nil {
-		return notBegunEnd(err)
+		return endNotBegun(err)
 	}
 	b := &job{out: &ring{grown: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
@@ -80,7 +80,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	child.Close()
 	if err != nil {
 		own.Close()
-		return notBegunEnd(err)
+		return endNotBegun(err)
 	}
 	j.started++
 	b.run = r

@@ -22,16 +22,16 @@ const (
 	rescanTime = time.Minute
 )
 
-// keeper removes unused sandboxes. It scans for them when the engine reports a change, and when a sandbox reaches its age limit.
+// sweeper removes unused sandboxes. It scans for them when the engine reports a change, and when a sandbox reaches its age limit.
 // It also scans within a minute after the end of a process that owns a sandbox. Between these events it sleeps.
-type keeper struct {
+type sweeper struct {
 	*service
 	owners []string // names of the live processes that own sandboxes
 }
 
-// keepSandboxes runs a keeper until the context ends.
+// keepSandboxes runs a sweeper until the context ends.
 func (h *service) keepSandboxes(ctx context.Context) {
-	k := &keeper{service: h}
+	k := &sweeper{service: h}
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
 		defer close(done)
@@ -79,7 +79,7 @@ func earlierTime(a, b time.Time) time.Time {
 
 // watch follows the engine's events until the context ends. If the engine does not answer or has no events, watch retries, and
 // each retry also starts a scan.
-func (k *keeper) watch(ctx context.Context) {
+func (k *sweeper) watch(ctx context.Context) {
 	changed := func() { pause.Wake(k.changed) }
 	wait, said := engineRetryTime, false
 	for {
@@ -100,7 +100,7 @@ func (k *keeper) watch(ctx context.Context) {
 // has passed. It also removes containers of all tenants that ended more than two idle windows ago. A running container that is
 // meant to outlive its agent is kept. scan returns the time at which the next scan is due if no event arrives earlier. A zero
 // time means never.
-func (k *keeper) scan(ctx context.Context) (next time.Time) {
+func (k *sweeper) scan(ctx context.Context) (next time.Time) {
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
 	if err != nil {
@@ -138,7 +138,7 @@ func (k *keeper) scan(ctx context.Context) (next time.Time) {
 	return earlierTime(next, due)
 }
 
-func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
+func (k *sweeper) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
 	if err := k.engine.Remove(ctx, c.ID); err != nil {
 		k.log("cannot remove the sandbox %s: %v", c.Name, err)
 		return false
@@ -154,7 +154,7 @@ const gateKeepTime = 24 * time.Hour
 // removeOld removes objects that later requests can't use: containers of this volume that were made under another root mode, and
 // private volumes whose directory is gone. It also removes volumes with other versions of the gate program. The engine itself
 // refuses to remove a volume that a container uses.
-func (k *keeper) removeOld(ctx context.Context) {
+func (k *sweeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports it
 	for _, c := range made {
 		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {

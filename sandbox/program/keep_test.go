@@ -65,7 +65,7 @@ func (q *quiet) asked() (lists, containers int) {
 	return lists, len(q.have)
 }
 
-// keeping runs a keeper in a test with virtual time.
+// keeping runs a sweeper in a test with virtual time.
 func keeping(t *testing.T, q *quiet) *service {
 	t.Helper()
 	h := &service{

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyFile contains 0 if the kernel refuses TIOCSTI. It exists since Linux 6.2.
-const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
+// tiocstiSetting contains 0 if the kernel refuses TIOCSTI. It exists since Linux 6.2.
+const tiocstiSetting = "/proc/sys/dev/tty/legacy_tiocsti"
 
 // LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process can insert
 // characters into the input of its controlling terminal, and a root shell on this terminal would run them as commands. The
@@ -49,7 +49,7 @@ func leave(fd int) error {
 
 // allowsTyping reports whether the kernel allows TIOCSTI.
 func allowsTyping() bool {
-	fd, err := unix.Open(legacyFile, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(tiocstiSetting, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return true
 	}

@@ -187,7 +187,7 @@ func eventLine(e client.Event) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), cmp.Or(e.Service, "container"))
 	switch {
-	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.ReasonTaken):
+	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.SuffixProfileGone):
 		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
 	case e.Exit != nil:
 		b.WriteString(show.Ending(e.Exit))

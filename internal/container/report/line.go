@@ -31,7 +31,7 @@ func Line(r supervisor.Record) string {
 			return "cmd: " + r.Reason
 		}
 		return ""
-	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.ReasonTaken): // the exit itself was reported before
+	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.SuffixProfileGone): // the exit itself was reported before
 		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
 		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))

@@ -49,12 +49,12 @@ type Maker struct {
 	dataHome string
 	plain    bool
 
-	env      atomic.Pointer[[]string] // the container's environment
-	home     atomic.Pointer[string]
-	beside   sync.Map                          // profiles that the multiplexer serves and that have their own gateway too, see AllowOwnGateway
-	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
-	groups   atomic.Pointer[cgroupState]       // nil until a service needs a group
-	venv     atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
+	env               atomic.Pointer[[]string] // the container's environment
+	home              atomic.Pointer[string]
+	ownGatewayAllowed sync.Map                          // profiles that the multiplexer serves and that have their own gateway too, see AllowOwnGateway
+	topology          atomic.Pointer[profiles.Topology] // nil until SetTopology
+	groups            atomic.Pointer[cgroupState]       // nil until a service needs a group
+	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
 	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that was made last
 }
@@ -110,22 +110,22 @@ func (m *Maker) TakeOver(old Handover) {
 // agent starts such a gateway only with the option --force, which hinit then adds.
 func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	if on {
-		m.beside.Store(profile, true)
+		m.ownGatewayAllowed.Store(profile, true)
 	} else {
-		m.beside.Delete(profile)
+		m.ownGatewayAllowed.Delete(profile)
 	}
 }
 
-// Beside returns the value that AllowOwnGateway has set for a profile.
-func (m *Maker) Beside(profile string) bool {
-	_, on := m.beside.Load(profile)
+// MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
+func (m *Maker) MayRunOwnGateway(profile string) bool {
+	_, on := m.ownGatewayAllowed.Load(profile)
 	return on
 }
 
-// AllBeside returns the profiles for which AllowOwnGateway was called with true.
-func (m *Maker) AllBeside() map[string]bool {
+// OwnGatewaysAllowed returns the profiles for which AllowOwnGateway was called with true.
+func (m *Maker) OwnGatewaysAllowed() map[string]bool {
 	all := make(map[string]bool)
-	m.beside.Range(func(profile, _ any) bool {
+	m.ownGatewayAllowed.Range(func(profile, _ any) bool {
 		name, _ := profile.(string)
 		all[name] = true
 		return true
@@ -151,7 +151,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	if p.Name == profiles.Default {
 		command = cfg.Agent.GatewayDefault
 	}
-	if m.Beside(p.Name) {
+	if m.MayRunOwnGateway(p.Name) {
 		command = append(slices.Clone(command), "--force")
 	}
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)

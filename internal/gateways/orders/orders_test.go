@@ -59,7 +59,7 @@ func (w *world) Record(o *Order) (func() error, error) {
 		defer w.mu.Unlock()
 		w.writing--
 	}()
-	sync, err := w.intents.Begin(o.Profile, o.Want())
+	sync, err := w.intents.Record(o.Profile, o.Want())
 	if err != nil {
 		return nil, err
 	}

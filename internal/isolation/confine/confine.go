@@ -11,7 +11,7 @@ import (
 
 // rules is the header of the rules that all isolated profiles of a container share. The parts of variable length follow it in
 // ruleBuffer. A file with saved rules has the same layout. The file is valid for one version of hinit-isolate and one state of
-// the container, see isCurrent.
+// the container, see rulesAreCurrent.
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
@@ -51,7 +51,7 @@ func begin(stack *uintptr) {
 		}
 	}
 	path := argv.At(i + 1)
-	if file != "" && len(bare.Base(path)) < len(path) && readRules(file) && isCurrent(argv) {
+	if file != "" && len(bare.Base(path)) < len(path) && readRules(file) && rulesAreCurrent(argv) {
 		confine(path, argv, env)
 	}
 }
@@ -78,8 +78,8 @@ func part(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// isCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in argv.
-func isCurrent(argv bare.Words) bool {
+// rulesAreCurrent reports whether the rules were made by this program, for the current mounts and the hidden paths in argv.
+func rulesAreCurrent(argv bare.Words) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || head.program != programOf(&st) {
 		return false

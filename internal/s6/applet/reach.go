@@ -15,7 +15,7 @@ type Supervisor interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
 	SlotWait(ctx context.Context, dir, until string) (client.Slot, error)
-	SlotScan(ctx context.Context, flags string) error
+	ControlScanner(ctx context.Context, flags string) error
 }
 
 // errNotListening is the error for a directory that is not supervised. If there is no init, this is so for every directory.

@@ -58,7 +58,7 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 	return s, ctx.Err()
 }
 
-func (f *fakeInit) SlotScan(_ context.Context, flags string) error {
+func (f *fakeInit) ControlScanner(_ context.Context, flags string) error {
 	f.commands = append(f.commands, "scan "+flags)
 	return f.refuse
 }

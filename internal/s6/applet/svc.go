@@ -41,7 +41,7 @@ func svc(c *Call, options []option) int {
 	}
 	ctx := context.Background() // no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
-	// Record the current runs first, so that a run that ends before the wait begins counts too.
+	// Begin the current runs first, so that a run that ends before the wait begins counts too.
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -127,7 +127,7 @@ func (c *Call) scan(dir, letters string) error {
 	if letters == "" {
 		return nil
 	}
-	return s6Error(dir, init.SlotScan(context.Background(), letters))
+	return s6Error(dir, init.ControlScanner(context.Background(), letters))
 }
 
 // svcLetter returns the letter of s6-svc that sends a signal to the main process. ok is false if there is no such letter.

@@ -199,8 +199,8 @@ func (s *S6) recordIntent(ctx context.Context, name string, command func(context
 	return nil
 }
 
-// SlotScan implements control.Slots. It executes commands of s6-svscanctl, given as letters.
-func (s *S6) SlotScan(ctx context.Context, letters string) error {
+// ControlScanner implements control.Slots. It executes commands of s6-svscanctl, given as letters.
+func (s *S6) ControlScanner(ctx context.Context, letters string) error {
 	for _, letter := range letters {
 		var err error
 		switch letter {

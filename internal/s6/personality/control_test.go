@@ -100,7 +100,7 @@ func begin(t *testing.T, h *host) (s *S6, scan string) {
 		scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
 		os.Mkdir(filepath.Join(scan, "foreign"), 0o755),
 		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // a program
-		s.SlotScan(ctx, "a"),
+		s.ControlScanner(ctx, "a"),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 	if err := s.SlotControl(t.Context(), filepath.Join(scan, "nobody"), "d"); !errors.As(err, &unknown) || unknown.Kind != client.KindUnknown {
 		t.Errorf("a directory that is no slot: %v", err)
 	}
-	if _ = h.take(); s.SlotScan(t.Context(), "t") != nil || h.take() != "supervisor.Shutdown" {
+	if _ = h.take(); s.ControlScanner(t.Context(), "t") != nil || h.take() != "supervisor.Shutdown" {
 		t.Error("s6-svscanctl -t does not end the container")
 	}
 }

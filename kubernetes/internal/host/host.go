@@ -211,16 +211,16 @@ func (h *host) work(ctx context.Context) {
 		case err == nil:
 			h.queue.Forget(name)
 		case ctx.Err() == nil:
-			h.logUnsettled(name, err)
+			h.logProfileError(name, err)
 			h.queue.AddRateLimited(name)
 		}
 		h.queue.Done(name)
 	}
 }
 
-// logUnsettled logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or
+// logProfileError logs why a profile has not settled. Errors that are expected in normal operation are logged at a lower level, or
 // not at all.
-func (h *host) logUnsettled(name string, err error) {
+func (h *host) logProfileError(name string, err error) {
 	if errors.Is(err, errRetry) {
 		return
 	}
