@@ -122,7 +122,7 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 }
 
-// MayRunOwnGateway returns the value that SetBeside has set for a profile.
+// Beside returns the value that SetBeside has set for a profile.
 func (r *Registry) Beside(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
 // Restore makes the slot of a service again after a client has removed it. It does nothing if the slot exists.

@@ -59,7 +59,7 @@ func bySocket(r *http.Request) bool {
 	return local
 }
 
-// bearer returns the token in the Authorization header of a request. is is false if the request has none.
+// bearer returns the token in the Authorization header of a request, and whether there is one.
 func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }

@@ -82,7 +82,7 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// wanted returns a log line in the form of the page. is is false if the line does not match the search.
+// wanted returns a log line in the form of the page, and whether the line matches the search.
 func (s *search) wanted(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]

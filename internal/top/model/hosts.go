@@ -105,8 +105,8 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about the state of a host. is is false if the host needs no line. It needs one if it does not answer,
-// stops, boots, waits for its lease or has a warning.
+// hostLine returns a line about the state of a host, and whether the host needs one. It needs one if it does not answer, stops, boots,
+// waits for its lease or has a warning.
 func (m *Model) hostLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
