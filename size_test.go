@@ -43,7 +43,7 @@ var grown = map[string]int{
 	"internal/config.Service":      24,
 	"internal/container.container": 26,
 	"internal/container.handover":  30,
-	"internal/control.Backend":        23,
+	"internal/control.Backend":     23,
 	"internal/gateways.Manager":    23,
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
