@@ -22,7 +22,7 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 // StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up.
 func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
 	q := get("get the status", "/v1/status", url.Values{
-		"name": names, "as": {client.AsTable}, "colour": on[look.Colour], "verbose": on[look.Verbose], "width": unlessZero(max(look.Width, 0)),
+		"name": names, "as": {client.AsTable}, "colour": on(look.Colour), "verbose": on(look.Verbose), "width": unlessZero(max(look.Width, 0)),
 	})
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 // event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in
 // [Event].
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	query := url.Values{"since": unlessZero(o.Since), "follow": on[o.Follow]}
+	query := url.Values{"since": unlessZero(o.Since), "follow": on(o.Follow)}
 	if o.Last != 0 {
 		query.Set("last", strconv.Itoa(max(o.Last, 0)))
 	}

@@ -48,8 +48,13 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// on maps a switch to the values of its query parameter: "1" if it is on, none if it is off.
-var on = map[bool][]string{true: {"1"}}
+// on returns the values of the query parameter of a switch: "1" if it is on, none if it is off.
+func on(is bool) []string {
+	if is {
+		return []string{"1"}
+	}
+	return nil
+}
 
 // unlessZero returns the values of a query parameter: the given value, or none if that is the zero value.
 func unlessZero[T comparable](value T) []string {
