@@ -27,9 +27,8 @@ const (
 	modeRunning   = "Running"
 	modeSuspended = "Suspended"
 
-	noteStopped = "hinit.dev/stopped"        // annotation: when a Sandbox that ran before was suspended
-	notePod     = "agents.x-k8s.io/pod-name" // annotation: the name of a Sandbox's pod if it differs from the Sandbox's
-	expireSoon  = 2                          // the expiry is postponed when less than 1/expireSoon of the time is left
+	noteStopped = "hinit.dev/stopped" // annotation: when a Sandbox that ran before was suspended
+	expireSoon  = 2                   // the expiry is postponed when less than 1/expireSoon of the time is left
 )
 
 // kinds returns the kind for new containers: Sandbox if the cluster has it, else Pod.
@@ -55,12 +54,11 @@ func (e *Engine) expires() string { return time.Now().Add(e.s.Expire).UTC().Form
 
 // createSandbox creates a suspended Sandbox with pod as its template.
 func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) error {
-	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
+	template, err := templateOf(pod)
 	if err != nil {
 		return err
 	}
-	meta := map[string]any{"labels": toAnyMap(pod.Labels), "annotations": toAnyMap(pod.Annotations)}
-	body := map[string]any{"podTemplate": map[string]any{"metadata": meta, "spec": spec}, "operatingMode": modeSuspended}
+	body := map[string]any{"podTemplate": template, "operatingMode": modeSuspended}
 	if e.s.Expire > 0 {
 		body["shutdownTime"], body["shutdownPolicy"] = e.expires(), "Delete"
 	}
@@ -73,6 +71,13 @@ func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) 
 	object.SetOwnerReferences(pod.OwnerReferences)
 	_, err = e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).Create(ctx, object, metav1.CreateOptions{})
 	return err
+}
+
+// templateOf returns a pod as the template of a Sandbox.
+func templateOf(pod *corev1.Pod) (map[string]any, error) {
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
+	meta := map[string]any{"labels": toAnyMap(pod.Labels), "annotations": toAnyMap(pod.Annotations)}
+	return map[string]any{"metadata": meta, "spec": spec}, err
 }
 
 func toAnyMap(in map[string]string) map[string]any {
@@ -155,18 +160,33 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod.
+// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod. The next pod has
+// the helper at another path: the owner knows the old one, and a link in a mount could lead another mount there.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
+	again := r.pod == nil && r.object.GetAnnotations()[noteStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
 		if err := e.suspend(ctx, r); err != nil {
 			return err
 		}
+		again = true
 	}
-	spec := map[string]any{"operatingMode": modeRunning}
-	if _, claimed := claimOf(r.object); e.s.Expire > 0 && !claimed {
+	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{noteStopped: nil}
+	_, claimed := claimOf(r.object) // it has no mounts that a link can lead elsewhere
+	if e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
-	return e.change(ctx, r, map[string]any{noteStopped: nil}, spec)
+	if again && !claimed {
+		renew(r)
+		pod, err := e.build(ctx, r)
+		if err != nil {
+			return err
+		}
+		if spec["podTemplate"], err = templateOf(pod); err != nil {
+			return err
+		}
+		notes[noteSpec] = pod.Annotations[noteSpec]
+	}
+	return e.change(ctx, r, notes, spec)
 }
 
 // suspend sets a Sandbox to suspended, and waits until its pod is gone.

@@ -9,6 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"hinit/sandbox"
@@ -61,5 +65,57 @@ func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 		if most := c.Resources.Limits.StorageEphemeral(); most.String() != "2Gi" || !asked || !sure.IsZero() {
 			t.Errorf("%s may have %v and is sure of %v", c.Name, most, sure.String())
 		}
+	}
+}
+
+// TestASandboxThatStartsAgainHasItsProgramElsewhere: earlier, where a sandbox was a Sandbox, an agent knew by then the directory of
+// the program inside. By a link in one of its mounts it put a program of its own in that place.
+func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
+	mapped := false
+	e := &Engine{
+		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
+		core: fake.NewClientset(), kind: "Sandbox", userNamespaces: &mapped, why: map[string]string{},
+	}
+	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
+	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	spec := sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000", Init: true}
+	id, err := e.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// start starts it, and returns where the program inside is, by the template of the pod and by the record of the engine.
+	start := func() (template, record string) {
+		t.Helper()
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if err := e.Start(short, id); !errors.Is(err, sandbox.ErrNoEngine) {
+			t.Fatal("no controller makes its pod:", err)
+		}
+		o, err := e.objects.Resource(sandboxResource).Namespace("agents").Get(t.Context(), ObjectName("hermes-1"), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spec corev1.PodSpec
+		fields, _, _ := unstructured.NestedMap(o.Object, "spec", "podTemplate", "spec")
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &spec); err != nil {
+			t.Fatal(err)
+		}
+		r, ok := ofObject(o)
+		if mode, _, _ := unstructured.NestedString(o.Object, "spec", "operatingMode"); !ok || mode != modeRunning {
+			t.Fatalf("it is %v", o)
+		}
+		where := spec.Containers[0].VolumeMounts[0].MountPath
+		if program := spec.Containers[0].Command[0]; program != where+"/gate" {
+			t.Errorf("the program is %s, in %s", program, where)
+		}
+		return where, tools(r)
+	}
+	first, known := start()
+	if err := e.Stop(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	second, now := start()
+	if first != known || second != now || first == second {
+		t.Errorf("it was in %s (%s), and is in %s (%s)", first, known, second, now)
 	}
 }
