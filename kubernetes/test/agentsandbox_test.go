@@ -2,14 +2,17 @@ package test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"hinit/kubernetes/internal/cluster"
 	"hinit/kubernetes/test/agentsandbox"
 )
 
@@ -92,6 +95,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		t.Error(r, mode())
 	}
 	a.gone(name)
+	a.conditions(object(name), "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
 	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "is not running (the sandbox is suspended)") {
 		t.Error(r)
 	}
@@ -114,6 +118,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		return ""
 	})
 	a.gone(name)
+	a.linksBelowMounts(t, "hermes-0000002b")
 	if r := a.docker("start", id); r.code != 0 {
 		t.Error(r)
 	}
@@ -132,3 +137,121 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
 }
+
+// conditions waits until a Sandbox has conditions, and no others, in any order.
+func (b *bench) conditions(name, want string) {
+	b.Helper()
+	sorted := func(text string) string {
+		words := strings.Fields(text)
+		slices.Sort(words)
+		return strings.Join(words, " ")
+	}
+	b.until(name+" has "+want, func() string {
+		has := b.try("get", "sandboxes.agents.x-k8s.io", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status}/{.reason} {end}`).out
+		return map[bool]string{false: has + " "}[sorted(has) == sorted(want)]
+	})
+}
+
+// TestTheExampleOfAgentSandboxRunsOurImage has the Sandbox of agent-sandbox's example for this agent, with its claim and Service. It
+// also holds the stand-in to the facts: a pod goes before Suspended is true, and the annotation finds a pod of another name.
+func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
+	cluster.InFull(t)
+	b := withNode(t, "example")
+	b.startController(t, false)
+	b.volumes(1, corev1.ReadWriteOnce)
+	if r := b.feed(example, "apply", "-f", "-"); r.code != 0 {
+		t.Fatal(r)
+	}
+	const isReady = "Suspended=False/NotSuspended PodScheduled=True/PodScheduled Ready=True/DependenciesReady"
+	b.conditions("hermes", isReady)
+	b.until("the gateway runs", func() string { return map[bool]string{false: "no"}[len(gateways()["default"]) == 1] })
+	if r := b.inPod("hermes", "hermes", "profile", "create", "coder"); r.code != 0 {
+		t.Fatal(r)
+	}
+	if r := b.inPod("hermes", "hermes", "-p", "coder", "gateway", "start"); r.code != 0 {
+		t.Fatal(r)
+	}
+	selector := `None {"` + agentsandbox.NameHash + `":"` + agentsandbox.HashOf("hermes") + `"}`
+	if service := b.must("get", "service", "hermes", "-o", "jsonpath={.spec.clusterIP} {.spec.selector}"); service != selector {
+		t.Error("the Service is", service)
+	}
+	mode := func(to string) {
+		b.must("patch", "sandboxes.agents.x-k8s.io", "hermes", "--type=merge", "-p", `{"spec": {"operatingMode": "`+to+`"}}`)
+	}
+	began := time.Now()
+	mode("Suspended")
+	b.conditions("hermes", "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
+	if p := b.pod("hermes"); p.Name != "" {
+		t.Error("it is suspended, and its pod is", p.Status.Phase)
+	}
+	suspended := time.Since(began)
+	if claims := b.must("get", "persistentvolumeclaims", "-o", "name"); claims != "persistentvolumeclaim/data-hermes\n" {
+		t.Error("the claims are", claims)
+	}
+	began = time.Now()
+	mode("Running")
+	b.conditions("hermes", isReady)
+	b.until("both gateways run again", func() string {
+		has := gateways()
+		return map[bool]string{false: "no"}[len(has["default"]) == 1 && len(has["coder"]) == 1]
+	})
+	t.Logf("suspended in %v, resumed in %v", suspended, time.Since(began))
+
+	// A pod of another name, as an older version of agent-sandbox took it from a warm pool.
+	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "--wait", "--cascade=foreground")
+	other := strings.Replace(example, "{name: hermes}", "{name: hermes, annotations: {"+agentsandbox.PodName+": of-a-pool}}", 1)
+	waits := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-pool", "labels": {"` + agentsandbox.NameHash + `": "` +
+		agentsandbox.HashOf("hermes") + `"}}, "spec": ` + sleeper("infinity") + `}`
+	for _, text := range []string{waits, other} {
+		if r := b.feed(text, "apply", "-f", "-"); r.code != 0 {
+			t.Fatal(r)
+		}
+	}
+	b.conditions("hermes", isReady)
+	if pods := b.must("get", "pods", "-o", "name"); pods != "pod/of-a-pool\n" {
+		t.Error("the pods are", pods)
+	}
+	mode("Suspended")
+	b.conditions("hermes", "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
+	if pods := b.must("get", "pods", "-o", "name"); pods != "" {
+		t.Error("the pods are", pods)
+	}
+	short := `{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "short"}, "spec": {"podTemplate": {"spec": ` +
+		sleeper("1") + `}}}`
+	if r := b.feed(short, "apply", "-f", "-"); r.code != 0 {
+		t.Fatal(r)
+	}
+	b.conditions("short", "Suspended=False/NotSuspended PodScheduled=True/PodScheduled Finished=True/PodSucceeded Ready=False/PodSucceeded")
+	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "short")
+}
+
+// sleeper is the spec of a pod that does nothing for a time.
+func sleeper(span string) string {
+	return `{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never",
+ "securityContext": {"runAsUser": 10000, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+ "containers": [{"name": "hermes", "image": "hinit-demo", "imagePullPolicy": "Never", "command": ["sleep", "` + span + `"],
+  "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}`
+}
+
+const example = `
+apiVersion: agents.x-k8s.io/v1beta1
+kind: Sandbox
+metadata: {name: hermes}
+spec:
+  service: true
+  podTemplate:
+    spec:
+      terminationGracePeriodSeconds: 20
+      securityContext: {runAsUser: 10000, runAsGroup: 10000, fsGroup: 10000, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+      containers:
+      - name: hermes
+        image: hinit-demo
+        imagePullPolicy: Never
+        args: [sleep, infinity]
+        env: [{name: HERMES_GATEWAY_BOOTSTRAP_STATE, value: running}]
+        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+        volumeMounts: [{name: data, mountPath: /opt/data}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+`

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -110,8 +111,7 @@ func (x *extensions) all(ctx context.Context) {
 }
 
 func isReady(o *unstructured.Unstructured) bool {
-	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-	return len(list) > 0 && list[0].(map[string]any)["status"] == "True"
+	return meta.IsStatusConditionTrue(agentsandbox.Conditions(o), "Ready")
 }
 
 // fromTemplate makes a Sandbox from the template of a pool.

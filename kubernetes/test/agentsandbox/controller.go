@@ -3,8 +3,8 @@ package agentsandbox
 
 import (
 	"context"
-	"encoding/json"
-	"slices"
+	"fmt"
+	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 )
@@ -64,8 +63,21 @@ spec:
 // Resource is the kind.
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
-// Controller stands in for agent-sandbox's: it makes the pod of a Sandbox, removes it while the Sandbox is suspended, and ends
-// expired Sandboxes.
+// PodName is the annotation of a Sandbox whose pod has another name than the Sandbox. NameHash is the label of its pods.
+const (
+	PodName  = "agents.x-k8s.io/pod-name"
+	NameHash = "agents.x-k8s.io/sandbox-name-hash"
+)
+
+// HashOf returns the value of the label NameHash for a Sandbox.
+func HashOf(name string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // it can't fail
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// Controller stands in for agent-sandbox's: it makes the claims, the Service and the pod of a Sandbox, removes the pod while the
+// Sandbox is suspended, and ends expired Sandboxes.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
@@ -76,7 +88,7 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 	return &Controller{Objects: objects.Resource(Resource), core: core}
 }
 
-// All reconciles the pods of all Sandboxes with their specs.
+// All reconciles what belongs to all Sandboxes with their specs.
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -84,99 +96,88 @@ func (c *Controller) All(ctx context.Context) {
 	}
 	for i := range list.Items {
 		if o := &list.Items[i]; o.GetDeletionTimestamp() == nil {
-			ready, reason := c.one(ctx, o)
-			c.report(ctx, o, ready, reason)
+			c.one(ctx, o)
 		}
 	}
 }
 
-// one brings the pod of a Sandbox to what it should be.
-func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) (isReady bool, reason string) {
-	pods := c.core.CoreV1().Pods(o.GetNamespace())
-	pod, err := pods.Get(ctx, o.GetName(), metav1.GetOptions{})
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing {
-		return false, "ReconcilerError"
-	}
-	mode, _, _ := unstructured.NestedString(o.Object, "spec", "operatingMode")
-	policy, _, _ := unstructured.NestedString(o.Object, "spec", "shutdownPolicy")
-	text, has, _ := unstructured.NestedString(o.Object, "spec", "shutdownTime")
-	end, err := time.Parse(time.RFC3339, text)
-	expired := has && err == nil && time.Now().After(end)
-	if expired && policy == "Delete" {
-		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{})
-	}
-	switch {
-	case (expired || mode == "Suspended") && !missing:
-		if pod.DeletionTimestamp == nil {
-			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{})
-		}
-		return false, "SandboxSuspended"
-	case expired:
-		return false, "SandboxExpired"
-	case mode == "Suspended":
-		return false, "SandboxSuspended"
-	case missing:
-		return false, c.makePod(ctx, o)
-	case c.copyMetadata(ctx, o, pod):
-		return false, "DependenciesNotReady"
-	case pod.Status.Phase == corev1.PodSucceeded:
-		return false, "PodSucceeded"
-	case pod.Status.Phase == corev1.PodFailed:
-		return false, "PodFailed"
-	case !ready(pod):
-		return false, "DependenciesNotReady"
-	}
-	return true, "DependenciesReady"
+// wanted is the spec of a Sandbox.
+type wanted struct {
+	PodTemplate          corev1.PodTemplateSpec         `json:"podTemplate"`
+	VolumeClaimTemplates []corev1.PersistentVolumeClaim `json:"volumeClaimTemplates"`
+	Service              *bool                          `json:"service"`
+	OperatingMode        string                         `json:"operatingMode"`
+	ShutdownTime         *metav1.Time                   `json:"shutdownTime"`
+	ShutdownPolicy       string                         `json:"shutdownPolicy"`
 }
 
-func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured) (reason string) {
-	template, _, _ := unstructured.NestedMap(o.Object, "spec", "podTemplate")
-	var pod corev1.Pod
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &pod); err != nil {
-		return "ReconcilerError"
-	}
-	yes := true
-	pod.Name = o.GetName()
-	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "agents.x-k8s.io/v1beta1", Kind: "Sandbox", Name: o.GetName(), UID: o.GetUID(), Controller: &yes, BlockOwnerDeletion: &yes}}
-	if _, err := c.core.CoreV1().Pods(o.GetNamespace()).Create(ctx, &pod, metav1.CreateOptions{}); err != nil {
-		return "ReconcilerError"
-	}
-	return "DependenciesNotReady"
-}
-
-// copyMetadata copies the labels and annotations of the template to the pod, as the controller does whenever they change.
-func (c *Controller) copyMetadata(ctx context.Context, o *unstructured.Unstructured, pod *corev1.Pod) (changed bool) {
-	for field, has := range map[string]map[string]string{"labels": pod.Labels, "annotations": pod.Annotations} {
-		wanted, _, _ := unstructured.NestedStringMap(o.Object, "spec", "podTemplate", "metadata", field)
-		for name, value := range wanted {
-			changed = changed || has[name] != value
-		}
-	}
-	if !changed {
-		return false
-	}
-	meta, _, _ := unstructured.NestedMap(o.Object, "spec", "podTemplate", "metadata")
-	patch, err := json.Marshal(map[string]any{"metadata": meta})
-	if err == nil {
-		_, _ = c.core.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}) // the next round tries again
-	}
-	return true
-}
-
-func (c *Controller) report(ctx context.Context, o *unstructured.Unstructured, ready bool, reason string) {
-	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-	if len(list) > 0 && list[0].(map[string]any)["reason"] == reason {
+// one brings what belongs to a Sandbox to what it should be, and reports that.
+func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) {
+	var want wanted
+	spec, _, _ := unstructured.NestedMap(o.Object, "spec")
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &want); err != nil {
+		c.report(ctx, o, []metav1.Condition{condition("Ready", false, "ReconcilerError", err.Error())})
 		return
 	}
-	word := map[bool]string{true: "True", false: "False"}[ready]
-	now := time.Now().UTC().Format(time.RFC3339)
-	_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"type": "Ready", "status": word, "reason": reason, "message": "", "lastTransitionTime": now}}, "status", "conditions")
-	_, _ = c.Objects.Namespace(o.GetNamespace()).UpdateStatus(ctx, o, metav1.UpdateOptions{}) // the next round tries again
+	if want.ShutdownTime != nil && time.Now().After(want.ShutdownTime.Time) {
+		c.expire(ctx, o, want)
+		return
+	}
+	var failed error
+	if err := c.claims(ctx, o, want); err != nil {
+		failed = err
+	}
+	pod, podErr := c.pod(ctx, o, want)
+	if podErr != nil {
+		failed = podErr
+	}
+	if err := c.service(ctx, o, want); err != nil {
+		failed = err
+	}
+	c.report(ctx, o, conditionsOf(o, want, pod, podErr, failed))
 }
 
-func ready(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+// expire removes the pod and the Service of a Sandbox, and the Sandbox itself where its policy is Delete.
+func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want wanted) {
+	c.report(ctx, o, []metav1.Condition{condition("Ready", false, "SandboxExpired", "Sandbox has expired")})
+	if pod, err := c.find(ctx, o); err == nil && pod != nil && metav1.IsControlledBy(pod, o) && pod.DeletionTimestamp == nil {
+		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // the next round tries again
+	}
+	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // it may have none
+	if want.ShutdownPolicy == "Delete" {
+		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // the next round tries again
+	}
+}
+
+// owner returns the reference from what belongs to a Sandbox.
+func owner(o *unstructured.Unstructured) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(o, Resource.GroupVersion().WithKind("Sandbox"))}
+}
+
+// claims makes the PersistentVolumeClaims of a Sandbox.
+func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, want wanted) error {
+	for _, claim := range want.VolumeClaimTemplates {
+		claim.Name, claim.OwnerReferences = claim.Name+"-"+o.GetName(), owner(o)
+		_, err := c.core.CoreV1().PersistentVolumeClaims(o.GetNamespace()).Create(ctx, &claim, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// service makes the headless Service of a Sandbox that wants one.
+func (c *Controller) service(ctx context.Context, o *unstructured.Unstructured, want wanted) error {
+	if want.Service == nil || !*want.Service {
+		return nil
+	}
+	hash := map[string]string{NameHash: HashOf(o.GetName())}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: o.GetName(), Labels: hash, OwnerReferences: owner(o)},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: hash},
+	}
+	if _, err := c.core.CoreV1().Services(o.GetNamespace()).Create(ctx, service, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }

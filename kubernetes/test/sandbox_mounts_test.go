@@ -1,0 +1,140 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/kubernetes/internal/cluster"
+)
+
+// TestNoMountOfASandboxLeadsElsewhere changes what a mount leads to while sandboxes are made of it and started. It also leads one
+// mount by a link in another one to the program inside.
+func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
+	cluster.InFull(t)
+	a := withSandboxes(t)
+	t.Run("links below mounts", func(t *testing.T) { a.linksBelowMounts(t, "hermes-0000002a") })
+	t.Run("a race", a.mountRace)
+}
+
+// mountRace lets a directory of the agents and a link to a directory of the node take turns in one place.
+func (a *agentPod) mountRace(t *testing.T) {
+	hidden, err := os.MkdirTemp("/run/volumes", "hidden-") //nolint:usetesting // the nodes have it too
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, link := filepath.Join(a.volume, "work"), filepath.Join(a.volume, "elsewhere")
+	err = errors.Join(
+		os.Chmod(hidden, 0o755), os.WriteFile(filepath.Join(hidden, "secret"), []byte("the node's secret"), 0o644), //nolint:gosec // everybody may read it
+		os.Mkdir(work, 0o777), os.WriteFile(filepath.Join(work, "mine"), nil, 0o644), //nolint:gosec // so may the agents
+		os.Chown(work, 10000, 10000), os.Symlink(hidden, link),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Microsecond): // the nodes need the processor too
+				_ = unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+	const look = "cat /work/*; ls /work"
+	made, refused := 0, map[string]int{}
+	for i := range 8 {
+		name := fmt.Sprintf("hermes-0000003%d", i)
+		running, looked := make(chan struct{}), make(chan struct{})
+		go func() { // at what is mounted before it has been judged
+			defer close(looked)
+			for {
+				if r := a.sh(name, look); strings.Contains(r.out, "secret") {
+					t.Errorf("round %d, before the gate was open: %v", i, r)
+				}
+				select {
+				case <-running:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+		}()
+		r := a.run(name, "-v", "/opt/data/work:/work")
+		close(running)
+		<-looked
+		if r.code != 0 {
+			words := strings.Fields(r.out)
+			refused[strings.Join(words[:min(12, len(words))], " ")]++
+			continue
+		}
+		made++
+		if r := a.sh(name, look); strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine") {
+			t.Errorf("round %d: %v", i, r)
+		}
+		a.docker("stop", "-t", "0", name)
+		if r := a.docker("start", name); r.code == 0 {
+			if r := a.sh(name, look); r.code == 0 && (strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine")) {
+				t.Errorf("round %d, after a start: %v", i, r)
+			}
+		}
+		a.docker("rm", "-f", name)
+	}
+	t.Logf("%d made, refused %v", made, refused)
+	a.until("nothing is left", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
+}
+
+// tools returns the directory of the program inside.
+func (a *agentPod) tools(name string) string {
+	return a.must("get", "pod", object(name), "-o", `jsonpath={.spec.containers[0].volumeMounts[?(@.name=="tools")].mountPath}`)
+}
+
+// linksBelowMounts has a link in one mount lead another one to where the gate is, the program inside. It is not replaced.
+func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
+	t.Helper()
+	links, evil := filepath.Join(a.volume, "links"), filepath.Join(a.volume, "evil")
+	program := []byte("#!/bin/sh\necho replaced > /work/replaced; exec sleep infinity\n")
+	err := errors.Join(
+		os.Mkdir(links, 0o755), os.Symlink("/sbin", filepath.Join(links, "s")), os.Chown(links, 10000, 10000), //nolint:gosec // the agents read it
+		os.WriteFile(evil, program, 0o755), //nolint:gosec // and this one they run
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.made(a.run(name, "-v", "/opt/data/links:/work", "-v", "/opt/data/evil:/work/s/gate"))
+	first := func() {
+		t.Helper()
+		if r := a.sh(name, `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+			t.Error("the first process is", r)
+		}
+		if _, err := os.Stat(filepath.Join(links, "replaced")); err == nil {
+			t.Error("the agent's program was the first one")
+		}
+	}
+	first()
+	// By now the agent knows the directory of the program inside, and a link leads a mount over it.
+	known := a.tools(name)
+	a.docker("stop", "-t", "0", name)
+	if err := errors.Join(os.Remove(filepath.Join(links, "s")), os.Symlink(known, filepath.Join(links, "s"))); err != nil {
+		t.Fatal(err)
+	}
+	if r := a.docker("start", name); r.code == 0 {
+		if now := a.tools(name); now == known || now == "" {
+			t.Errorf("the program inside was in %s, and is in %s", known, now)
+		}
+		first()
+	} else {
+		t.Log("the start is refused:", r)
+	}
+	a.docker("rm", "-f", name)
+	a.gone(name)
+}
