@@ -7,41 +7,102 @@ import (
 	"testing"
 )
 
+// attack is what an agent adds to its call, and what it is told.
+type attack struct {
+	name string
+	more []string
+	says string
+}
+
+const namespaces = "a namespace of the host or of another container"
+
+// attacks are the calls of /test/sandbox/escape_test.go that make a container, and some of a cluster's own.
+var attacks = []attack{
+	{"the host's files", []string{"-v", "/:/host"}, "is not allowed"},
+	{"the host's files, in long words", []string{"--mount", "type=bind,source=/,target=/h"}, "is not allowed"},
+	{"the files of the agents' image", []string{"-v", "/etc:/etc2"}, "is not allowed"},
+	{"the socket of an engine", []string{"-v", "/var/run/docker.sock:/s"}, "a mount of /var/run/docker.sock"},
+	{"the sockets of the agents", []string{"-v", "/run:/r"}, "is not allowed"},
+	{"the token of the service", []string{"-v", "/run/secrets/hinit-sandbox:/token"}, "is not allowed"},
+	{"a path that leads out", []string{"-v", "/opt/data/../../etc:/etc2"}, "is not allowed"},
+	{"the whole volume", []string{"-v", "/opt/data:/h"}, "is not allowed"},
+	{"an engine's name of a path", []string{"-v", "/claims/agents-data:/x"}, "is not allowed"},
+	{"a volume of the cluster", []string{"-v", "agents-data:/x"}, "is not allowed"},
+	{"another's volumes", []string{"--volumes-from", "agents-0"}, "--volumes-from=agents-0 is not allowed"},
+	{"the mount of the program inside", []string{"--tmpfs", "/.hinit-x"}, "a mount at /.hinit-x"},
+	{"the kernel's files", []string{"-v", "/opt/data/x:/proc"}, "a mount at /proc"},
+	{"privileges", []string{"--privileged"}, "--privileged is not allowed"},
+	{"a capability", []string{"--cap-add", "SYS_ADMIN"}, "the capability SYS_ADMIN"},
+	{"all capabilities", []string{"--cap-add", "ALL"}, "the capability ALL"},
+	{"the host's processes", []string{"--pid", "host"}, namespaces},
+	{"another's processes", []string{"--pid", "container:agents-0"}, namespaces},
+	{"the host's semaphores", []string{"--ipc", "host"}, namespaces},
+	{"another's semaphores", []string{"--ipc", "container:agents-0"}, namespaces},
+	{"the host's name", []string{"--uts", "host"}, namespaces},
+	{"the host's users", []string{"--userns", "host"}, namespaces},
+	{"the host's control groups", []string{"--cgroupns", "host"}, namespaces},
+	{"a control group", []string{"--cgroup-parent", "/"}, "--cgroup-parent=/ is not allowed"},
+	{"the host's network", []string{"--network", "host"}, namespaces},
+	{"another's network", []string{"--network", "container:agents-0"}, namespaces},
+	{"another network", []string{"--network", "database"}, `the network "database" is not allowed`},
+	{"a group of the host", []string{"--group-add", "0"}, "the group 0 is not allowed"},
+	{"a device", []string{"--device", "/dev/kmsg"}, "the device /dev/kmsg"},
+	{"all devices", []string{"--device-cgroup-rule", "a *:* rwm"}, "--device-cgroup-rule=a *:* rwm is not allowed"},
+	{"the graphics of the node", []string{"--gpus", "all"}, "--gpus=all is not allowed"},
+	{"no seccomp", []string{"--security-opt", "seccomp=unconfined"}, "the security option seccomp=unconfined"},
+	{"new privileges", []string{"--security-opt", "no-new-privileges=false"}, "the security option no-new-privileges=false"},
+	{"a port of the node", []string{"-p", "80:80"}, "the published port 80:80 is not allowed"},
+	{"no end", []string{"--restart", "always"}, "a restart policy is not allowed"},
+	{"another's address", []string{"--add-host", "a:1.2.3.4"}, "a host or name server of the caller's choice"},
+	{"the last to be killed", []string{"--oom-score-adj", "-1000"}, "--oom-score-adj=-1000 is not allowed"},
+	{"an option of the storage", []string{"--storage-opt", "overlay2.override_kernel_check=true"}, "the storage option"},
+	{"the engine's socket", []string{"--use-api-socket"}, "--use-api-socket=true is not allowed"},
+	{"another runtime", []string{"--runtime", "other"}, `the runtime "other" is not allowed`},
+	{"another owner", []string{"--label", "hinit-owner=0"}, "the label hinit-owner is not allowed"},
+	{"another profile", []string{"--label", "hermes-profile=other"}, `the profile "other" is not allowed`},
+	{"the name of an object that can't be", []string{"--name", "Hermes_x"}, "lower-case letters"},
+}
+
+// images are images that nothing allows: one of another name, one by its digest, one by its id.
+var images = []string{"alpine", "hinit-demo@sha256:" + strings.Repeat("0", 64), strings.Repeat("0", 64)}
+
+// others are calls that hinit does not answer in the place of docker.
+var others = [][]string{
+	{"run", "-d", "--env-file", "/etc/passwd", "hinit-demo", "sleep", "1"},
+	{"cp", "/etc/passwd", "x:/"},
+	{"-H", "unix:///var/run/docker.sock", "ps"},
+	{"export", "agents-0"},
+	{"attach", "agents-0"},
+	{"commit", "agents-0"},
+	{"plugin", "ls"},
+}
+
 // TestAnAgentGetsNoMoreThanASandbox is the list of docs/explanation/sandbox-security.md on a cluster: what the agent may ask for, and what
 // commands in a sandbox reach.
 func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 	a := withSandboxes(t)
-	for _, attack := range []struct {
-		name string
-		more []string
-		says string
-	}{
-		{"the host's files", []string{"-v", "/:/host"}, "is not allowed"},
-		{"the files of the agents' image", []string{"-v", "/etc:/etc2"}, "is not allowed"},
-		{"the token of the service", []string{"-v", "/run/secrets/hinit-sandbox:/token"}, "is not allowed"},
-		{"a path that leads out", []string{"-v", "/opt/data/../../etc:/etc2"}, "is not allowed"},
-		{"an engine's name of a path", []string{"-v", "/claims/agents-data:/x"}, "is not allowed"},
-		{"a volume of the cluster", []string{"-v", "agents-data:/x"}, "is not allowed"},
-		{"the mount of the program inside", []string{"--tmpfs", "/.hinit-x"}, "is not allowed"},
-		{"privileges", []string{"--privileged"}, ""},
-		{"a capability", []string{"--cap-add", "SYS_ADMIN"}, ""},
-		{"the host's processes", []string{"--pid", "host"}, ""},
-		{"the host's network", []string{"--network", "host"}, ""},
-		{"another network", []string{"--network", "database"}, "is not allowed"},
-		{"a device", []string{"--device", "/dev/kmsg"}, ""},
-		{"no seccomp", []string{"--security-opt", "seccomp=unconfined"}, ""},
-		{"a port of the node", []string{"-p", "80:80"}, "is not allowed"},
-		{"another runtime", []string{"--runtime", "other"}, "is not allowed"},
-		{"another owner", []string{"--label", "hinit-owner=0"}, "is not allowed"},
-		{"another profile", []string{"--label", "hermes-profile=other"}, "is not allowed"},
-		{"the name of an object that can't be", []string{"--name", "Hermes_x"}, "lower-case letters"},
-	} {
-		if r := a.run("hermes-0000000d", attack.more...); r.code == 0 || !strings.Contains(r.out, attack.says) {
-			t.Errorf("%s: %v", attack.name, r)
+	var calls [][]string
+	for _, attack := range attacks {
+		calls = append(calls, runWords("hermes-0000000d", attack.more...))
+	}
+	for i, r := range a.each(calls) {
+		if r.code == 0 || !strings.Contains(r.out, attacks[i].says) {
+			t.Errorf("%s %q: %v", attacks[i].name, attacks[i].more, r)
 		}
 	}
-	if r := a.docker("run", "-d", "alpine", "sleep", "infinity"); r.code == 0 || !strings.Contains(r.out, "the image \"alpine\" is not allowed") {
-		t.Error(r)
+	calls = nil
+	for _, image := range images {
+		calls = append(calls, []string{"run", "-d", image, "sleep", "infinity"})
+	}
+	for i, r := range a.each(calls) {
+		if r.code == 0 || !strings.Contains(r.out, "the image \""+images[i]+"\" is not allowed") {
+			t.Error(r)
+		}
+	}
+	for i, r := range a.each(others) {
+		if r.code == 0 || !strings.Contains(r.out, "none of those that hinit answers") {
+			t.Errorf("%q: %v", others[i], r)
+		}
 	}
 	if err := os.Symlink("/etc", filepath.Join(a.volume, "link")); err != nil {
 		t.Fatal(err)
@@ -63,6 +124,10 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 		{"the program inside", "for d in /.hinit-*; do echo x 2>/dev/null > $d/gate || echo no; rm -f $d/gate 2>/dev/null || echo no; done", "no\nno\n"},
 		{"other pods' processes", "ls -d /proc/[0-9]* | wc -l | (read n; [ $n -lt 12 ] && echo few)", "few\n"},
 		{"the agents' socket", "ls /run/sandboxes /run/hinit 2>/dev/null | wc -l", "0\n"},
+		{"a set-user-id program", "cp /bin/busybox id && chmod 6755 id && ./id -u; rm -f id", "10000\n"},
+		{"the owner of a file", "cp /bin/busybox given; chown 0:0 given 2>/dev/null || echo no; rm given", "no\n"},
+		{"a device of its own", "mknod disk b 8 0 2>/dev/null || echo no", "no\n"},
+		{"a name space of its own", "unshare -U true 2>/dev/null || echo no", "no\n"},
 		{"devices", "ls /dev | grep -c -e sd -e nvme -e kmsg -e mem", "0\n"},
 	} {
 		if r := a.sh(id, attack.line); !strings.HasPrefix(r.out, attack.want) {

@@ -138,78 +138,45 @@ func around(text, n string) string {
 	return strings.Join(lines[max(0, min(first, last)-4):min(len(lines), last+5)], "\n")
 }
 
-// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them.
+// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them, where a
+// sandbox is a pod and where it is a Sandbox.
 func TestEveryCommandIsAccountedFor(t *testing.T) {
 	cluster.InFull(t)
-	a := withSandboxes(t)
+	t.Run("Pod", func(t *testing.T) { withSandboxes(t).chaos(t) })
+	t.Run("Sandbox", func(t *testing.T) {
+		withServer(t).startController(t, true)
+		withSandboxes(t).chaos(t)
+	})
+}
+
+// workers are the names of the workers and of their sandboxes.
+var workers = map[string]string{"one": "hermes-000000c1", "two": "hermes-000000c2"}
+
+func (a *agentPod) launch() {
+	for name, box := range workers {
+		a.until("the worker "+name+" is started", func() string {
+			r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh /opt/data/worker "+name+" "+box+" > /opt/data/"+name+".out 2>&1 &")
+			return map[bool]string{false: r.String()}[r.code == 0]
+		})
+	}
+}
+
+func (a *agentPod) chaos(t *testing.T) {
+	t.Helper()
 	t.Cleanup(func() { a.must("uncordon", "node1") })
 	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run it
 		t.Fatal(err)
 	}
-	names := map[string]string{"one": "hermes-000000c1", "two": "hermes-000000c2"}
-	launch := func() {
-		for name, box := range names {
-			a.until("the worker "+name+" is started", func() string {
-				r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh /opt/data/worker "+name+" "+box+" > /opt/data/"+name+".out 2>&1 &")
-				return map[bool]string{false: r.String()}[r.code == 0]
-			})
-		}
-	}
-	launch()
+	a.launch()
 	t.Cleanup(func() {
-		for name := range names {
+		for name := range workers {
 			if t.Failed() { // the account is what counts
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}
 	})
-	box := func() string { return names[[]string{"one", "two"}[rand.IntN(2)]] }
-	faults := []struct {
-		name string
-		do   func()
-	}{
-		{"delete a pod", func() { a.try("delete", "pod", object(box()), "--wait=false") }},
-		{"kill a program inside", func() { kill("/proc/self/exe\x00serve\x00") }},
-		{"kill a container", func() { kill("/gate\x00gate-init\x00") }},
-		{"kill the service", func() { kill(serving) }},
-		{"drain", func() {
-			a.try("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=40s")
-			a.must("uncordon", "node1")
-		}},
-		{"kill the API server", func() {
-			a.KillServer()
-			time.Sleep(time.Duration(rand.IntN(4000)) * time.Millisecond)
-			if err := a.Serve(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"stop the API server for a while", func() {
-			goOn, err := a.PauseServer()
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Duration(1000+rand.IntN(12000)) * time.Millisecond)
-			goOn()
-		}},
-		{"kill the agents", func() {
-			old := a.pod("agents-0")
-			if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
-				a.try("delete", "pod", "agents-0") // or the node waits for minutes before it starts a container again
-				a.awaitReady("agents-0", old)
-			} else {
-				for _, pid := range inits() {
-					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-				}
-				a.until("the agents are back", func() string {
-					p := a.pod("agents-0")
-					return map[bool]string{false: p.Status.String()}[ready(p) && restarts(p) > restarts(old)]
-				})
-			}
-			launch()
-		}},
-	}
-	counts := map[string]int{}
-	for end, i := time.Now().Add(*span), 0; time.Now().Before(end); i++ {
+	faults, counts := a.faults(), map[string]int{}
+	for end, i := time.Now().Add(*span), 0; i < len(faults) || time.Now().Before(end); i++ {
 		time.Sleep(time.Duration(1500+rand.IntN(4000)) * time.Millisecond)
 		f := faults[i%len(faults)]
 		if i >= len(faults) {
@@ -221,15 +188,8 @@ func TestEveryCommandIsAccountedFor(t *testing.T) {
 	if err := os.WriteFile(a.volume+"/chaos/stop", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.until("the workers have ended", func() string {
-		for _, command := range processes() {
-			if strings.HasPrefix(command, "sh\x00/opt/data/worker\x00") {
-				return command
-			}
-		}
-		return ""
-	})
-	for name := range names {
+	a.until("the workers have ended", func() string { return running("sh\x00/opt/data/worker\x00") })
+	for name := range workers {
 		sum := a.settle(name)
 		t.Logf("worker %s: %+v", name, sum)
 		if sum.done == 0 {
@@ -237,12 +197,98 @@ func TestEveryCommandIsAccountedFor(t *testing.T) {
 		}
 	}
 	t.Log("faults:", fmt.Sprint(counts))
-	pods := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name")
-	if n := strings.Count(pods, "\n"); n > len(names) {
-		t.Error("more sandboxes than tasks are left:", pods)
+	a.nothingLeaked()
+}
+
+// running returns the command lines that have a part.
+func running(part string) string {
+	var out []string
+	for _, command := range processes() {
+		if strings.Contains(command, part) {
+			out = append(out, command)
+		}
 	}
+	return strings.Join(out, "\n")
+}
+
+// nothingLeaked looks at what the chaos has left: objects and processes, first with the sandboxes of the workers, then without.
+func (a *agentPod) nothingLeaked() {
+	a.t.Helper()
+	kinds := "persistentvolumeclaims"
+	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
+		if a.try("get", kind).code == 0 { // the cluster has the kind
+			kinds += "," + kind
+		}
+	}
+	lines := func(text string) int { return len(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })) }
+	a.until("there is one sandbox for each task, and no command", func() string {
+		pods := a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
+		if objects := a.must("get", kinds, "-o", "name"); lines(pods) > len(workers) || lines(objects) > 1+len(workers) {
+			return pods + objects
+		}
+		if first, served := running(gateInit), running(inside); lines(first) > lines(pods) || lines(served) > lines(pods) {
+			return first + "\n" + served
+		}
+		return running("/workspace/done") + running("/opt/hinit/docker\x00")
+	})
 	a.must("delete", "configmap", "agents-sandboxes")
 	a.until("all sandboxes are gone", func() string {
-		return a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
+		return a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name") + running(gateInit) + running(inside)
 	})
+	if objects := a.must("get", kinds, "-o", "name"); objects != "persistentvolumeclaim/agents-data\n" {
+		a.t.Error("objects are left:", objects)
+	}
+}
+
+// fault is something that ends around the workers.
+type fault struct {
+	name string
+	do   func()
+}
+
+func (a *agentPod) faults() []fault {
+	box := func() string { return workers[[]string{"one", "two"}[rand.IntN(2)]] }
+	return []fault{
+		{"delete a pod", func() { a.try("delete", "pod", object(box()), "--wait=false") }},
+		{"kill a program inside", func() { kill(inside) }},
+		{"kill a container", func() { kill(gateInit) }},
+		{"kill the service", func() { kill(serving) }},
+		{"drain", func() {
+			a.try("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=40s")
+			a.must("uncordon", "node1")
+		}},
+		{"kill the API server", func() {
+			a.KillServer()
+			time.Sleep(time.Duration(rand.IntN(4000)) * time.Millisecond)
+			if err := a.Serve(context.Background()); err != nil {
+				a.t.Fatal(err)
+			}
+		}},
+		{"stop the API server for a while", func() {
+			goOn, err := a.PauseServer()
+			if err != nil {
+				a.t.Fatal(err)
+			}
+			time.Sleep(time.Duration(1000+rand.IntN(12000)) * time.Millisecond)
+			goOn()
+		}},
+		{"kill the agents", a.killAgents},
+	}
+}
+
+func (a *agentPod) killAgents() {
+	old := a.pod("agents-0")
+	if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
+		a.try("delete", "pod", "agents-0") // or the node waits for minutes before it starts a container again
+		a.awaitReady("agents-0", old)
+	} else {
+		for _, pid := range inits() {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+		a.until("the agents are back", func() string {
+			p := a.pod("agents-0")
+			return map[bool]string{false: p.Status.String()}[ready(p) && restarts(p) > restarts(old)]
+		})
+	}
+	a.launch()
 }

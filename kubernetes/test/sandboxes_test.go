@@ -3,6 +3,9 @@ package test
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,6 +71,10 @@ func (a *agentPod) docker(words ...string) result {
 
 // run is how the agent makes its container.
 func (a *agentPod) run(name string, more ...string) result {
+	return a.docker(runWords(name, more...)...)
+}
+
+func runWords(name string, more ...string) []string {
 	words := []string{
 		"run", "-d", "--init", "--name", name, "--label", "hermes-agent=1", "--label", "hermes-task-id=default", "--label", "hermes-profile=default", "-w", "/root",
 		"--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "CHOWN", "--cap-add", "FOWNER", "--cap-add", "SETUID", "--cap-add", "SETGID",
@@ -75,7 +82,35 @@ func (a *agentPod) run(name string, more ...string) result {
 		"--tmpfs", "/run:rw,noexec,nosuid,size=16m", "--cpus", "1", "--memory", "128m",
 		"-v", "/opt/data/sandboxes/docker/default/home:/root", "-v", "/opt/data/sandboxes/docker/default/workspace:/workspace",
 	}
-	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
+	return append(append(words, more...), "hinit-demo", "sleep", "infinity")
+}
+
+// each types several command lines of docker in one command of kubectl.
+func (a *agentPod) each(calls [][]string) []result { return a.eachOf("/opt/hinit/docker", calls) }
+
+func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
+	a.t.Helper()
+	const mark = "\n=== code "
+	var script strings.Builder
+	for _, words := range calls {
+		script.WriteString(program)
+		for _, word := range words {
+			script.WriteString(" '" + strings.ReplaceAll(word, "'", `'\''`) + "'")
+		}
+		script.WriteString(" < /dev/null 2>&1; printf '\\n=== code %s\\n' $?\n")
+	}
+	r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script.String())
+	rest := r.out
+	for _, words := range calls {
+		said, after, found := strings.Cut(rest, mark)
+		code, after, _ := strings.Cut(after, "\n")
+		n, err := strconv.Atoi(code)
+		if !found || err != nil {
+			a.t.Fatalf("%q has no end: %v, %v", words, err, r)
+		}
+		out, rest = append(out, result{append([]string{program}, words...), said, n}), after
+	}
+	return out
 }
 
 // sh runs a line of the shell in a sandbox.
@@ -120,8 +155,12 @@ func kill(words ...string) (n int) {
 	return n
 }
 
-// serving is in the command line of the service of sandboxes.
-const serving = "hinit-sandbox\x00serve"
+// Parts of command lines: of the service of sandboxes, and in each sandbox of process 1 and of the program that serves commands.
+const (
+	serving  = "hinit-sandbox\x00serve"
+	gateInit = "/gate\x00gate-init\x00"
+	inside   = "/proc/self/exe\x00serve\x00"
+)
 
 // TestTheAgentsDockerRunsInPods: create, exec, reuse, stop, start and remove, with the files of the agent.
 func TestTheAgentsDockerRunsInPods(t *testing.T) {
@@ -219,26 +258,38 @@ func TestTheCommandLineOfSandboxes(t *testing.T) {
 	a.until("removed", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
-// TestAWarmSandboxIsFast measures commands in a sandbox whose connection is there, from a process in the pod of the agents. docker version is
-// the measure: it starts the same program, asks the same service, and that makes one round trip to the API server.
+// TestAWarmSandboxIsFast measures commands in a sandbox whose connection is there. docker version is the round trip: it starts the
+// same program, asks the same service, and that makes one request to the API server. The two take turns, so that both meet the
+// same machine. On a busy machine only the quickest of each says what the service itself takes.
 func TestAWarmSandboxIsFast(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
 	id := a.made(a.run("hermes-1a2b3c4d"))
 	a.sh(id, "true")
-	each := func(words string) time.Duration {
+	docker := a.here()
+	timed := func(words ...string) time.Duration {
 		t.Helper()
-		script := "i=0; while [ $i -lt 200 ]; do /opt/hinit/docker " + words + " > /dev/null || exit 1; i=$((i+1)); done; date +%s%N"
+		cmd := docker(words...)
 		began := time.Now()
-		if r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script); r.code != 0 {
-			t.Fatal(r)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("docker %q: %v: %s", words, err, out)
 		}
-		return time.Since(began) / 200
+		return time.Since(began)
 	}
-	version, command := each("version"), each("exec "+id+" true")
-	t.Logf("docker version %v, docker exec %v: a command takes %v more than a round trip", version, command, command-version)
-	if command-version > 100*time.Millisecond {
-		t.Errorf("a command takes %v more than a round trip", command-version)
+	const most, least = 10 * time.Millisecond, 200
+	var trips, commands []time.Duration
+	for quickest := most + 1; quickest > most && len(trips) < 5*least; quickest = commands[0] - trips[0] {
+		for range least {
+			trips, commands = append(trips, timed("version")), append(commands, timed("exec", id, "true"))
+		}
+		slices.Sort(trips)
+		slices.Sort(commands)
+	}
+	quickest, half := commands[0]-trips[0], len(trips)/2
+	t.Logf("of %d, a round trip takes %v at least and %v in the middle, a command %v and %v", len(trips), trips[0], trips[half], commands[0], commands[half])
+	t.Logf("beside a round trip, a command takes %v at least and %v in the middle", quickest, commands[half]-trips[half])
+	if quickest > most {
+		t.Errorf("beside a round trip, the quickest command takes %v, and the bound is %v", quickest, most)
 	}
 	for pid, line := range processes() {
 		if strings.Contains(line, serving) {
@@ -247,5 +298,24 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 			rss, _, _ = strings.Cut(rss, "\n")
 			t.Log("the service has", strings.TrimSpace(rss))
 		}
+	}
+}
+
+// here returns the docker command of the agents' container, as a process of the tests: in a pod each call would include the start of
+// a shell or of kubectl. The user and the files are the agents'.
+func (a *agentPod) here() func(words ...string) *exec.Cmd {
+	a.t.Helper()
+	pids := inits()
+	if len(pids) != 1 {
+		a.t.Fatal("the inits of pods are", pids)
+	}
+	return func(words ...string) *exec.Cmd {
+		cmd := exec.Command("/opt/hinit/docker", words...)
+		cmd.Path, cmd.Dir = "/opt/hinit/docker", "/"
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without it the call fails
+		cmd.Env = strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00")
+		as := &syscall.Credential{Uid: 10000, Gid: 10000}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", pids[0]), Credential: as}
+		return cmd
 	}
 }

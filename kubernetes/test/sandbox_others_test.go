@@ -1,0 +1,94 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/kubernetes/internal/cluster"
+	"hinit/sandbox"
+)
+
+// victim makes a container like that of a pod, with other labels of docker's, and returns its id.
+func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[string]string)) string {
+	a.t.Helper()
+	id, name := fmt.Sprintf("%08x%024x", 0xabcdef00+number, number), fmt.Sprintf("victim-%d", number)
+	var spec sandbox.Spec
+	if err := json.Unmarshal([]byte(like.Annotations["hinit.dev/spec"]), &spec); err != nil {
+		a.t.Fatal(err)
+	}
+	spec.Name = name
+	change(spec.Labels)
+	note, err := json.Marshal(spec)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: like.Spec}
+	pod.Name, pod.Labels, pod.Annotations = object(name), map[string]string{}, map[string]string{"hinit.dev/spec": string(note)}
+	for label, value := range like.Labels {
+		pod.Labels[label] = value
+	}
+	pod.Labels["hinit.dev/sandbox"], pod.Labels["hinit.dev/name"] = id, name
+	a.apply(pod)
+	a.awaitReady(pod.Name)
+	return id
+}
+
+// TestAnAgentReachesNoSandboxOfAnother: what another profile, user or installation has made does not exist for an agent, nor do
+// the pods that are no sandboxes.
+func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
+	cluster.InFull(t)
+	a := withSandboxes(t)
+	own := a.made(a.run("hermes-0000001a"))
+	like := a.pod(object("hermes-0000001a"))
+	victims := []string{
+		a.victim(1, like, func(labels map[string]string) { labels["hermes-profile"] = "other" }),
+		a.victim(2, like, func(labels map[string]string) { labels["hinit-owner"] = "54321" }),
+		a.victim(3, like, func(labels map[string]string) { labels[sandbox.LabelVolume] = "0123456789abcdef" }),
+		a.victim(4, like, func(labels map[string]string) { clear(labels) }),
+	}
+	before := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", identities)
+	refs := []string{"agents-0", string(a.pod("agents-0").UID), object("hermes-0000001a")}
+	for i, id := range victims {
+		refs = append(refs, id, id[:12], fmt.Sprintf("victim-%d", i+1))
+	}
+	var calls, tools [][]string
+	for _, ref := range refs {
+		calls = append(calls, []string{"exec", ref, "true"}, []string{"start", ref}, []string{"stop", "-t", "0", ref},
+			[]string{"rm", ref}, []string{"inspect", "--format", "{{.State.FinishedAt}}", ref})
+		tools = append(tools, []string{"exec", "--in", ref, "true"}, []string{"rm", ref}, []string{"stop", ref},
+			[]string{"show", ref}, []string{"logs", ref}, []string{"shell", "--in", ref})
+	}
+	for _, r := range a.each(calls) {
+		if r.code == 0 || !strings.Contains(r.out, "No such container") && !strings.Contains(r.out, "No such object") {
+			t.Error(r)
+		}
+	}
+	for _, r := range a.eachOf("hinit sandbox", tools) {
+		if r.code == 0 || !strings.Contains(r.out, "no such") && !strings.Contains(r.out, "there is no") {
+			t.Error(r)
+		}
+	}
+	for _, r := range a.each([][]string{{"exec", "--privileged", own, "id"}, {"exec", "--user", "0:0", own, "id", "-u"}}) {
+		if r.code == 0 && strings.TrimSpace(r.out) != "10000" {
+			t.Error(r)
+		}
+	}
+	if r := a.docker(append([]string{"rm", "-f"}, victims...)...); r.code != 0 || strings.Count(r.out, "No such container") != len(victims) {
+		t.Error("what is not there can't be removed:", r)
+	}
+	if r := a.docker("ps", "-a", "--filter", "label=hermes-agent=1", "--format", "{{.ID}}", "--no-trunc"); r.out != own+"\n" {
+		t.Error("it sees", r)
+	}
+	if after := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", identities); after != before {
+		t.Errorf("there were\n%sand are\n%s", before, after)
+	}
+}
+
+// identities says of each pod which one it is, how often it was restarted, and whether it was deleted.
+const identities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
+	`{.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`
