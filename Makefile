@@ -48,6 +48,9 @@ dist: ## build for amd64 and arm64
 $(OUT)/busybox:
 	docker/busybox $(ARCH) $@
 
+$(OUT)/bash:
+	docker/bash $(ARCH) $@
+
 test: ## run all tests, in PID namespaces and in Docker too, and say how many passed, were skipped (and why) and failed
 	@[ "$(CI)" != true ] || command -v s6-svscan >/dev/null || test/s6/install-s6 # elsewhere the comparison with it is skipped
 	@[ "$(CI)" != true ] || { command -v promtool && command -v chromium && command -v rsyslogd && command -v fish; } >/dev/null || test/web/install-tools # likewise
@@ -64,6 +67,7 @@ test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real
 	@[ "$(CI)" != true ] || [ "$(CLUSTER)" = no ] || kubernetes/test/install-tools || echo "without these packages there are no nodes, only an API server"
 	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test)
 	cd kubernetes && for v in 1.35 1.36; do go test -modfile=versions/$$v.mod ./internal/strict || exit 1; done
+	[ -n "$(CLUSTER)" ] || $(MAKE) $(OUT)/bash || echo "without bash, the test of the agent's terminal tool is skipped"
 	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && go build -o dist/summary ./test/summary && cd kubernetes && \
 	  bin=$$(go run ./internal/cluster/build $(SHORT)) && PATH="$$bin:$$PATH" ../dist/summary -again 3 -- "-count=1 -run Agree ./internal/deploy" "$(SHORT) -vet=off -count=1 -timeout 30m ./test ./test/failover ./test/fleet"; }
 
