@@ -179,7 +179,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 		err = e.ungate(ctx, r)
 	}
 	if err == nil {
-		err = e.awaitRunning(ctx, r.id)
+		err = e.awaitRunning(ctx, r.id, r.object == nil && r.claim == nil)
 	}
 	return apiError(what, err)
 }
@@ -233,11 +233,17 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs. It returns an error as soon as the container can't start.
-func (e *Engine) awaitRunning(ctx context.Context, id string) error {
+// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. If final is set, nothing
+// replaces the pod when it is deleted.
+func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
-		if pod == nil || pod.DeletionTimestamp != nil {
+		switch {
+		case final && pod == nil:
+			return false, fmt.Errorf("%w: its pod was deleted", sandbox.ErrGone)
+		case final && pod.DeletionTimestamp != nil:
+			return false, fmt.Errorf("%w: %s", sandbox.ErrGone, deleted(pod))
+		case pod == nil || pod.DeletionTimestamp != nil:
 			return false, nil
 		}
 		var c sandbox.Container

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,14 +19,19 @@ import (
 	"hinit/sandbox"
 )
 
+// offline returns an engine that makes containers of a kind, without a cluster.
+func offline(kind string) *Engine {
+	mapped := false
+	return &Engine{
+		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
+		core: fake.NewClientset(), kind: kind, userNamespaces: &mapped, why: map[string]string{}, used: map[string]time.Time{},
+	}
+}
+
 // made returns the pod of a sandbox that docker knows by a name.
 func made(t *testing.T, name string) corev1.Pod {
 	t.Helper()
-	mapped := false
-	e := &Engine{
-		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
-		core: fake.NewClientset(), kind: "Pod", userNamespaces: &mapped, why: map[string]string{},
-	}
+	e := offline("Pod")
 	spec := sandbox.Spec{Name: name, Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"}
 	id, err := e.Create(t.Context(), spec)
 	if err != nil {
@@ -71,11 +77,7 @@ func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 // TestASandboxThatStartsAgainHasItsProgramElsewhere: earlier, where a sandbox was a Sandbox, an agent knew by then the directory of
 // the program inside. By a link in one of its mounts it put a program of its own in that place.
 func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
-	mapped := false
-	e := &Engine{
-		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
-		core: fake.NewClientset(), kind: "Sandbox", userNamespaces: &mapped, why: map[string]string{},
-	}
+	e := offline("Sandbox")
 	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
 	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	spec := sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000", Init: true}
@@ -117,5 +119,34 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	second, now := start()
 	if first != known || second != now || first == second {
 		t.Errorf("it was in %s (%s), and is in %s (%s)", first, known, second, now)
+	}
+}
+
+// TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited: earlier docker run then waited for a minute, because nothing replaces a pod.
+func TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited(t *testing.T) {
+	e := offline("Pod")
+	id, err := e.Create(t.Context(), sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go func() {
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		started <- e.Start(short, id)
+	}()
+	pods := e.core.CoreV1().Pods("agents")
+	for waits := true; waits; time.Sleep(time.Millisecond) {
+		pod, err := pods.Get(t.Context(), ObjectName("hermes-1"), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits = len(pod.Spec.SchedulingGates) > 0
+	}
+	if err := pods.Delete(t.Context(), ObjectName("hermes-1"), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; !errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), "its pod was deleted") {
+		t.Error("it said", err)
 	}
 }
