@@ -23,7 +23,8 @@ const worker = `#!/bin/sh
 name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
 mkdir -p $dir
 # A second worker of the name would write into the same account.
-tr '\0' ' ' 2>/dev/null < /proc/$(cat $dir/$name.pid 2>/dev/null)/cmdline | grep -q "worker $name " && exit
+old=$(cat $dir/$name.pid 2>/dev/null)
+[ "$old" != $$ ] && tr '\0' ' ' 2>/dev/null < /proc/$old/cmdline | grep -q "worker $name " && exit
 echo $$ > $dir/$name.pid
 n=$(cat $dir/$name.next 2>/dev/null || echo 0)
 make() {
