@@ -1,9 +1,15 @@
 package test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +29,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	t.Cleanup(func() { b.must("delete", "runtimeclass", cluster.MappedRuntime) })
 	a := withSandboxes(t, "HINIT_SANDBOX_ROOT=private", "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.MappedRuntime)
 	a.must("label", "--overwrite", "namespace", inManifests, "pod-security.kubernetes.io/enforce=baseline")
-	a.volumes(2, corev1.ReadWriteOnce) // of the sandbox's own
+	own := a.volumes(2, corev1.ReadWriteOnce) // of the sandbox's own
 	id := a.made(a.run("hermes-0000000f"))
 	if r := a.sh(id, "id -u; echo root > file; stat -c %u file; mkdir /etc/mine && chown 1000 /etc/mine && stat -c %u /etc/mine"); r.out != "0\n0\n1000\n" {
 		t.Error(r)
@@ -31,6 +37,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	if r := a.sh(id, "set -- $(cat /proc/self/uid_map); [ $1 = 0 ] && [ $2 != 0 ] && echo mapped"); r.out != "mapped\n" {
 		t.Error("root inside is root of the node:", r)
 	}
+	a.filesOfRoot(t, id, own)
 	if users := a.must("get", "pod", object("hermes-0000000f"), "-o", "jsonpath={.spec.hostUsers}"); users != "false" {
 		t.Error("hostUsers is", users)
 	}
@@ -40,4 +47,50 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	if out := a.must("logs", "agents-0", "-c", "sandboxes"); !strings.Contains(out, "sandboxes have users of their own (hostUsers: false)") {
 		t.Error(out)
 	}
+}
+
+// filesOfRoot makes, as root inside, files that would give rights outside: with set-user-id, devices, and links to files of root.
+// None is on the volume of the agents, and none is a device. On the disk of the sandbox's own volumes they do belong to root: the
+// kubelet maps users at the mount, and no other pod mounts these.
+func (a *agentPod) filesOfRoot(t *testing.T, id string, own []string) {
+	t.Helper()
+	a.sh(id, `for d in /root /workspace; do
+		cp /bin/busybox $d/suid; chown 0:0 $d/suid; chmod 6755 $d/suid
+		mknod $d/disk b 8 0; mknod $d/null c 1 3; mkfifo $d/pipe; ln /etc/passwd $d/link; ln -s / $d/way; chown 0:105 $d/way; done`)
+	made := 0
+	for _, dir := range append([]string{a.volume}, own...) {
+		err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+			var st unix.Stat_t
+			if err := errors.Join(err, unix.Lstat(path, &st)); err != nil {
+				return err
+			}
+			made += map[bool]int{true: 1}[info.Name() == "suid"]
+			planted := dir == a.volume && slices.Contains([]string{"suid", "link", "way"}, info.Name())
+			if info.Mode()&os.ModeDevice != 0 || planted {
+				t.Errorf("there is %v of %d:%d at %s", info.Mode(), st.Uid, st.Gid, path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if made != 2 {
+		t.Errorf("root inside has made %d files with set-user-id, and not 2", made)
+	}
+	for _, claim := range strings.Fields(a.must("get", "persistentvolumeclaims", "-o", "jsonpath={.items[*].metadata.name}")) {
+		other := a.must("get", "pod", "agents-0", "-o", "jsonpath={.spec.volumes[*].persistentVolumeClaim.claimName}")
+		if strings.Contains(other, claim) != (claim == "agents-data") {
+			t.Errorf("the pod of the agents mounts %s, and there is %s", other, claim)
+		}
+	}
+	a.sh(id, "kill -9 -1")
+	a.holds(2*time.Second, func() string { return map[bool]string{false: "the agents' pod is not Ready"}[ready(a.pod("agents-0"))] })
+	a.until("the sandbox works again", func() string {
+		if r := a.sh(id, "true"); r.code != 0 {
+			a.docker("start", id)
+			return r.String()
+		}
+		return ""
+	})
 }
