@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,8 +52,9 @@ func TestTheTutorial(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	typed, began := 0, time.Now()
+	typed, began, two := 0, time.Now(), 0
 	var w *watch
+	var c *commands
 	what := ""
 	page = console.ReplaceAllStringFunc(page, func(block string) string {
 		var out strings.Builder
@@ -64,6 +66,9 @@ func TestTheTutorial(t *testing.T) {
 			}
 			got := b.shell(dir, command)
 			typed++
+			if c == nil && strings.Contains(command, "hinit sandbox exec") {
+				c = b.sendCommands()
+			}
 			if w != nil && strings.Contains(command, "rollout status") {
 				b.until("all gateways run", func() string {
 					for _, profile := range []string{"default", "coder", "writer"} {
@@ -74,6 +79,7 @@ func TestTheTutorial(t *testing.T) {
 					return ""
 				})
 				gap, many := w.end()
+				two += w.two
 				t.Logf("%s: %v without a gateway (%v), %d of a profile at once", what, gap, w, many)
 				if many > 1 || gap > mostGap {
 					t.Error("that is too many, or too long")
@@ -89,15 +95,83 @@ func TestTheTutorial(t *testing.T) {
 		}
 		return out.String() + "```"
 	})
-	t.Logf("%d commands in %v", typed, time.Since(began).Round(time.Second))
-	if typed < 10 {
-		t.Errorf("the page has only %d commands", typed)
+	took := time.Since(began).Round(time.Second)
+	if c == nil {
+		t.Fatal("the page has no command in a sandbox")
+	}
+	t.Logf("%d commands in %v; moments with two gateways of a profile: %d; commands in the sandbox: %v", typed, took, two, c.end(b))
+	if typed < 10 || took > 10*time.Minute || two > 0 {
+		t.Error("that is too few commands, too long, or two at once")
 	}
 	if *write && !t.Failed() {
 		if err := os.WriteFile(tutorial, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// commands are commands in the sandbox of the agents, which are sent all the time while their pod moves.
+type commands struct {
+	stop, stopped chan struct{}
+	answers       map[int]string // what was said to each, by number
+}
+
+// sendCommands begins to send commands, one after the other. Each notes on the volume that it ran.
+func (b *bench) sendCommands() *commands {
+	c := &commands{stop: make(chan struct{}), stopped: make(chan struct{}), answers: map[int]string{}}
+	go func() {
+		defer close(c.stopped)
+		for n := 1; ; n++ {
+			r := b.try("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", fmt.Sprintf("echo %d >> /workspace/ran; echo ok %d", n, n))
+			c.answers[n] = r.out
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	}()
+	return c
+}
+
+// end stops sending, and compares what was answered with what ran. A command without an answer was cut off: its caller ended with
+// the pod.
+func (c *commands) end(b *bench) string {
+	b.Helper()
+	close(c.stop)
+	<-c.stopped
+	var r result
+	b.until("the sandbox answers", func() string {
+		r = b.try("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", "cat /workspace/ran")
+		return map[bool]string{false: r.String()}[r.code == 0]
+	})
+	ran := map[string]int{}
+	for _, n := range strings.Fields(r.out) {
+		ran[n]++
+	}
+	done, lost, unanswered := 0, 0, 0
+	for n, said := range c.answers {
+		times := ran[strconv.Itoa(n)]
+		switch {
+		case said == fmt.Sprintf("ok %d\n", n):
+			done++
+			if times != 1 {
+				b.Errorf("command %d was answered, and ran %d times", n, times)
+			}
+		case strings.Contains(said, "had begun"), strings.Contains(said, "may have begun"):
+			lost++
+			b.Errorf("command %d is lost: %s", n, said)
+		default:
+			unanswered++
+			if times > 1 {
+				b.Errorf("command %d ran %d times: %s", n, times, said)
+			}
+		}
+	}
+	if done == 0 {
+		b.Error("no command was answered")
+	}
+	return fmt.Sprintf("%d answered, %d lost, %d without the pod of their caller", done, lost, unanswered)
 }
 
 // shell types a command as the administrator of the cluster.
