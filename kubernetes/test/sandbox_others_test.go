@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox"
 )
 
-// victim makes a container like that of a pod, with other labels of docker's, and returns its id.
+// victim makes a container like the one of pod like, but with other labels of docker's. It returns its id.
 func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[string]string)) string {
 	a.t.Helper()
 	id, name := fmt.Sprintf("%08x%024x", 0xabcdef00+number, number), fmt.Sprintf("victim-%d", number)

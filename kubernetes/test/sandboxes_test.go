@@ -301,8 +301,8 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 }
 
-// here returns the docker command of the agents' container, as a process of the tests: in a pod each call would include the start of
-// a shell or of kubectl. The user and the files are the agents'.
+// here returns the docker command of the agents' container as a process of the tests, with the agents' user and files. In a pod, each
+// call would include the start of a shell or of kubectl.
 func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	a.t.Helper()
 	pids := inits()

@@ -76,8 +76,8 @@ func HashOf(name string) string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// Controller stands in for agent-sandbox's: it makes the claims, the Service and the pod of a Sandbox, removes the pod while the
-// Sandbox is suspended, and ends expired Sandboxes.
+// Controller stands in for agent-sandbox's controller. It makes the claims, the Service and the pod of a Sandbox. It removes the pod
+// while the Sandbox is suspended, and ends expired Sandboxes.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
