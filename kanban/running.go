@@ -183,7 +183,7 @@ func (p *pass) isGone(e entry) bool {
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref returns the reference to a running task's worker for the runner, with the data in the ledger. It also sets
+// ref builds the Ref by which the runner finds the worker of a running task. It fills the Ref from the ledger, and sets
 // w.dispatcherStarted and w.containerGone.
 func (p *pass) ref(w *observedTask) Ref {
 	ref := p.Dispatcher.ref(w.Task)

@@ -21,8 +21,8 @@ type lines struct {
 	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// partialLineAllowance is the capacity of carry, in bytes, that doesn't count against the budget. A larger carry is freed after
-// use.
+// partialLineAllowance is how many bytes of the capacity of the buffer carry don't count against the budget. A carry with a
+// larger capacity is freed after use.
 const partialLineAllowance = 4 << 10
 
 // feed takes n new bytes from buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first

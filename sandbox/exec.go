@@ -159,8 +159,8 @@ func (t *attempt) sent() bool { return t.channel != nil }
 
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
-// isTransfer reports whether the request copies data instead of running a command. An error of one of its streams ends such a
-// request.
+// isTransfer reports whether the request copies data instead of running a command. A transfer ends at the first error of one of
+// its streams.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
 // run performs the request and returns how it ended. The error means that the end is unknown or that the request was refused.

@@ -24,7 +24,8 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// addTo returns files extended so that the writing end has index fd. The descriptors in between are closed in the new process.
+// addTo extends files so that the write end of the pipe becomes descriptor fd of the new process. The descriptors that addTo adds
+// below fd are closed in the new process.
 func (n *notifier) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files

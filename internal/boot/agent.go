@@ -99,8 +99,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error about services that can't run, because the lookup of their user failed with err. The argument who
-// is this user. If the user does not exist, the error advises what to change.
+// UnknownAgent returns an error about services that can't run because the lookup of their user, who, failed with err. If the user
+// does not exist, the error advises what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)

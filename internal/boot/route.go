@@ -25,7 +25,7 @@ type CommandLine struct {
 	Look        func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
-// Route is the meaning of a container's command.
+// Route says what the container's command means for hinit: which program it runs, and how.
 type Route struct {
 	// Supervise is true if there is no command to run. Instead hinit supervises the gateway of Profile, and the container runs
 	// until it is asked to stop. Print [Breadcrumb] on stderr.

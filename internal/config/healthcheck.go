@@ -62,7 +62,8 @@ const (
 	OnShutdown = "shutdown"
 )
 
-// HTTPCheck sends a GET request to a server in the container. All texts but Status, Contains and Matches are templates.
+// HTTPCheck sends a GET request to a server in the container. All string fields except Status, Contains and Matches are
+// templates.
 type HTTPCheck struct {
 	URL      string            `key:"url" is:"url" fill:"."`
 	Port     string            `key:"port" is:"port" fill:"."`

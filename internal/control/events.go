@@ -144,8 +144,8 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// feed calls look, which writes lines and reports whether there are more, until everything is written. If follow is set, feed
-// then calls look again after each change, until ctx ends. news returns a channel that is closed at the next change.
+// feed calls look until everything is written. look writes lines and reports whether there are more. If follow is set, feed calls
+// look again after each change, until ctx ends. news returns a channel that is closed at the next change.
 func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil

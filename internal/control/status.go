@@ -289,8 +289,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	return s.core.Settings(v.Name)
 }
 
-// problem returns a text about what users should know about a service besides its state. trusted reports whether the caller may
-// read the service's log; only then does the text include the service's own words.
+// problem describes what users should know about a service in addition to its state. trusted is true if the caller may read the
+// service's log. Only then does the text quote the service's output.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:

@@ -76,8 +76,8 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath opens the file with the path names relative to dirfd, one component at a time, each with O_NOFOLLOW. The names must
-// not include "..".
+// walkBeneath opens a file below dirfd. names are the components of its path, and each is opened with O_NOFOLLOW. No component
+// may be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	last := len(names) - 1
 	cur := dirfd
@@ -167,6 +167,6 @@ func retryEINTR(fn func() error) error {
 	}
 }
 
-// closeFD closes a descriptor. It ignores the error: written data has been synced already, and after EINTR the descriptor is
-// closed as well, see close(2).
+// closeFD closes a descriptor and ignores the error. Written data has been synced already, and close(2) releases the descriptor
+// even if it fails with EINTR.
 func closeFD(fd int) { _ = unix.Close(fd) }

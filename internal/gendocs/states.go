@@ -31,8 +31,8 @@ var words = []struct{ name, meaning string }{
 	{"deadline", "the time of this state is over, such as the delay of a restart"},
 }
 
-// states returns the page about the states of a service, made from the comments of constants. The whole transition table is in
-// the comment at the top of machine.go.
+// states returns the page about the states of a service, generated from the doc comments of the state constants. The whole
+// transition table is in the comment at the top of machine.go.
 func states(root string) (string, error) {
 	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {

@@ -154,8 +154,8 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	return same
 }
 
-// addRound adds the signs of one round, and returns the evidence so far. most is the maximum of the time that it adds to a
-// silence, even if the last round was longer ago.
+// addRound adds the signs of one round, and returns the evidence so far. A round lengthens a silence by the time since the
+// previous round, but by at most most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)

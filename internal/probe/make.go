@@ -33,8 +33,8 @@ func (p *Prober) prepareChecks(t *target) bool {
 	return false
 }
 
-// prepareWith makes the checkers, given the variables env of the profile. err says why env could not be read. A check that
-// needs a missing variable is skipped. The caller holds p.mu.
+// prepareWith makes the checkers of t. env holds the environment variables of the profile. If they could not be read, err is the
+// reason. A check that needs a missing variable is skipped. The caller holds p.mu.
 func (p *Prober) prepareWith(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))

@@ -112,9 +112,9 @@ func (s Spec) setupWords() (words []string) {
 // needsSetup reports whether the new process must execute the program LimitsName before its command.
 func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
-// changesUser reports whether the new process changes its user. It does so after it has executed this program again, and never
-// between fork and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it
-// by a lease on its files (fcntl(2), F_SETLEASE).
+// changesUser reports whether the new process must change its user. The process does that only after it has executed this program
+// again. It never does so between fork and execve, because Spawn waits until execve. The other user could make Spawn wait for ever:
+// it could stop the process (SIGSTOP), or hold a lease on a file that the process opens (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
 // entersDirLater reports whether the new process enters its directory after the change of its user. A pinned directory, which

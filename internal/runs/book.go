@@ -224,8 +224,8 @@ func (b *Book) startTimer(e *entry) {
 	}
 }
 
-// Stop makes the supervisor end a run, and does not wait until the run has ended. The run's process gets SIGTERM, then its
-// descendants do, and all of them get SIGKILL after the grace. Stop does nothing to an ended run.
+// Stop asks the supervisor to end a run, and does not wait for the end. The supervisor sends SIGTERM to the run's process, then
+// to its descendants, and SIGKILL to all of them after the grace period. Stop does nothing to a run that has ended.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }

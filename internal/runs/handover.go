@@ -6,7 +6,7 @@ import (
 	"hinit/client"
 )
 
-// Handover is the state of a book that a re-execution hands over to the next program of PID 1.
+// Handover is the state of a book that PID 1 hands over to its new program at a re-execution.
 type Handover struct {
 	Instance string
 	Next     uint64

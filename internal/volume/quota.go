@@ -34,7 +34,7 @@ const (
 	maxDepth = 1000
 )
 
-// diskUsage is the disk usage of one profile, while it is measured and afterwards.
+// diskUsage holds the disk usage of one profile: the sum so far during a measurement, and the result after it.
 type diskUsage struct {
 	timedOut func() bool
 	bytes    uint64

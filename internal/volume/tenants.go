@@ -128,9 +128,9 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome gives the home of a profile, in the directory d, from the user was to another user, the parameter to. It changes first
-// all files in the home, then the home itself. So when the home has the new owner, the move is complete, and an interrupted move is
-// repeated. tenant says that the user is the profile's own. w counts the results; with w.DryRun nothing changes.
+// MoveHome changes the owner of a profile's home, the directory d, from the user was to the user to. It changes the files in the
+// home first and the home itself last. So a home that has the new owner is complete, and a caller can repeat an interrupted move.
+// tenant is true if the user belongs to this profile alone. w counts the results. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles here

@@ -203,7 +203,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	return err
 }
 
-// sendGo sends the verdict to the first process, and waits until it has received it.
+// sendGo sends the verdict to the first process, and waits until the process has received the verdict.
 func sendGo() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 // refused78 is the exit code after which PID 1 parks a gateway until its configuration changes.
 const refused78 = 78
 
-// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command in argv. With the word
-// "save" it writes the rules of the container into a file instead, for later processes. It returns the exit code.
+// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command in argv. If argv
+// contains the word "save", Main instead writes the container's rules to a file for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
 	words := argv[:isolation.Head(argv)]

@@ -233,8 +233,7 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval stops a service whose directory was removed, by its down signal. When the service has ended, the logger reads the
-// end of its input.
+// BeginRemoval sends the down signal to a service whose directory was removed. After the service has ended, its logger reads EOF.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.shut()

@@ -46,7 +46,7 @@ type Host interface {
 	SlotRemoved(ctx context.Context, service string)
 	// Reserved returns the reason why no service may have this name. It returns "" if a service may.
 	Reserved(name string) string
-	// CheckCapacity returns an error with the reason if another service can't be supervised.
+	// CheckCapacity returns an error with the reason if no further service can be supervised.
 	CheckCapacity() error
 	// Register must also make a log for the service.
 	foreign.Supervisor

@@ -112,7 +112,7 @@ func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
 	}
 }
 
-// Do gives an order to a service, and waits until it has taken effect or failed.
+// Do sends an order for a service, and waits until the order has taken effect or failed.
 func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
 	return err

@@ -243,8 +243,8 @@ func (m *Model) regroup() {
 	m.arrange()
 }
 
-// inGroups appends the rows of all groups to the table: for each group its head, and then its services unless the group is
-// folded. The groups have the order of their first services. Services without a group come last.
+// inGroups appends the rows of all groups to the table: for each group its header, and then its services unless the group is
+// folded. Groups are sorted by the position of their first service. Services without a group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)

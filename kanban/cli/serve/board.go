@@ -144,7 +144,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	}
 }
 
-// identity returns a text that differs for each version of a file.
+// identity returns a text that identifies the current version of a file. It changes whenever the file changes.
 func identity(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {

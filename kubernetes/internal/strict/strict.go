@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds maps each apiVersion and kind that the manifests may have to a function that returns an empty object.
+// kinds maps each apiVersion and kind that is allowed in the manifests to a function that returns an empty object of that kind.
 var kinds = map[string]func() any{
 	"apps/v1 StatefulSet":                                       func() any { return new(appsv1.StatefulSet) },
 	"v1 ConfigMap":                                              func() any { return new(corev1.ConfigMap) },
