@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -24,11 +25,14 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil // no profile is isolated
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil {
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // those commands are about all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {
 		profile = ""
+	}
+	if err == nil && strings.Trim(profile, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+		err = errors.New(strconv.Quote(profile) + " is no name of a profile")
 	}
 	return profile, err
 }
@@ -96,7 +100,8 @@ func spelled(name string) string { return strings.ToLower(strings.TrimSpace(name
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
 func (o *options) execIsolated(profile string, argv, env []string) error {
-	command := []string{"hinit", "shell", profile, "--", o.target}
+	// The name of the gateway can't be a service, a pattern or a group, which hinit shell takes too.
+	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
 	if profileOf(argv[1:]) == "" { // inside, the agent can't read which profile is chosen
 		command = append(command, "-p", profile)
 	}

@@ -17,7 +17,9 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	i := newImage(t, whoami)
 	must(t, os.MkdirAll(i.dir+"/run/hinit", 0o755))
 	write(t, i.native, "#!/bin/sh\necho \"$@\"", 0o755)
-	isolated := func(profile, words string) string { return "shell " + profile + " -- " + i.target + " " + words + "\n" }
+	isolated := func(profile, words string) string {
+		return "shell gateway-" + profile + " -- " + i.target + " " + words + "\n"
+	}
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // nothing is isolated
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
@@ -37,12 +39,26 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 		return cmd
 	}
 	finish(t, chat(home)).want(t, 0, dropped, "")
+	finish(t, i.command()).want(t, 0, dropped, "")
 	finish(t, chat(home+"/profiles/a")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, chat(home+"/profiles/b")).want(t, 0, dropped, "")
 	write(t, home+"/active_profile", "A\n", 0o644)
 	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
 	write(t, home+"/active_profile", "b\n", 0o644)
 	finish(t, chat(home)).want(t, 0, dropped, "")
+	// Whatever the file names, hinit shell takes no service and no pattern for it.
+	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
+	write(t, home+"/active_profile", "db\n", 0o644)
+	finish(t, chat(home)).want(t, 0, isolated("db", "-p db chat"), "")
+	write(t, home+"/active_profile", "@all\n", 0o644)
+	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, `"@all" is no name of a profile`) {
+		t.Errorf("with a group as the choice: %+v", r)
+	}
+	// Commands about all profiles are not those of the chosen one.
+	use := i.command("profile", "use", "default")
+	use.Env = append(os.Environ(), append(use.Env, "HERMES_HOME="+home)...)
+	finish(t, use).want(t, 0, dropped, "")
+	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	must(t, os.Remove(home+"/active_profile"))
 	must(t, unix.Mkfifo(home+"/active_profile", 0o644))
 	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, "name a profile with -p") {

@@ -204,7 +204,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 		return failed
 	}
 	head, said := all[:end+2], all[end+4:]
-	if q.health && q.after == "?probe=live" && bare.Index(said, `"kind":"busy"`) >= 0 {
+	if q.health && q.after == "?probe=live" && all[status] == '5' && bare.Index(said, `"kind":"busy"`) >= 0 {
 		return 0 // as dial.Client.Probe decides
 	}
 	if all[status] != '2' {

@@ -178,7 +178,7 @@ func (t *Table) runOfOrphan(pid int) uint64 {
 	if id := t.runByMark(pid); id != 0 {
 		return id
 	}
-	if limit, ok := t.readLimit(pid); ok && limit < t.marks.base && !t.hidesMark(pid) {
+	if limit, ok := t.readLimit(pid); ok && t.marks.next > firstMark>>1 && limit < t.marks.base && !t.hidesMark(pid) {
 		return 0
 	}
 	return t.runByTag(pid)

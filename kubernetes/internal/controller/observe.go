@@ -108,7 +108,7 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 	if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
 		h.Trouble, h.Replacing = v.trouble(pod, last)
 		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !runs(pod)
-		h.Serving = h.Replacing && runs(pod)
+		h.Serving = h.Replacing && runs(pod) && last.pod == string(pod.UID) && !last.silent
 	}
 	h.Ready = h.Trouble == "" && !h.Replacing
 	v.hosts = append(v.hosts, h)
