@@ -46,7 +46,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
 	write(t, home+"/active_profile", "b\n", 0o644)
 	finish(t, chat(home)).want(t, 0, dropped, "")
-	// Whatever the file names, hinit shell takes no service and no pattern for it.
+	// hinit shell takes no service and no pattern for the name in the file.
 	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
 	write(t, home+"/active_profile", "db\n", 0o644)
 	finish(t, chat(home)).want(t, 0, isolated("db", "-p db chat"), "")
@@ -54,7 +54,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, `"@all" is no name of a profile`) {
 		t.Errorf("with a group as the choice: %+v", r)
 	}
-	// Commands about all profiles are not those of the chosen one.
+	// Commands about all profiles do not belong to the chosen one.
 	use := i.command("profile", "use", "default")
 	use.Env = append(os.Environ(), append(use.Env, "HERMES_HOME="+home)...)
 	finish(t, use).want(t, 0, dropped, "")

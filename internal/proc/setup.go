@@ -113,8 +113,8 @@ func (s Spec) setupWords() (words []string) {
 func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
 // changesUser reports whether the new process must change its user. The process does that only after it has executed this program
-// again. It never does so between fork and execve, because Spawn waits until execve. The other user could make Spawn wait for ever:
-// it could stop the process (SIGSTOP), or hold a lease on a file that the process opens (fcntl(2), F_SETLEASE).
+// again. It never does so between fork and execve, because Spawn waits until execve. The other user could make Spawn wait for ever.
+// It could stop the process (SIGSTOP), or hold a lease on a file that the process opens (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
 // entersDirLater reports whether the new process enters its directory after the change of its user. A pinned directory, which
