@@ -2,12 +2,15 @@ package main
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"strings"
 )
 
 // trustText is the table of everything that hinit's programs read. A section begins with "## TITLE". A row consists of lines that
 // begin with "read: ", "by: ", "worst: ", "test: DIRECTORY.TEST" and "in: FILE FUNCTION...". Tests compare it with the source.
+//
+//go:embed trust.txt
 var trustText string
 
 // source is a row of the table: something that hinit's programs read, its writers, and the worst effect that its content can
@@ -53,6 +56,9 @@ func sources() ([]source, error) {
 		default:
 			return nil, fmt.Errorf("cannot read trust.txt: line %d is none of read, by, worst, test, in", n+1)
 		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("cannot read trust.txt: it has no row")
 	}
 	return all, nil
 }
