@@ -206,11 +206,9 @@ func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
-var notInLabel = regexp.MustCompile(`[^\w.-]`)
-
 // Sanitise converts a name to a label value. Different names may be converted to the same value, so never use the value in place
 // of the name.
 func Sanitise(name string) string {
-	clean := notInLabel.ReplaceAllString(name, "_")
+	clean := regexp.MustCompile(`[^\w.-]`).ReplaceAllString(name, "_")
 	return cmp.Or(clean[:min(len(clean), 63)], "unknown")
 }

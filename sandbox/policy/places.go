@@ -37,14 +37,12 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	return p, nil
 }
 
-// hostnameMount matches the beginning of a line of mountinfo, see proc_pid_mountinfo(5).
-var hostnameMount = regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `)
-
 // ownContainer returns the id of the container of this process, or "" outside of a container. The engine mounts files such as
 // /etc/hostname into each container, and their source path contains the id.
 func ownContainer(mountinfo string) string {
 	text, _ := os.ReadFile(mountinfo) // without /proc, this process is in no container of an engine
-	if id := hostnameMount.FindSubmatch(text); id != nil {
+	// A line of proc_pid_mountinfo(5) has the root of the mount before the mount point.
+	if id := regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `).FindSubmatch(text); id != nil {
 		return string(id[1])
 	}
 	return ""
