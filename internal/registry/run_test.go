@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +60,26 @@ func TestTheAgentChoosesNoCodeThatATenantRuns(t *testing.T) {
 	} {
 		if why := notOfTheBoard(c.ask); (why == "") != c.ok {
 			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
+// TestATenantGetsEveryVariableOfTheDispatcher: the dispatcher is in another program, so its variables stand there and in boardVars.
+func TestATenantGetsEveryVariableOfTheDispatcher(t *testing.T) {
+	text, err := os.ReadFile("../../kanban/spawn.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]bool{"HERMES_HOME": true} // hinit sets it
+	for _, found := range regexp.MustCompile(`"((?:HERMES|TERMINAL)_[A-Z_]+)"`).FindAllSubmatch(text, -1) {
+		name := string(found[1])
+		if set[name] = true; name != "HERMES_HOME" && !slices.Contains(boardVars, name) {
+			t.Errorf("the dispatcher sets %s, and a tenant's worker may not have it", name)
+		}
+	}
+	for _, name := range boardVars {
+		if !set[name] {
+			t.Errorf("the dispatcher does not set %s", name)
 		}
 	}
 }
