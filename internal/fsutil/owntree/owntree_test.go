@@ -91,6 +91,40 @@ func TestACopyHasAllData(t *testing.T) {
 	}
 }
 
+// TestACopyOfAFileThatGrowsEndsAtItsSize: the agent made the file larger while it was copied, and root wrote zeros until the end of the
+// file. The limit keeps the test from filling the disk.
+func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
+	const size, grown = 3 << 20, 64 << 20
+	d, home := linked(t, "file", func(f *os.File) error {
+		_, err := f.Write(make([]byte, 1<<20))
+		return errors.Join(err, f.Truncate(size))
+	})
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_FSIZE, &old) }()
+	pieces := 0
+	w, err := give(d, func() error {
+		if pieces++; pieces > 1 {
+			return nil
+		}
+		f, err := os.OpenFile(home+"/file", os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteAt([]byte("grown"), grown)
+		return errors.Join(err, f.Truncate(1<<40), unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 2 * grown, Max: old.Max}))
+	})
+	if err != nil || w.Failed != 0 {
+		t.Errorf("%+v, %v", w, err)
+	}
+	if info, err := os.Stat(home + "/file"); err != nil || info.Size() != size {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 // TestACopyEndsWhenItsTimeIsOver: a copy was made to its end, whatever the time was, and a killed one left a file behind.
 func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(make([]byte, 8<<20)); return err })
