@@ -42,12 +42,10 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {
-		return spelled(name), nil
+		return normalize(name), nil
 	}
-	for _, of := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
-		if lookupEnv(env, of) != "" {
-			return "", nil // the choice does not count in a gateway
-		}
+	if lookupEnv(env, "HERMES_S6_SUPERVISED_CHILD") != "" || lookupEnv(env, "HERMES_SUPERVISED_CHILD") != "" {
+		return "", nil // the choice does not count in a gateway
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -61,8 +59,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return "", nil
 	}
-	var st unix.Stat_t
-	text, n := make([]byte, 1024), 0
+	st, text, n := unix.Stat_t{}, make([]byte, 1024), 0
 	if err == nil {
 		defer unix.Close(fd)
 		if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -75,7 +72,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	if err != nil {
 		return "", errors.New("cannot read which profile is chosen in " + home + "/active_profile: " + err.Error() + "; name a profile with -p")
 	}
-	return spelled(string(text[:n])), nil
+	return normalize(string(text[:n])), nil
 }
 
 // profileOf returns the profile that the words after the agent's name select, or "". It spells the name as the agent does: in lower
@@ -86,16 +83,16 @@ func profileOf(words []string) string {
 			return ""
 		}
 		if name, joined := strings.CutPrefix(word, "--profile="); joined {
-			return spelled(name)
+			return normalize(name)
 		}
 		if (word == "-p" || word == "--profile") && i+1 < len(words) {
-			return spelled(words[i+1])
+			return normalize(words[i+1])
 		}
 	}
 	return ""
 }
 
-func spelled(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
+func normalize(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
 
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
