@@ -30,7 +30,7 @@ func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 	return l.ask(ctx, request{call: call})
 }
 
-// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from Yield or OnPanic), and
+// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from RunInLoop or OnPanic), and
 // use the result only there.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{

@@ -249,8 +249,8 @@ func (c *container) awaitVolumeIdle() error {
 	return nil
 }
 
-// Yield implements [reexec.Host].
-func (h *reexecHost) Yield(f func()) error { return h.c.loop.RunInLoop(context.Background(), f) }
+// RunInLoop implements [reexec.Host].
+func (h *reexecHost) RunInLoop(f func()) error { return h.c.loop.RunInLoop(context.Background(), f) }
 
 // LastEvents implements [reexec.Host].
 func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.History()) }

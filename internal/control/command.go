@@ -60,7 +60,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		case once && !before.Task:
 			return reply{}, refuse(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
 		case force && !once && verb != client.VerbStop:
-			s.core.Beside(before.Name)
+			s.core.AllowOwnGateway(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.withState(ctx, before.Name, err)

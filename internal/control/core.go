@@ -109,8 +109,8 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy returns the gateway that serves the profile of gateway v, as a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// Beside allows the gateway with this name to run although another gateway serves its profile.
-	Beside func(service string)
+	// AllowOwnGateway allows the gateway with this name to run although another gateway serves its profile.
+	AllowOwnGateway func(service string)
 	// Topology changes the number of gateways that serve the profiles. If dry is set, it only returns what the change would do.
 	// If mode is "", it returns the current topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)

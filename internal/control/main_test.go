@@ -82,7 +82,7 @@ type core interface {
 	Isolation(v *supervisor.Service) *client.Isolation
 	Limits(v *supervisor.Service) []client.Limit
 	ServedBy(v *supervisor.Service) string
-	Beside(service string)
+	AllowOwnGateway(service string)
 	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 	S6() Slots
 }
@@ -103,7 +103,7 @@ func coreOf(c core) Backend {
 		Config: c.Config, Init: c.Init, Settle: c.Settle,
 		Boot:         Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
 		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
-		Gateways:     Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
+		Gateways:     Gateways{ServedBy: c.ServedBy, AllowOwnGateway: c.AllowOwnGateway, Topology: c.Topology},
 		S6:           c.S6,
 	}
 }
@@ -123,7 +123,7 @@ func (absent) Settings(string) []client.ConfigEntry                 { return nil
 func (absent) Isolation(*supervisor.Service) *client.Isolation      { return nil }
 func (absent) Settle() time.Duration                                { return hold }
 func (absent) ServedBy(*supervisor.Service) string                  { return "" }
-func (absent) Beside(string)                                        {}
+func (absent) AllowOwnGateway(string)                               {}
 func (absent) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
 func (absent) AwaitBoot(context.Context, int) error                 { return nil }
 func (absent) Booting() (bool, *client.BootHook)                    { return false, nil }

@@ -134,7 +134,7 @@ func (m *Manager) followState(profile string) {
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
-	serves = serves && !m.Registry.Beside(profile) // the agent's own boot also creates a down file for such a profile
+	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also creates a down file for such a profile
 	if want, asked := m.Intents.Want(profile); asked {
 		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmd(profile), false)
 	} else if state.HasDesired {

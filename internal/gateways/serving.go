@@ -98,12 +98,12 @@ func (m *Manager) wanted(profile string) bool {
 	return g != nil && g.wanted
 }
 
-// Beside allows the gateway of a profile to run although the multiplexer serves the profile. This lasts until the gateway is
+// AllowOwnGateway allows the gateway of a profile to run although the multiplexer serves the profile. This lasts until the gateway is
 // stopped.
-func (m *Manager) Beside(service string) {
+func (m *Manager) AllowOwnGateway(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
-		m.Registry.SetBeside(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
+		m.Registry.AllowOwnGateway(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
 	}
 }
 
@@ -111,7 +111,7 @@ func (m *Manager) Beside(service string) {
 // nil if the gateway may start.
 func (m *Manager) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
-	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.Beside(profile) {
+	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.MayRunOwnGateway(profile) {
 		return nil
 	}
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
@@ -121,7 +121,7 @@ func (m *Manager) Refuse(service string) error {
 // their profiles.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.others(func(s *supervisor.Service) bool {
-		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.Beside(s.Profile)
+		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
 	})
 }
 
@@ -219,7 +219,7 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	if t.Multiplexed != was.Multiplexed {
 		for _, p := range m.Registry.Present() {
 			if !t.Multiplexed {
-				m.Registry.SetBeside(ctx, p.Name, false)
+				m.Registry.AllowOwnGateway(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
 				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the profile's down file

@@ -32,10 +32,10 @@ type Host interface {
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
 	// After a fault, Quiesce does as much as it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
-	// Yield calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
-	Yield(f func()) error
+	// RunInLoop calls f in the supervisor's goroutine, between two events. An error means that the supervisor has ended.
+	RunInLoop(f func()) error
 	// HandOver returns a pointer to the state for the next generation, which must include past. The state does not change until the
-	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in Yield, or after a panic of the
+	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic of the
 	// supervisor. fault is true if a panic is the cause.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
 	// TakeLate removes and returns the signals that were delivered and not handled; PutBack queues them again.
@@ -178,7 +178,7 @@ func (g *Generation) replaceProgram(path, cause string, fault, knows bool) (over
 	if err != nil {
 		return false, err
 	}
-	if ended := g.host.Yield(func() { err = g.becomeProgram(path, cause, fault, knows) }); ended != nil {
+	if ended := g.host.RunInLoop(func() { err = g.becomeProgram(path, cause, fault, knows) }); ended != nil {
 		return true, ended
 	}
 	return false, err

@@ -43,7 +43,7 @@ func (h *host) Quiesce(fault bool) (func(), error) {
 	return func() { h.note("wake") }, nil
 }
 
-func (h *host) Yield(f func()) error { h.note("yield"); f(); return nil }
+func (h *host) RunInLoop(f func()) error { h.note("yield"); f(); return nil }
 
 func (h *host) HandOver(past reexec.Past, _ bool) (any, func(), error) {
 	h.note("hand over")

@@ -110,9 +110,9 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// SetBeside sets whether a profile's own gateway may run although another gateway serves the profile. It takes effect at the
+// AllowOwnGateway sets whether a profile's own gateway may run although another gateway serves the profile. It takes effect at the
 // gateway's next start.
-func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
+func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
 	}
@@ -122,8 +122,8 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 }
 
-// Beside returns the value that SetBeside has set for a profile.
-func (r *Registry) Beside(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
+// MayRunOwnGateway returns the value that AllowOwnGateway has set for a profile.
+func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
 // Restore makes the slot of a service again after a client has removed it. It does nothing if the slot exists.
 func (r *Registry) Restore(ctx context.Context, service string) {
