@@ -11,7 +11,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The boot log of the volume (contract, section 5.1).
+// The boot log is a file on the volume. Each boot adds one line for each profile (contract, section 5.1).
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"

@@ -31,7 +31,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned reports a warning that the previous scan did not have.
+// Warned reports a warning that the previous scan did not report.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

@@ -75,7 +75,7 @@ func (h *dirWatches) errors() <-chan error {
 
 func (h *dirWatches) close() {
 	if h != nil {
-		_ = h.notify.Close() // after an error, everything is closed too
+		_ = h.notify.Close() // Close closes everything even if it returns an error
 	}
 }
 
@@ -255,8 +255,8 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startNotifications prepares a full scan: it forgets which watches the last one lacked, and creates an inotify instance unless
-// one exists.
+// startNotifications prepares a full scan. It forgets which directories the last full scan could not watch, and creates an
+// inotify instance unless one exists.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify == nil {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// raceWindow is the time after a command during which a different desired_state in the file is taken for an accident.
+	// raceWindow is the time after a command during which a different desired_state in the file counts as an accidental
+	// overwrite.
 	raceWindow = 10 * time.Second
 
 	// clockSlack is the tolerated error of file timestamps: a file that was written after a command may seem older than the command
@@ -197,7 +198,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
-	i, ok := in.get(profile) // a newer order may exist
+	i, ok := in.get(profile) // another command may have changed the order while this call waited for the lock
 	if !ok {
 		return Unchanged, nil
 	}
@@ -261,8 +262,9 @@ func (i intent) matches(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// writtenAt returns the time at which the state file was written. This is the file's modification time written, if it is
-// plausible. It returns now if written lies in the future, or before the order, as in a copy that kept its timestamp.
+// writtenAt returns the time at which the state file was written. written is the file's modification time. writtenAt returns
+// written if that time is plausible, and now otherwise. A time in the future is not plausible. Neither is a time before the
+// order, which a copy of an old file can have.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now

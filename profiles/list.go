@@ -109,7 +109,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 	}
 	err = dir.EachName(".", func(name string, kind fs.FileMode) bool {
 		if name[0] == '.' {
-			return at(profilesDir) // temporary directories of hinit and of other programs
+			return at(profilesDir) // a temporary directory of hinit or of another program
 		}
 		if kind&fs.ModeSymlink != 0 {
 			warn(name, "cannot use profile directory %q: it is a symbolic link, and links are never followed", name)

@@ -81,8 +81,8 @@ func IsUnusableFile(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Prefixes of the temporary directory names under which homes are created or deleted. A profile name has no dot, so it never
-// matches.
+// Prefixes of the temporary directory names under which homes are created or deleted. A profile name contains no dot, so no
+// profile has such a name.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"

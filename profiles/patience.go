@@ -18,9 +18,9 @@ const answerTimeout = time.Second
 // up at most one short wait, so the directory isn't taken for silent.
 const answerSteps = 10
 
-// maxHangingCalls limits the number of calls that wait for a silent directory, because each one holds a thread and a turn of
-// [blocking.Volume]. While maxHangingCalls calls wait, hinit doesn't use mount points below profiles/. While more wait, it uses
-// no directory of the volume.
+// maxHangingCalls limits the number of calls that wait for a silent directory. Each such call holds a thread and one of the
+// calls that [blocking.Volume] allows at once. While maxHangingCalls calls wait, hinit doesn't use mount points below
+// profiles/. While more wait, hinit uses no directory of the volume.
 const maxHangingCalls = 3
 
 // errSilent means that a directory of the volume has not answered within answerTimeout.
@@ -37,9 +37,10 @@ func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
 // relative to the root, or "" for none. goOn is false after examineEach has given up; then fn must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on each
-// directory. A directory that takes longer is silent until it answers. The error is then an fs.PathError with the path of the
-// directory. After this error, fn may still be running, so the caller must not use variables that fn changes.
+// examineEach works like withTimeLimit, for a function that examines many directories: fn may spend up to answerTimeout on
+// each directory. A directory that takes longer counts as silent until it answers. The error is then an fs.PathError with
+// the path of the directory. After this error, fn may still be running, so the caller must not use variables that fn
+// changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -119,8 +120,8 @@ func (a *attempt) silentError() error {
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp abandons the attempt, unless fn has ended or has reported progress since the caller counted beats. It reports whether it
-// abandoned the attempt.
+// giveUp abandons the attempt and returns true. If fn has ended, or has reported progress since the caller read the count
+// beats, giveUp does nothing and returns false.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()

@@ -22,7 +22,8 @@ const (
 const (
 	// markerTTL is the time for which a planned-stop or takeover marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker is the maximum size, in bytes, of a marker or PID file that hinit reads. A usual one has a few hundred.
+	// maxMarker is the maximum size, in bytes, of a marker or PID file that hinit reads. These files usually have a few
+	// hundred bytes.
 	maxMarker = 64 << 10
 )
 

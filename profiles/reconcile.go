@@ -38,7 +38,7 @@ const (
 	ActionRegistered Action = "registered" // the boot registers the gateway and keeps it down
 )
 
-// How the gateway ended before this boot, by its name in the boot log (contract, section 6.2).
+// The ways in which the previous gateway ended, as the boot log names them (contract, section 6.2).
 const (
 	ExitClean   = "clean"
 	ExitUnclean = "unclean"
@@ -128,7 +128,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 
 	p, volume := s.plan(o, args, getenv, now)
 	if !volume {
-		return p // the boot log is on the volume too
+		return p // without the volume there is no boot log, which is a file on the volume
 	}
 	at := now()
 	write := func() error {
@@ -352,8 +352,9 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a volume from the time before desired states, which has no state file. If the CMD runs the gateway, the default
-// gateway is wanted: migrate records that in a new state file and returns true (contract, section 5, step 3).
+// migrate handles a volume that has no state file, because it was last used before desired states existed. If the CMD runs
+// the gateway, the default gateway must run: migrate records this in a new state file and returns true (contract, section 5,
+// step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {
 		return false

@@ -59,8 +59,8 @@ var kernelBootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded sets the desired state in st to the recorded order, if another writer has overwritten it by accident. It
-// reports whether it did. It does not write the state file.
+// restoreRecorded sets the desired state in st to the recorded order, if another writer has overwritten the order by
+// accident. It reports whether it changed st. It does not write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {

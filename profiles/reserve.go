@@ -14,7 +14,7 @@ const (
 	// reserveFile is a file in a profile's home that occupies disk blocks. When the disk is full, the next state file is written
 	// over these blocks.
 	reserveFile = ".hinit-reserve"
-	// reserveSize is a size in bytes, larger than any usual state file.
+	// reserveSize is the size of the reserve file in bytes. State files are usually smaller.
 	reserveSize = 8 << 10
 )
 

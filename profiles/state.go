@@ -28,7 +28,8 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is the maximum size, in bytes, of a state file that hinit reads. A usual one has a few hundred.
+	// maxState is the maximum size, in bytes, of a state file that hinit reads. State files usually have a few hundred
+	// bytes.
 	maxState = 1 << 20
 
 	// stateTries is the number of attempts at a read, or a read-modify-write, while another program keeps writing the file.
@@ -190,13 +191,13 @@ func parseState(data []byte) (State, error) {
 // the file's content. The messages must also be short enough for a table that people read.
 const (
 	maxWord            = 64
-	maxServed          = 2000 // the number of profiles that hinit watches
+	maxServed          = 2000 // the default of profiles.max
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text to the given number of bytes, at the end of a character, and appends "…". A text that is not longer stays as
-// it is.
+// shorten cuts text to the given number of bytes, at the end of a character, and appends "…". It returns a shorter text
+// unchanged.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -95,7 +95,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // the directory has only lost its marker
+		if w.known[name] != nil { // the directory exists, but has lost its marker
 			w.scanHome(ctx, d, name, false)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// Agent describes the agent's user. The agent's processes run as this user, and hinit's own work on the data volume is done as
-// this user. It is valid even if /etc could not be changed.
+// Agent describes the agent's user. The agent's processes run as this user, and hinit does its own work on the data volume
+// as this user. The ids are valid even if /etc could not be changed.
 type Agent struct {
 	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
@@ -111,7 +111,7 @@ func UnknownAgent(who string, err error) error {
 // NewAgent returns the agent for a user that the caller has already looked up. known reports whether /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// Caller returns this process's own user as an agent, for a plain supervisor.
+// Caller returns this process's own user in place of the agent. It is used when hinit supervises services without an agent.
 func Caller() Agent {
 	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
@@ -164,9 +164,9 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without two kinds of variables that a service must not inherit. The first is the
-// mark of an outer hinit that supervises this one. With the second, a service would send its notifications to the program that
-// started this container.
+// OuterEnv returns this process's environment without two kinds of variables that a service must not inherit. The first is
+// proc.TagVar, by which an outer hinit recognizes the processes that it supervises. The others are the variables for
+// notifications. With them, a service would send its notifications to the program that started this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

@@ -70,7 +70,8 @@ type Options struct {
 	OnlyProfiles []string // the repair handles only the homes of these profiles; nil for all
 }
 
-// Owner returns the agent's user as the owner of files. Tenants keep their files, wherever the agent has moved them.
+// Owner returns the agent's user as the owner of files. A change to this owner leaves out the files of tenants, wherever the
+// agent has moved them.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID}

@@ -290,7 +290,8 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				// Not a turn of blocking.Volume: a call that hangs here must not delay other work on the volume.
+				// Use blocking.Foreign and not blocking.Volume: a call that hangs here must not delay other work on the
+				// volume.
 				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()

@@ -88,7 +88,7 @@ const ContInitDir = "/etc/cont-init.d"
 // Message is a message from the boot program to PID 1. Exactly one field is set.
 type Message struct {
 	Line   *Line             `json:",omitempty"` // for the container's log
-	Agents *Line             `json:",omitempty"` // like Line, but an agent can cause it
+	Agents *Line             `json:",omitempty"` // a line for the log that an agent can cause
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
 	Begin  *int              `json:",omitempty"` // number of hooks that follow
 	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
@@ -146,7 +146,8 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase, except for the phases that but lists. ok is false if there is none.
+// Failed returns the first failed phase. It ignores the phases whose names are in but. ok is false if no other phase has
+// failed.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -165,7 +166,7 @@ type Hook struct {
 	Timeout  time.Duration
 	Required bool
 	IfExists string // run the hook only if this file exists; "" for always
-	ContInit bool   // it is a script of /etc/cont-init.d, for which other messages are printed
+	ContInit bool   // the hook is a script of /etc/cont-init.d, for which other messages are printed
 
 	// Inputs are paths and glob patterns of the files that the hook reads and writes, see config.Hook. If none of them has
 	// changed since the hook's last success, the hook is skipped. If Inputs is nil, the hook runs at every boot. Inputs is used
@@ -196,8 +197,9 @@ func hookName(command []string) string {
 	return filepath.Base(command[0])
 }
 
-// Gateway describes a gateway for the work [Job].Measure. Main is the PID of its main process, or 0 for none. Stopped is true if
-// it was stopped because of its disk quota. Warn and Stop are the limits of this quota in bytes, or 0 for none.
+// Gateway describes a gateway to measure, see [Job].Measure. Main is the PID of its main process, or 0 for none. Stopped is
+// true if the gateway was stopped because of its disk quota. Warn and Stop are the limits of this quota in bytes, or 0 for
+// none.
 type Gateway struct {
 	Service, Profile  string
 	Main              int

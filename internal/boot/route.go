@@ -17,7 +17,7 @@ import (
 // CommandLine is hinit's command line, with the context that is needed to interpret it. All fields except Subcommands are
 // required.
 type CommandLine struct {
-	Argv0       string                           // argv[0] of the init; under the name "tini" it has further options
+	Argv0       string                           // argv[0] of the init; under the name "tini", the init accepts tini's options
 	Args        []string                         // the words after the init's own words: the container's CMD
 	Agent       string                           // the agent's program (agent.binary)
 	Subcommands []string                         // the agent's subcommands; such a word means the agent, even if a program with that name exists

@@ -22,7 +22,7 @@ const systemRuntimeDir = account.RuntimeDir
 type Runtime struct {
 	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if no place can be used
 	Dir      string // directory of Socket, ready for use; empty if Socket is abstract or empty
-	Fallback bool   // the place is not the configured one
+	Fallback bool   // the socket is not at the configured place
 	Warning  string // one line that says why another place is used; may be empty
 }
 
@@ -89,7 +89,7 @@ func removeForeignDir(dir string, first bool) {
 // prepareSocketDir chooses the first socket in sockets whose directory it can prepare. If there is none, it chooses abstract, the
 // name of an abstract socket. If that is "", there is no socket.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
-	private := os.FileMode(0o700) // mode of directories in a place for temporary files
+	private := os.FileMode(0o700) // mode of a directory in a place for temporary files
 	if uid == 0 {
 		private = 0o711 // the agent's user must be able to reach the socket
 	}

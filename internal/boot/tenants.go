@@ -41,16 +41,18 @@ func (t Tenants) Includes(profile string) bool {
 // HasUID reports whether a uid is in the range for tenants' users.
 func (t Tenants) HasUID(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// RenamedHome returns the warning about a home that belongs to a tenant's user, while its profile is no tenant. Only root may give
-// it to the agent's user, because the agent could have renamed the home to have that done.
+// RenamedHome returns the warning about a home that belongs to a tenant's user although its profile is no tenant. hinit does
+// not change the owner by itself, because the agent could have renamed the home to get a tenant's files. The warning tells
+// root what to do.
 func RenamedHome(profile string, uid uint32) string {
 	return fmt.Sprintf("the home of profile %s stays uid %d's, the user of an isolated profile: rename it back, or give its files to the agent's user "+
 		"as root: hinit isolate apply %s", profile, uid, profile)
 }
 
-// HasRightOwner reports whether nothing is to be done about the owner of a profile's home. A tenant's home must belong to a
-// tenant's user that owns no other home. For a missing home, and for the home of any other profile, the result is true. If such a
-// home belongs to a tenant's user, the warning is [RenamedHome], else "". HasRightOwner blocks on the disk.
+// HasRightOwner reports whether the owner of a profile's home is right. A tenant's home must belong to a tenant's user that
+// owns no other home. The result is also true for a missing home, and for the home of a profile that is no tenant. If the
+// home of a profile that is no tenant belongs to a tenant's user, the warning is [RenamedHome]. HasRightOwner blocks on the
+// disk.
 func (o Options) HasRightOwner(profile string) (right bool, warning string) {
 	right = true
 	err := blocking.Do(blocking.Volume, func() error {
@@ -78,7 +80,7 @@ func (o Options) HasRightOwner(profile string) (right bool, warning string) {
 			seen := 0
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the same owner as the original
 				if seen++; seen > fsutil.MostNames {
-					right = false // the boot program reports that
+					right = false // there are too many homes to compare; the boot program reports this
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)
 					right = err != nil || fsutil.UID(other) != uid

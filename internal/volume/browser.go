@@ -16,7 +16,8 @@ import (
 
 const (
 	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
-	// maxBrowserFiles is how many files are searched for a browser at most. A directory of browsers has a few thousand files.
+	// maxBrowserFiles is the maximum number of files that are searched for a browser. A directory of browsers has a few
+	// thousand files.
 	maxBrowserFiles = 200_000
 )
 

@@ -51,8 +51,8 @@ type bootSteps struct {
 	linked bool // the data directory is a link, so root changes nothing in it
 }
 
-// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
-// 2.1. It adds to the report r of Prepare, and gives up steps by the same rules.
+// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract
+// section 2.1. It adds its results to the report r of Prepare, and abandons slow steps by the same rules.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &bootSteps{Options: o, linked: r.Linked}

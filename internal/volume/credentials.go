@@ -93,11 +93,11 @@ var credentials = []string{
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives credentials there that belong to
-// root to the agent. It follows no link. If base belongs to root and contains other files, it may be a directory of the system,
-// so it keeps its owner.
+// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It makes the agent the owner of
+// credential files there that root owns. It follows no link. If base belongs to root and contains other files, it may be a
+// directory of the system. Then base keeps its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
-	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create it
+	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
 	if err == nil {
 		made.Close()
 	}
@@ -134,8 +134,8 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	return d, nil
 }
 
-// ownCredentials gives the credential files in the directory dir that belong to root to the agent. found reports whether dir
-// contains credential files or is empty.
+// ownCredentials makes the agent the owner of the credential files in the directory dir that root owns. found reports
+// whether dir contains credential files or is empty.
 func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
 	found = err == nil && len(entries) == 0
@@ -152,7 +152,7 @@ func (p *bootSteps) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (f
 	return found
 }
 
-// ownFromRoot gives the file rel to the agent if it belongs to root.
+// ownFromRoot makes the agent the owner of the file rel if root owns the file.
 func (p *bootSteps) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {

@@ -21,7 +21,7 @@ const (
 	// memoryFile stores how much memory each gateway uses, in bytes by service. It is trusted only if it belongs to this
 	// process's user. The agent can't change it, only remove it.
 	memoryFile = ".hinit-memory.json"
-	// mostMemoryFile is how many bytes of memoryFile are read at most.
+	// mostMemoryFile is the maximum number of bytes that are read from memoryFile.
 	mostMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80

@@ -11,9 +11,9 @@ import (
 	"hinit/internal/procusage"
 )
 
-// gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group and
-// session, and is recognized by its mark. If the profile is a tenant, it is also recognized by its user, because a process can't
-// change its user.
+// gatewayProcesses returns the processes of the gateways in list, grouped by service. An orphan has left its parent, group
+// and session. It is recognized by its mark, a resource limit that every process of a gateway inherits. A tenant's processes
+// are also recognized by their user, because a process can't change its user.
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
 	for _, w := range list {

@@ -24,13 +24,13 @@ const (
 	// diskTime limits the measurement of all homes together. They are measured in random order, so that every home is measured
 	// from time to time even if the time is short.
 	diskTime = 30 * time.Second
-	// homeTime limits the measurement of one home, and again the search for open files of its profile.
+	// homeTime limits the measurement of one home. The search for open files of its profile has the same limit.
 	homeTime = 5 * time.Second
-	// mostFiles is how many files of one profile are counted at most.
+	// mostFiles is the maximum number of files that are counted in one profile.
 	mostFiles = 1 << 21
-	// leastFile is the least size, in bytes, that is counted for a file, because each file also takes an inode.
+	// leastFile is the minimum size, in bytes, that is counted for a file, because each file also takes an inode.
 	leastFile = 4096
-	// maxDepth is how deep directories are searched. Programs that use paths can't create deeper ones.
+	// maxDepth is the maximum depth of the directories that are searched. Programs that use paths can't create deeper ones.
 	maxDepth = 1000
 )
 
@@ -45,7 +45,7 @@ type diskUsage struct {
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile could slow others down by having many files
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
 	ctx, cancel := context.WithTimeout(ctx, diskTime)
 	defer cancel()
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())

@@ -23,10 +23,10 @@ import (
 // assignUIDs assigns a uid to each tenant, which is a profile with a user of its own. homes has the current owner of every home,
 // by profile. A tenant keeps the uid that owns its home.
 //
-// If a home was copied, several homes may have the same owner. Then the home whose name hashes to this uid keeps it, else the
-// first of the others, and the profile last only if no other can. A tenant without a uid gets the first free uid, starting from a
-// hash of its name. So a profile that was removed and comes back usually gets its old uid. reserved reports whether a uid belongs
-// to another user.
+// If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to
+// the uid, or else the first home by name. The profile called last is the last choice. A tenant without a uid gets the first
+// free uid, starting from a hash of its name. So a profile that was removed and comes back usually gets its old uid.
+// reserved reports whether a uid belongs to another user.
 //
 // The result has no entry for a profile that is no tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
@@ -112,9 +112,9 @@ func reserved(uid uint32) bool {
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of [OwnersOf].
-// tenant reports whether this is a user of the profile's own. Then the user also gets files of the home's present owner, because a copied
-// home belongs to the original's user. No other file of a tenant is given away.
+// HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of
+// [OwnersOf]. tenant reports whether the profile has its own user. Then files of the home's present owner are given to this
+// user, because a copied home belongs to the original's user. Files of other tenants keep their owners.
 func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -146,9 +146,10 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime; the repair in the background does the
-// rest. It takes no home from a tenant's user, except a copied one. Then it removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home
-// of this profile, which is about to start, because gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to this tenant's user. It stops after moveTime, and the repair in the background
+// does the rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes
+// other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is
+// about to start. Gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)

@@ -28,11 +28,12 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 type directory struct {
 	*os.Root
 
-	file *os.File // the same directory
+	file *os.File // the directory itself, opened as a file
 	name string   // its name in the parent directory
 }
 
-// openReal opens the subdirectory called name; in is its parent. It refuses a symbolic link, because an agent could have made it.
+// openReal opens the subdirectory called name of the directory in. It refuses a symbolic link, because an agent could have
+// made the link.
 func openReal(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -49,15 +50,15 @@ func openReal(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// isIn reports whether the entry d.name of the directory other is still this directory itself, and not a link to it.
+// isIn reports whether the entry d.name of the directory other is still the directory d itself, and not a link to d.
 func (d *directory) isIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens and locks the subdirectory called name; in is its parent. It fails immediately if another command holds the lock.
-// The kernel releases the lock when the process ends.
+// lock opens and locks the subdirectory called name of the directory in. It fails immediately if another command holds the
+// lock. The kernel releases the lock when the process ends.
 func lock(in *os.Root, name string) (*directory, error) {
 	d, err := openReal(in, name)
 	if err != nil {
@@ -69,7 +70,8 @@ func lock(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// removeUnused removes the directories in d that no running command has locked. Interrupted commands have left them behind.
+// removeUnused removes the subdirectories of d that no running command has locked. An interrupted command leaves its
+// directory behind.
 func (d *directory) removeUnused() {
 	names, _ := d.file.Readdirnames(-1)
 	for _, name := range names {

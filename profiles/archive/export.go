@@ -51,7 +51,7 @@ type Export struct {
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and no link leads out
 // of them.
 func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
-	home, err := os.OpenRoot(x.Home) // holding it open keeps Run in this home, even if it is renamed
+	home, err := os.OpenRoot(x.Home) // the open directory keeps Run in this home, even if the home is renamed
 	if err != nil {
 		return head, "", false, err
 	}
@@ -149,7 +149,7 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	var st unix.Statfs_t
-	_ = unix.Statfs(x.Home, &st) // after an error there is no limit
+	_ = unix.Statfs(x.Home, &st) // after an error st is zero, and the size is not checked
 	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		if head.Files++; info.Mode().IsRegular() {
@@ -183,7 +183,7 @@ func (x *Export) sendStill(ctx context.Context, files *os.Root, out io.Writer) (
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
-	if f, is := out.(interface{ Flush() }); is { // now the reader can refuse the archive by its head, before the first file is read
+	if f, is := out.(interface{ Flush() }); is { // the receiver can then refuse the archive by its head, before the first file
 		f.Flush()
 	}
 	if err == nil {
@@ -247,7 +247,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 		return err
 	}
 	defer f.Close()
-	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // ends the reads below
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // the end of ctx ends the reads below
 	sum := sha256.New()
 	if _, err = io.Copy(sum, f); err == nil {
 		_, err = f.Seek(0, io.SeekStart)

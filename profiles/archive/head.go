@@ -83,9 +83,9 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// check examines the tar header h before its file is unpacked. It refuses a header that no export writes: with a name outside of
-// the profile, with a setuid bit, or for the state of a gateway. rel is the path of the file within the profile. If links is
-// true, symbolic links may lead out of the profile.
+// check examines the tar header h before its file is unpacked. It refuses a header that an export never writes, for example
+// with a name outside the profile or with a setuid bit. rel is the path of the file within the profile. If links is true,
+// symbolic links may lead out of the profile.
 func check(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
@@ -103,9 +103,9 @@ func check(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// staysInside reports whether a symbolic link leads to a path within the profile. at is the path of the link, and target is its
-// content. ".." is allowed only at the beginning of target. There it leads through the directories above the link, none of which
-// can be a link itself.
+// staysInside reports whether a symbolic link leads to a path within the profile. at is the path of the link, and target is
+// its content. ".." is allowed only at the beginning of target: there it leads to the directories above the link, which are
+// never links themselves.
 func staysInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

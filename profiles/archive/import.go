@@ -41,8 +41,8 @@ type unpacking struct {
 	*Import
 
 	tempDir string     // path of the temporary directory, next to the homes
-	held    *directory // the same directory, locked
-	archive *os.File   // the received part in the temporary directory, or the stream itself if that is a file
+	held    *directory // the temporary directory, locked
+	archive *os.File   // the file that receives the archive, or the input stream if the stream is a regular file
 	own     bool       // archive is in the temporary directory, so a later import can continue it
 	top     *os.Root   // the new home while it is unpacked
 	head    Head
@@ -78,7 +78,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrInterrupted) { // after a successful replacement this directory holds the old home
+	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory holds the old home
 		return u.head, sum, errors.Join(err, homes.RemoveAll(u.held.name))
 	}
 	_, at, where := im.Where()
@@ -113,7 +113,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(homes.RemoveAll(held.name), held.Close()); err != nil { // an earlier import has left it
+		if err := errors.Join(homes.RemoveAll(held.name), held.Close()); err != nil { // an earlier import left this directory
 			return nil, err
 		}
 	}
@@ -158,11 +158,11 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 // start returns a reader for the beginning of the archive, which contains the head.
 func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*mostHead) }
 
-// readHead reads the head from start, and no byte beyond it.
+// readHead reads the head from start, and no byte beyond the head.
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*mostHead)) // a valid head fits into these bytes
 	h, err := t.Next()
-	if errors.Is(err, io.EOF) { // for example from an export that failed immediately
+	if errors.Is(err, io.EOF) { // an empty stream, for example because the export failed immediately
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err

@@ -30,7 +30,7 @@ const (
 	// database occupies on the disk. An agent can block SQLite with a FIFO, or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // the copy must grow within each such period: the size is no limit, because the agent controls it
+	growthTimeout = time.Minute // cancel a backup whose copy doesn't grow for this long: the agent controls the database's size
 	mostDepth     = 500         // maximum depth of nested directories; each one stays open while its content is copied
 	reserve       = 64 << 20    // bytes on the volume that a snapshot leaves free for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
@@ -38,7 +38,7 @@ const (
 
 // copiedFile is a snapshot's record of one file.
 type copiedFile struct {
-	stamp uint64 // stamp of the original when it was copied; 0 means that it must be copied again
+	stamp uint64 // stamp of the original when it was copied; 0 means that the file must be copied again
 	pass  uint8  // the last pass in which the original existed
 	dir   bool
 	db    bool
@@ -55,7 +55,7 @@ type snapshot struct {
 	seed            maphash.Seed
 	notes           map[uint64]copiedFile
 	failedDatabases map[string]bool // databases that SQLite could not copy or must not open, so they are copied as ordinary files
-	slow            bool            // SQLite did not copy a database in time, so it must not open another one
+	slow            bool            // SQLite did not copy a database in time, so SQLite must not open another one
 	pass            uint8
 	changed         int // files that changed, appeared or disappeared since the previous pass
 	room            int64
@@ -131,9 +131,10 @@ func (s *snapshot) walk(dir string) error {
 	}
 }
 
-// missing decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has another
-// type now. It also returns nil, and records the file as left out, if reading it is not permitted. An error of [os.Root] without
-// an error number means that a directory was replaced by a link out of the home, so it counts as gone.
+// missing decides whether the error err, for the file rel, ends the export. It returns nil if the file is gone or has
+// another type now. It also returns nil, and records the file as left out, if reading the file is not permitted. An error of
+// [os.Root] without an error number means that a directory was replaced by a link out of the home. The file then counts as
+// gone.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.leave(rel, "no permission to read it")
@@ -281,7 +282,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems support this
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems can share blocks between files
 		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
 			return false, err
 		}
@@ -369,7 +370,7 @@ func (s *snapshot) isDatabase(rel string) bool {
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
-			// exclude the owner, which SQLite changes by itself
+			// use only the size and the modification time, because SQLite itself changes the owner of this file
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()

@@ -92,7 +92,7 @@ func Delete(s *profiles.Store, name string) error {
 		if err := d.RemoveAll(temp); err != nil { // left by a crash
 			return err
 		}
-		if err := d.Rename(home, temp); err != nil { // for example because it is a mount point
+		if err := d.Rename(home, temp); err != nil { // for example, a mount point can't be renamed
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {

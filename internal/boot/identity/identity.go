@@ -21,7 +21,7 @@ type Options struct {
 	Env  func(name string) (string, bool)
 
 	Root    string   // directory that contains etc, for tests; "" for the real /etc
-	Sockets []string // possible paths of the Docker socket, of which the first existing one is used; nil for the image's
+	Sockets []string // possible paths of the Docker socket, of which the first existing one is used; nil for boot.DockerSockets
 	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }
 
@@ -50,9 +50,9 @@ type agent struct {
 // the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only
 // /etc/passwd and /etc/group. A second call changes nothing.
 //
-// If /etc can't be written, the result has the wanted ids all the same, and a message says so. An error means that the
-// container must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle
-// blocks only on /etc and /dev.
+// If /etc can't be written, the result still has the wanted ids, and a message says so. An error means that the container
+// must not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks
+// only on /etc and /dev.
 func settle(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {

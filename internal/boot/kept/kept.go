@@ -25,11 +25,11 @@ const (
 
 // Step holds hashes of a step's inputs at its last success. If they have not changed, the step can be skipped.
 type Step struct {
-	Program  string `json:"program"` // its command, and inputs outside of the data directory and of the agent's installation
-	Install  string `json:"install"` // inputs in the installation; or the number of the seal, if they are unchanged since the build
-	HostPart string `json:"here"`    // the part of both that is valid only on this host
+	Program  string `json:"program"` // hash of the command, and of inputs outside of the data directory and the installation
+	Install  string `json:"install"` // hash of inputs in the installation, or the image's build number if they are unchanged
+	HostPart string `json:"here"`    // hash of those files' metadata that is valid only on this host
 	Env      string `json:"env"`
-	Volume   string `json:"volume"` // inputs in the data directory, after the step ran
+	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step ran
 }
 
 // Record is the content of the file that records the boot steps.
@@ -74,7 +74,8 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// KeyOf returns the value of the generated key if a line of an .env file assigns it. mine reports whether it does.
+// KeyOf returns the value of the generated key if a line of an .env file assigns the key. mine reports whether the line
+// assigns it.
 func KeyOf(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

@@ -24,9 +24,9 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 	return boot.NewAgent(user, err == nil), nil
 }
 
-// LogReader returns the identity with which programs must open log files to show them. The agent owns its log directory and can
-// put links there, so root must read the logs as the agent. plain is true if the logs belong to a plain supervisor, and so to
-// this process's own user.
+// LogReader returns the identity with which programs must open log files to show them. The agent owns its log directory and
+// can put links there, so root must read the logs as the agent. plain is true if hinit supervises services without an agent.
+// Then the logs belong to this process's own user.
 func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || plain {
 		return fsutil.Self(), nil
