@@ -34,8 +34,8 @@ type Action struct {
 	Timeout    time.Duration `key:"timeout" is:"positive"`
 }
 
-// ActionsName is the built-in service that carries out actions. It needs no entry in the file; it exists if the file has an
-// action.
+// ActionsName is the name of the built-in service that carries out actions. The service exists if hinit.yaml has an action. The
+// service needs no entry of its own in hinit.yaml.
 const ActionsName = "hinit-actions"
 
 // actionsState is the environment variable that names the file in which the service [ActionsName] keeps pending actions.

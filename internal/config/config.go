@@ -38,7 +38,7 @@ type Config struct {
 	Warnings []string
 
 	origins map[string]origin // where each value was set, by key; defaults are not listed
-	plain   bool              // for hinit run, a supervisor without an agent
+	plain   bool              // true for hinit run, a supervisor that hosts no agent
 }
 
 // Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
@@ -52,7 +52,7 @@ type Agent struct {
 	Env            map[string]string `key:"env" fill:"."` // variables added to the container's environment
 
 	Ready  string        `key:"ready" is:"oneof state-file up"` // one of the Ready constants
-	Settle time.Duration `key:"settle" is:"positive"`           // a service that can't report readiness counts as started after this time
+	Settle time.Duration `key:"settle" is:"positive"`           // time after which a service that can't report readiness counts as started
 	Checks []Check       `key:"checks"`                         // health checks of every gateway
 	Deaf   Deaf          `key:"deaf."`
 
@@ -72,7 +72,7 @@ type Deaf struct {
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
-// The values of [Deaf].Action besides [OnReport] and [OnRestart].
+// The values of [Deaf].Action other than [OnReport] and [OnRestart].
 const (
 	DeafOff     = "off"   // hinit does not watch the gateway
 	DeafByCheck = "check" // a health check of type "deaf" replaces this detection; not valid in a file
@@ -80,8 +80,8 @@ const (
 
 // The values of [Agent].Ready: when a gateway counts as ready.
 const (
-	ReadyState = "state-file" // when its gateway_state.json says that this process is running
-	ReadyUp    = "up"         // as soon as its process runs
+	ReadyState = "state-file" // when the gateway's gateway_state.json says that this process is running
+	ReadyUp    = "up"         // as soon as the gateway's process runs
 )
 
 // Profiles says which directories are profiles, and how many profiles there may be.
@@ -92,7 +92,7 @@ type Profiles struct {
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
 
-	Own map[string]Profile // settings of the profiles that have their own, by name; see [Config.ProfileOf]
+	Own map[string]Profile // settings of the profiles that differ from the inherited settings, by name; see [Config.ProfileOf]
 }
 
 // Restart is the restart policy: what hinit does when a process ends without having been told to stop.
@@ -104,13 +104,13 @@ type Restart struct {
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
 	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
-	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is this many times as long as the delay before it
+	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is the delay before it times Factor
 	Max     time.Duration `key:"max" is:"positive"`          // longest delay; at least Initial
 	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // largest random change of a delay, as a fraction of the delay
 	// A run that lasts for ResetAfter counts as healthy. The next restart is immediate, and the delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
-	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes that park the service: hinit keeps it down
-	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once; not failures
+	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes that park the service: hinit keeps the service down
+	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes that cause an immediate restart
 	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that count as success
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that counts as a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
@@ -137,7 +137,7 @@ type Shutdown struct {
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
-	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; it has one directory for each profile
+	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; the directory has one subdirectory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
 
 	// ConsoleStall is the maximum time that services wait while the reader of the console has paused. After that, the console
@@ -146,19 +146,19 @@ type Logs struct {
 
 	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
 	Mask      bool     `key:"mask"`                                  // hide secrets in the console output
-	LogLimits `key:""` // limits of each log that sets none itself
+	LogLimits `key:""` // default limits of each log
 
-	Profiles map[string]LogLimits // limits of the profiles that have their own, by name
+	Profiles map[string]LogLimits // limits of the profiles that have limits of their own, by name
 }
 
 // LogLimits holds the limits of one log.
 type LogLimits struct {
 	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a file is rotated
-	Archives  int           `key:"archives" is:"between 0 10000"`         // rotated files kept; 0 keeps none
+	Archives  int           `key:"archives" is:"between 0 10000"`         // number of rotated files to keep
 	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // age at which a rotated file is removed; 0: never
-	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // largest size of all files of the log together; 0: no limit
+	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // maximum total size of the log's files; 0: no limit
 	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // free disk space below which hinit stops writing log files; 0: no limit
-	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // largest number of lines a second; 0: no limit
+	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // maximum number of lines a second; 0: no limit
 	Compress  string        `key:"compress" is:"oneof none gzip"`         // one of the Compress constants
 }
 
@@ -181,25 +181,25 @@ const (
 	ConsoleRaw      = "raw"      // unchanged bytes
 	ConsolePrefixed = "prefixed" // the name of the service before each line
 	ConsoleJSON     = "json"     // one JSON object a line
-	ConsoleOff      = "off"      // nothing; files only
+	ConsoleOff      = "off"      // no output; log files only
 )
 
-// Service is a supervised process other than a gateway. Command, Cwd and Env are final: their templates are expanded, and missing
-// keys are inherited from the rest of the configuration.
+// Service is a supervised process other than a gateway. Command, Cwd and Env are final: their templates are expanded, and keys
+// that the file does not set have their inherited values.
 type Service struct {
 	Name string
 
 	Command   []string          `key:"command" is:"command" fill:"service"`
 	Enabled   bool              `key:"enabled"`                   // whether hinit runs the service, from the key "enabled" or the variable EnabledBy
-	EnabledBy string            `key:"enabled_by" is:"variable?"` // environment variable that switches it on, or ""
+	EnabledBy string            `key:"enabled_by" is:"variable?"` // environment variable that switches the service on, or ""
 	User      string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd       string            `key:"cwd" is:"dir" fill:"home"`
 	Env       map[string]string `key:"env" fill:"service"`
-	Log       bool              `key:"log"`                   // false: its output goes to the console only
-	Checks    []Check           `key:"checks"`                // their texts are still templates, see [Config.Expand]
-	On        Actions           `key:"on"`                    // actions for its events, in place of Config.On
-	Needs     []Need            `key:"needs"`                 // services it waits for, without optional needs that can't be met
-	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this one
+	Log       bool              `key:"log"`                   // false: the output goes to the console only, not to a log file
+	Checks    []Check           `key:"checks"`                // health checks; the texts in them are templates, see [Config.Expand]
+	On        Actions           `key:"on"`                    // actions for events of the service, in place of Config.On
+	Needs     []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
+	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this service
 	Task      Task              `key:""`
 	Notify    Notify            `key:""`
 	Setup     `key:"" fill:"service" without:"quota."`
@@ -224,10 +224,10 @@ const Unlimited uint64 = math.MaxUint64
 type Boot struct {
 	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // a failed step ends the boot
 	Steps  string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // [StepsHinit] or [StepsImage]
-	Hooks  []Hook `key:"hooks"`                                         // in the order in which they run, before any service
+	Hooks  []Hook `key:"hooks"`                                         // in the order in which the hooks run, before any service
 }
 
-// The values of [Boot].Steps: whose boot steps prepare the data directory.
+// The values of [Boot].Steps: the program whose steps prepare the data directory at boot.
 const (
 	StepsHinit = "hinit"
 	StepsImage = "image" // the script 01-hermes-setup in [ImageDir], which comes from the agent's image
@@ -238,7 +238,7 @@ type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
 	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
 	Timeout  time.Duration `key:"timeout" is:"positive"`                // a hook that runs longer is killed and counts as failed
-	Required bool          `key:"required"`                             // its failure ends the boot, even if Boot.Strict is false
+	Required bool          `key:"required"`                             // a failure ends the boot, even if Boot.Strict is false
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // the hook runs only if this file exists; empty: always
 
 	// Inputs are absolute paths and globs of the files that the hook reads and writes. The hook runs only if one of them has
@@ -249,7 +249,7 @@ type Hook struct {
 // Control configures the control socket.
 type Control struct {
 	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path
-	Others string `key:"others" is:"oneof status none"`              // one of the Others constants
+	Others string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
 }
 
 // The values of [Control].Others: the rights of users other than root and the agent's user on the control socket.

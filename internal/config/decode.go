@@ -135,7 +135,8 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 	}
 }
 
-// shortOf returns the key to set if the file has a text in place of the mapping at path. It is nil if no key allows that.
+// shortOf returns the key to set if the file has a text in place of the mapping at path. It returns nil if no key there has the
+// option "short".
 func shortOf(fields []Key, path string) *Key {
 	for i := range fields {
 		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {

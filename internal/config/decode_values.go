@@ -108,8 +108,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList reads a list, which replaces the default. It calls one for each item. The key of an item is the key of the list, a
-// dot, and the item's index. example describes a valid list, for messages.
+// decodeList reads a list, which replaces the default. It calls the function one for each item. The key of an item is the key of
+// the list, a dot, and the item's index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
@@ -164,7 +164,7 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 	}
 }
 
-// sizes are the suffixes of a size. Each one stands for 1024 times the one before it.
+// sizes are the suffixes of a size. K stands for 1024, and each further suffix for 1024 times the suffix before it.
 const sizes = "KMGT"
 
 // parseSize reads a size such as 512M, 2G or 2GiB.

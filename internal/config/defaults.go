@@ -59,8 +59,8 @@ const hookTimeout = time.Minute
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the
-// files with the agent's version, the code and variables that they use, and the files in the data directory that they read or
-// write. Other dot files among the skills are not inputs, because the agent records its use of skills in them.
+// files with the agent's version, and the code and variables that the steps use. Files in the data directory that the steps read
+// or write are inputs too. Other dot files among the skills are not inputs, because the agent records its use of skills in them.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()

@@ -1,8 +1,9 @@
 // Package config reads hinit.yaml and the environment, and returns the configuration of hinit.
 //
-// It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
-// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable
-// are errors. [Load] reports all of them together, each with its place. And the origin of every value is known.
+// The package promises three things. First, every key has a built-in default for the Hermes image, so no file at all is a valid
+// configuration. Second, no mistake is ignored. An unknown key, a wrong type, a value out of range, a key given twice and an
+// invalid environment variable are errors. [Load] reports all of them together, each with its place. Third, the origin of every
+// value is known.
 //
 // The struct tags define the path, the valid values and the environment variable of each key (schema.go). Decoding, the effective
 // listing, the comparison of two configurations and the generated reference all read these tags, so they cannot disagree.

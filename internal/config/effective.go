@@ -55,8 +55,8 @@ func Diff(from, to *Config) []string {
 type leaf struct {
 	key      string
 	value    any
-	variable string // if the value may be secret: the name of its environment variable or header
-	inherits string // key that supplies the value while this one is not set
+	variable string // if the value may be secret: the name of the environment variable or header that has the value
+	inherits string // key that supplies the value while this key is not set
 }
 
 func (l leaf) masked() any {
@@ -140,9 +140,9 @@ var inForce = []string{
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It covers only
-// settings that decide as which user and within which limits the service runs, and how it starts, restarts and stops. The keys
-// are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults. It covers only the
+// user and the limits of the service, and the rules for its start, restart and stop. The keys are relative to services.NAME or
+// profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {

@@ -21,9 +21,9 @@ type Check struct {
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first question
-	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row until it passes
-	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row until it fails
-	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of it
+	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row after which the check passes
+	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row after which the check fails
+	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest random change of the period, as a fraction of the period
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
@@ -37,12 +37,12 @@ type Check struct {
 
 // The values of [Check].Kind.
 const (
-	CheckStartup = "startup" // the other checks wait until it has passed once
+	CheckStartup = "startup" // the other checks wait until this check has passed once
 	CheckReady   = "ready"   // decides whether the service counts as ready
 	CheckAlive   = "alive"   // decides whether the service may keep running
 )
 
-// The types of a check. Each is also the key of the mapping with its settings.
+// The types of a check. Each type is also the key of the mapping with the settings of the check.
 const (
 	CheckHTTP  = "http"
 	CheckTCP   = "tcp"
@@ -85,7 +85,7 @@ type DialCheck struct {
 // FileCheck tests that a file exists.
 type FileCheck struct {
 	Path    string        `key:"path" is:"dir" fill:"."`
-	Fresher time.Duration `key:"fresher_than" is:"positive"` // maximum time since it was written; 0: it only has to exist
+	Fresher time.Duration `key:"fresher_than" is:"positive"` // maximum time since the last write; 0: a file of any age is valid
 }
 
 // LogCheck tests the lines that the service writes.
@@ -98,8 +98,8 @@ type LogCheck struct {
 
 // StateCheck tests the gateway's state file.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // maximum time since it was written; 0: no limit
-	Platforms string        `key:"platforms" is:"oneof any all"` // "any" or "all": platforms that must be connected; "" for no such test
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // maximum time since the last write of the file; 0: no limit
+	Platforms string        `key:"platforms" is:"oneof any all"` // whether "any" or "all" platforms must be connected; "": no test
 }
 
 // DeafCheck fails if several signs agree that a gateway is up but does not process messages.
@@ -157,7 +157,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 		}
 		if ok {
 			seen[c.Name] = true
-			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages name the check instead of its index
+			d.renameOrigins(one+".", key+"."+c.Name+".", &c) // so that messages name the check, not the check's index
 		}
 		return c, ok
 	})

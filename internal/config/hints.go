@@ -10,8 +10,8 @@ import (
 	"unicode"
 )
 
-// yamlErrorHint returns a hint to append to an error message. msg is the YAML library's message about a line of data, and the
-// hint is the usual cause of msg. It is "" if the cause is unknown.
+// yamlErrorHint returns a hint to append to an error message. msg is the message of the YAML library about a line of data. The
+// hint is the usual cause of msg, or "" if the cause is unknown.
 func yamlErrorHint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):

@@ -18,8 +18,8 @@ type Image struct {
 	Stamp       string   // differs for each build of the image
 	Subcommands []string // subcommands of the agent: a CMD that begins with one runs the agent, even if a program has the same name
 
-	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down; nil if it has no such
-	// script.
+	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has
+	// no such script.
 	GatewayParks []int
 	// DashboardHost is the default address of the image's dashboard; "" means hinit's default.
 	DashboardHost string
@@ -72,7 +72,7 @@ func (l *loader) applyImage() (gatewayParks []int) {
 		c.Image.Stage2Fails = fails
 	}
 	if _, set := c.origins["boot.hooks"]; !set && c.Boot.Steps == StepsImage {
-		c.Boot.Hooks = nil // the image's script runs them
+		c.Boot.Hooks = nil // the image's script runs the hooks
 	}
 	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParks != nil {
 		return c.Image.GatewayParks

@@ -10,9 +10,9 @@ import (
 // Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro is read-only
-	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that it may listen on
-	Control bool   `key:"control"`                               // it may use the control socket
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro is read-only
+	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that the gateway may listen on
+	Control bool   `key:"control"`                               // whether the gateway may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // one of the Missing constants
 }
 
@@ -74,7 +74,7 @@ func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
 
 // UIDRange returns the range of user ids for profiles with [IsolationUser].
 func (c *Config) UIDRange() UIDs {
-	uids, _ := parseUIDs(c.Profiles.UIDs) // Load has checked it
+	uids, _ := parseUIDs(c.Profiles.UIDs) // Load has checked the text
 	return uids
 }
 

@@ -23,12 +23,12 @@ import (
 // maxFileSize limits the memory that the file takes in PID 1. A configuration has a few kilobytes.
 const maxFileSize = 1 << 20
 
-// Options say where [Load] finds a configuration, and for which kind of supervisor it is.
+// Options say where [Load] finds a configuration, and which kind of supervisor the configuration is for.
 type Options struct {
 	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
 	Path string
-	// Text, unless it is nil, replaces the content of the file. After a re-execution, it is the text that the previous program of
-	// this process has read. That program has also checked which users could write the file.
+	// Text, unless it is nil, replaces the content of the file. After a re-execution, Text is the content that the previous
+	// program of this process has read. The previous program has also checked which users could write the file.
 	Text []byte
 	// Plain is true for a plain supervisor. Its configuration has no agent, no profiles, no built-in services and no hooks, and
 	// ignores the variables of the Hermes image.
@@ -123,8 +123,8 @@ func (l *loader) build(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The doubt names a user
-// besides root who can change the content, now or before the next read.
+// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The returned doubt names a
+// user other than root who can change the content, now or before the next read.
 func readFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -155,8 +155,8 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of f. doubt says how users besides root can replace the
-// file. Such a user could put a file there that only root may read, and learn its content from the messages.
+// checkQuotable returns an error if messages must not quote the content of f. doubt says how users other than root can replace
+// the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
 func checkQuotable(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -22,9 +22,9 @@ type Need struct {
 
 // The values of [Need].Until.
 const (
-	UntilStarted = "started" // its process runs
-	UntilReady   = "ready"   // it has reported readiness, or it runs and can't report readiness
-	UntilDone    = "done"    // its last run has ended with exit code 0
+	UntilStarted = "started" // the process of the service runs
+	UntilReady   = "ready"   // the service has reported readiness, or runs and can't report readiness
+	UntilDone    = "done"    // the last run of the service has ended with exit code 0
 )
 
 // The values of [Restart].Policy.
@@ -38,11 +38,11 @@ const (
 // The values of [Task].Once.
 const (
 	OnceBoot      = "boot"       // at each boot of the container
-	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs it
-	OnceManual    = "manual"     // only when an operator requests it
+	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs the task
+	OnceManual    = "manual"     // only when an operator requests the task
 )
 
-// The values of [Schedule].Missed.
+// The values of [Schedule].Missed: what hinit does if the container was down at a time of the schedule.
 const (
 	MissedSkip = "skip"
 	MissedRun  = "run"
@@ -73,8 +73,8 @@ func (s *Service) WantedUp() bool {
 // Profile holds the settings of one profile, including the settings that it inherits. The values of Env are templates.
 type Profile struct {
 	Env       map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
-	On        Actions           `key:"on"`                                                              // replaces Config.On for its gateway
-	Checks    []Check           `key:"checks"`                                                          // its own checks, see [Config.ChecksOf]
+	On        Actions           `key:"on"`                                                              // replaces Config.On for the gateway of the profile
+	Checks    []Check           `key:"checks"`                                                          // the profile's own checks, see [Config.ChecksOf]
 	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
 	Needs     []Need            `key:"needs"`
 	RestartOn []string          `key:"restart_on" is:"names"`
@@ -216,7 +216,7 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 }
 
 // finishRestart reports a contradiction in the restart policy at prefix, at the line of its first key. If no key of the policy is
-// set at prefix, the policy is inherited, and the contradiction is reported where it comes from.
+// set at prefix, the policy is inherited, and finishRestart reports the contradiction for the inherited keys.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	var at origin
 	for _, name := range restartPairs {

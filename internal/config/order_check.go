@@ -7,7 +7,7 @@ import (
 
 // owner is a service or a gateway whose references to other services are checked.
 type owner struct {
-	name, prefix string // its service name, and the prefix of its keys
+	name, prefix string // name of the service, and the prefix of its keys
 	needs        *[]Need
 	restartOn    *[]string
 }

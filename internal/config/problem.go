@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Problem is one mistake in a configuration. [Load] joins all problems into one error. They are in the order of the file's lines,
-// followed by problems of the environment. The text of a problem is a single line.
+// Problem is one mistake in a configuration. [Load] joins all problems into one error. The error lists the problems of the file
+// by line, and then the problems of the environment. The text of a problem is a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
 	File string // the file, or "" for a mistake in the environment
 	Line int    // line in File, 0 when unknown

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// KanbanName is the service that dispatches the tasks of the board. It needs no entry in the file; its variable switches it on.
+	// KanbanName is the name of the service that dispatches the tasks of the board. The variable HINIT_KANBAN switches the
+	// service on. The service needs no entry in the file.
 	KanbanName = "kanban"
-	// KanbanWorker is the name of the run that works on one task of the board. It needs no entry in the file.
+	// KanbanWorker is the name of the one-shot command that works on one task of the board. It needs no entry in the file.
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
@@ -48,8 +49,8 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	}
 }
 
-// NewRun returns a run with the defaults. The grace period is long enough for a worker of the agent, which ends within two
-// seconds after TERM (contract kanban, section 22.1).
+// NewRun returns a one-shot command with the default settings. The grace period is long enough for a worker of the agent, which
+// ends within two seconds after TERM (contract kanban, section 22.1).
 func NewRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
 }

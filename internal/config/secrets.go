@@ -9,7 +9,7 @@ import (
 const (
 	fileSuffix = "_FILE"
 	// secretsDir is the directory where container engines mount secrets. A variable NAME_FILE names a secret only if its value is
-	// a path in this directory. Others, such as SSL_CERT_FILE, are meant for the program itself.
+	// a path in this directory. Other variables, such as SSL_CERT_FILE, are meant for the program itself.
 	secretsDir = "/run/secrets/"
 )
 

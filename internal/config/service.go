@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeServices decodes every service. The rest of the configuration must be final, because services inherit from it.
+// decodeServices decodes every service. All other settings must be final before the call, because services inherit from them.
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "services", "service name %q", checkServiceName)
@@ -34,7 +34,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.plain {
-		s.Env = map[string]string{} // the caller's environment
+		s.Env = map[string]string{} // the service gets the caller's environment unchanged
 		_, s.Log = l.cfg.origins["logs.dir"]
 	}
 	commandFrom := ""
@@ -48,7 +48,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // it always runs as root, whatever the file says
+	if e.value != nil && alwaysRoot(name) && !l.plain && d.doubt != nil { // the service always runs as root, whatever the file says
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
@@ -71,7 +71,7 @@ const (
 	WebName       = "hinit-web"     // serves the status page
 	ForwardName   = "hinit-forward" // sends logs and events to a collector
 	SandboxName   = "sandbox"       // owns the sandboxes of the volume
-	LeaseName     = "hinit-lease"   // holds the volume's lease: the right of one init to serve it
+	LeaseName     = "hinit-lease"   // holds the lease of the volume, the right of one init to serve the volume
 )
 
 // alwaysRoot reports whether a built-in service always runs as root.
@@ -94,8 +94,8 @@ func (l *loader) fillLease(s *Service) string {
 	return s.setCommand("hinit-lease-kubernetes")
 }
 
-// builtIn lists the built-in services. fill sets the command of the service and returns the names of the environment variables
-// that influenced it.
+// builtIn lists the built-in services. The function fill sets the command of the service. It returns the names of the environment
+// variables that it used for the command.
 var builtIn = [...]struct {
 	name, variable string
 	fill           func(l *loader, s *Service) (vars string)
@@ -159,7 +159,7 @@ func (l *loader) fillDashboard(s *Service) (vars string) {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.Log = false // its output goes to the container log only (contract, section 7)
+	s.Log = false // the output goes to the container log only (contract, section 7)
 	return strings.Join(used, ", ")
 }
 
@@ -173,7 +173,7 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// finishService settles keys that depend on each other and expands the templates. commandFrom names the variables from which a
+// finishService sets keys that depend on other keys, and expands the templates. commandFrom names the variables from which a
 // default command was made.
 func (l *loader) finishService(s *Service, prefix, commandFrom string, line int) {
 	c := l.cfg
@@ -184,7 +184,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // it reports readiness once it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the service reports readiness once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
@@ -218,12 +218,12 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	}
 }
 
-// Notify says how a service reports that it is ready. The zero value means that it does not report it.
+// Notify says how a service reports that it is ready. The zero value means that the service does not report readiness.
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor for the newline that reports readiness; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit for the report; 0: no limit
-	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two messages that it is alive; 0: no limit
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // maximum time between two keep-alives; 0: no limit
+	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // maximum time between two keep-alive messages; 0: no limit
 }
 
 // NotifySystemd is the protocol of sd_notify(3).

@@ -34,8 +34,8 @@ type Priority struct {
 	IONice      IONice `key:"ionice."`
 	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
 	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
-	// Class is one of the Priority constants. It decides the order in which services are ended when memory runs out, by hinit and
-	// by the kernel: low is ended first.
+	// Class is one of the Priority constants. When memory runs out, hinit and the kernel end services in the order of their
+	// classes, low first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, compared with 100 for other services; 0: 100
 	MostPIDs  int    `key:"pids.max" is:"between 0 4194304"` // maximum number of processes and threads; 0: no limit
@@ -44,8 +44,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile, which hinit measures from time to time. 0 is no limit.
 type Quota struct {
-	Warn Bytes `key:"warn"` // above it, hinit warns
-	Stop Bytes `key:"stop"` // above it, the gateway of the profile does not run
+	Warn Bytes `key:"warn"` // size above which hinit warns
+	Stop Bytes `key:"stop"` // size above which the gateway of the profile does not run
 }
 
 // Set reports whether q has a limit.
@@ -61,9 +61,9 @@ const (
 
 // Operation says how operators address a service, and how hinit asks it to reload or to end.
 type Operation struct {
-	Group        string   `key:"group" is:"group?"`                   // group of services that it belongs to, @GROUP in commands
-	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes it read its configuration again, such as HUP; "" for none
-	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks it to end, run before the stop signal; empty for none
+	Group        string   `key:"group" is:"group?"`                   // group of services that the service belongs to, @GROUP in commands
+	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes the service read its configuration again, such as HUP; "" for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end, run before the stop signal; empty for none
 }
 
 // IONice is the I/O scheduling class and priority of a process, see ioprio_set(2).
@@ -79,13 +79,13 @@ const (
 	IOIdle       = "idle"
 )
 
-// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds. The kernel
-// enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
+// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures the memory every few seconds.
+// The kernel enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
 type Memory struct {
-	Warn    Bytes `key:"warn"`      // above it, hinit warns
-	Restart Bytes `key:"restart"`   // above it, hinit restarts the service
-	High    Bytes `key:"high,root"` // above it, the kernel slows the service down
-	Max     Bytes `key:"max,root"`  // hard limit: above it, the kernel kills one of the processes
+	Warn    Bytes `key:"warn"`      // size above which hinit warns
+	Restart Bytes `key:"restart"`   // size above which hinit restarts the service
+	High    Bytes `key:"high,root"` // size above which the kernel slows the service down
+	Max     Bytes `key:"max,root"`  // hard limit, above which the kernel kills one of the processes
 }
 
 // Set reports whether there is any limit.
@@ -115,7 +115,7 @@ const (
 )
 
 // NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges.
-// own is the setting of that process; if it is Auto, the agent's setting applies. If that is Auto too, the result is true if a
+// own is the setting of that process. If own is Auto, the agent's setting applies. If both are Auto, the result is true if a
 // service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
@@ -125,7 +125,7 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 }
 
 // OtherUser returns the name of the first service that runs as another user than the agent, or "". The sandbox and lease services
-// count if they are on.
+// count only if they are enabled.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
 		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRoot(name) || s.Enabled) {

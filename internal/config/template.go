@@ -16,7 +16,7 @@ const (
 	profileHomePlaceholder = "profile_home" // home directory of the profile
 	toPlaceholder          = "to"           // new name, in a rename
 	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace it
+	optionsPlaceholder     = "options"      // must be a whole word of a command; the client's options replace the word
 )
 
 // AgentDecides reports whether the agent may influence the command or an address of a service that runs as user. It is true only
