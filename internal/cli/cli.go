@@ -87,13 +87,13 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 type Verb struct {
 	Name, Args, Summary, Help string
 	Doing                     string // completes "cannot …"; the default is the name
-	JSON                      string // description of --json, if it prints more than the usual JSON
+	JSON                      string // description of --json, if the verb prints more than the usual JSON
 	Run                       func(*Terminal, *Call) int
-	External                  bool                              // another program carries it out, see [CompanionVerb]
-	TakesVerbs                bool                              // its arguments are verbs
-	Services                  bool                              // its arguments select services by name, pattern or group
+	External                  bool                              // another program carries out the verb, see [CompanionVerb]
+	TakesVerbs                bool                              // the arguments are names of verbs
+	Services                  bool                              // the arguments select services by name, pattern or group
 	Trailing                  int                               // number of arguments at the end that do not select services
-	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service is in the state; nil: print nothing
+	Empty                     func(*Terminal, *Call) int        // prints an empty result for --json when no service has the state; nil: print nothing
 	Offline                   func(*Terminal) ([]string, error) // returns the names of services when no init runs; nil: the verb needs an init
 }
 
@@ -115,9 +115,9 @@ func NewCall(v Verb, words []string) *Call {
 	return c
 }
 
-// Parse reads the flags that the verb has defined on c.Flags and returns the other arguments. atLeast and atMost limit their
-// number; an atMost of -1 means no limit. If ok is false, the verb ends with the exit code: the user asked for help, or the
-// arguments are wrong.
+// Parse reads the flags that the verb has defined on c.Flags and returns the other arguments. Their number must be between
+// atLeast and atMost; an atMost of -1 means no limit. If ok is false, the verb must end with the exit code: the user asked for
+// help, or the arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	if c.Verb.Services {
 		return c.parseServices(t, atLeast, atMost)
@@ -176,7 +176,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init. Use it in programs other than hinit. It blocks as [dial.Dial] does.
+// Dial connects to the running init, for programs other than hinit. It blocks as long as [dial.Dial] does.
 func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 
 // Dial connects to the running init, even if the configuration has mistakes.
@@ -202,8 +202,8 @@ func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, 
 // DialPause is the pause between two attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialSoon is like Dial, for a command that may run before the init answers. If process 1 is a hinit that has just started, it
-// retries for up to patience.
+// DialSoon is like Dial, for a command that may run before the init answers. If process 1 is a hinit that has just started,
+// DialSoon retries for up to patience.
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -229,12 +229,12 @@ func initIsStarting() bool {
 // Config reads the configuration file and the environment in the same way as an init that starts here.
 func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }
 
-// CompanionVerb returns a verb that a separate program carries out: hinit-NAME, which is installed beside hinit. Its code is not
-// linked into PID 1.
+// CompanionVerb returns a verb that a separate program carries out: hinit-NAME, which is installed beside hinit. The code of that
+// program is not linked into PID 1.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf returns a verb that a separate program carries out, which has several verbs. The program gets the arguments in
-// first, followed by the user's arguments.
+// CompanionOf returns a verb that a separate program carries out, for a program that has several verbs. The program gets the
+// arguments in first, followed by the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, External: true,
@@ -249,8 +249,8 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execBeside replaces this process by a program that is installed beside its own. It returns only on failure, with the path of
-// the program.
+// execBeside replaces this process by another program from the directory of this process's own program. It returns only on
+// failure, with the path of the other program.
 func execBeside(program string, argv []string) (path string, err error) {
 	if path, err = cmdline.Beside(program); err != nil {
 		return path, err

@@ -15,7 +15,7 @@ import (
 // ShortWait is the time limit of a request that hinit answers immediately.
 const ShortWait = 5 * time.Second
 
-// HealthcheckVerb is hinit healthcheck.
+// HealthcheckVerb implements the command hinit healthcheck.
 var HealthcheckVerb = Verb{
 	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 	Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +

@@ -8,7 +8,8 @@ import (
 	"hinit/internal/version"
 )
 
-// InitVerb is hinit init. It handles --help, and otherwise executes the program hinit, which carries out the verb.
+// InitVerb implements the command hinit init. It handles --help, and otherwise executes the program hinit, which carries out the
+// verb.
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
@@ -23,7 +24,7 @@ arguments.`,
 	},
 }
 
-// RunVerb is hinit run. It checks the arguments and executes the program hinit, which carries out the verb.
+// RunVerb implements the command hinit run. It checks the arguments and executes the program hinit, which carries out the verb.
 var RunVerb = Verb{
 	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 	Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
@@ -47,7 +48,7 @@ func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	return t.Failed(c.Doing(), err)
 }
 
-// VersionVerb is hinit version.
+// VersionVerb implements the command hinit version.
 var VersionVerb = Verb{
 	Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
 	Run: func(t *Terminal, c *Call) int {

@@ -87,9 +87,9 @@ func lifecycle(t *Terminal, c *Call) int {
 	})
 }
 
-// Order gives the order of the call c to all named services in parallel, prints the results, and returns the exit code. action
-// completes "cannot …" in errors; %q in it stands for the name of the service. begin is the start time of the command, for the
-// progress line. If wait.Wait is set, Order calls outcome for each service that has carried out the order. outcome gets the
+// Order sends the order of the call c to hinit for all named services in parallel, prints the results, and returns the exit code.
+// action completes "cannot …" in errors; %q in it stands for the name of the service. begin is the start time of the command, for
+// the progress line. If wait.Wait is set, Order calls outcome for each service that has carried out the order. outcome gets the
 // service's state and the action, prints a message for people, and returns the exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
@@ -201,8 +201,8 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml enables. After a stop --all they are not wanted up, but start --all starts
-// them.
+// enabledServices returns the services that hinit.yaml enables. The status is not enough: after stop --all these services are
+// wanted down, but start --all must start them.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)

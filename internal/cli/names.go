@@ -129,11 +129,11 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 type selection struct {
 	of     client.Service
 	word   string
-	itself bool // the argument is its name, not only a pattern that matches
+	itself bool // the argument is the service's name, not only a pattern that matches
 }
 
-// servicesFor returns the services that the argument word selects. If no service of the status has that name and its state is
-// needed, it asks hinit for the service. If the state is not needed, it passes on the name without a check.
+// servicesFor returns the services that the argument word selects. If the status has no such service and needsState is true, it
+// asks hinit for the service. If needsState is false, it passes on the name without a check.
 func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
 	text := string([]rune(word)) // the status came as JSON, which replaces invalid UTF-8 by U+FFFD
 	for _, s := range services {
@@ -160,8 +160,8 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	return found, err
 }
 
-// uniqueName returns a name that selects only this service: its profile, or the name of its slot if another service has the name
-// of the profile.
+// uniqueName returns a name that selects only this service: the name of its profile, or the service's own name (gateway-PROFILE)
+// if another service has the name of the profile.
 func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name

@@ -10,8 +10,8 @@ const (
 	progressEvery = 100 * time.Millisecond
 )
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line, and
-// since is the time from which it counts. end removes the line; call it before you print anything else. A goroutine draws the
+// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line. The
+// line counts the time from the moment since. end removes the line; call it before you print anything else. A goroutine draws the
 // line. Without a terminal, progress does nothing.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {

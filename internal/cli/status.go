@@ -16,7 +16,7 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// StatusVerb is hinit status.
+// StatusVerb implements the command hinit status.
 var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 	Summary: "show which services run, since when, and why others do not",

@@ -50,7 +50,7 @@ var archiveVerbs = map[string]cmdline.Verb{
 	},
 }
 
-// archiver carries out a subcommand of profile that uses archives.
+// archiver carries out a subcommand of hinit profile that uses archives.
 type archiver struct {
 	*manager
 
@@ -59,7 +59,7 @@ type archiver struct {
 	out, all                    string
 	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
-	head                        archive.Head // description of the archive, at its beginning
+	head                        archive.Head // description of the archive, at the archive's beginning
 	sum                         string
 }
 
@@ -257,8 +257,8 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	return fd, nil
 }
 
-// backup copies an SQLite database from one directory to another with SQLite's backup API. A process that runs as the owner of
-// the home does it. The process confines itself to both directories, because an agent can replace the database by a link.
+// backup copies an SQLite database from one directory to another with SQLite's backup API. A child process that runs as the owner
+// of the home makes the copy. The child confines itself to both directories, because an agent can replace the database by a link.
 func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
 		runtime.LockOSThread() // because of spec.Bound; the thread ends with this goroutine
@@ -374,7 +374,7 @@ func (a *archiver) readArchive(in io.Reader) error {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
-	// PID 1 gives a new profile its own user, but does not do that for a replaced one
+	// PID 1 gives a new profile its own user, but not a profile that was replaced
 	if err == nil && a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
 	}

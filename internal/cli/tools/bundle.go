@@ -63,7 +63,8 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle. fill writes its content, and collect stores that in content.
+// part is one file of a bundle. fill writes the content of the file, and [bundle.collect] stores that content in the field
+// content.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error

@@ -94,7 +94,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 
 // checksOrder is an order to the checks of services: to run now, to pause, or to resume.
 type checksOrder struct {
-	now   bool          // run the checks now; refused if they are paused
+	now   bool          // run the checks now; refused if the checks are paused
 	pause time.Duration // length of the pause; 0 ends a pause
 	doing string        // completes "cannot …"
 }

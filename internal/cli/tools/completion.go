@@ -25,8 +25,8 @@ var scripts embed.FS
 // filesWanted is printed in place of words to ask the script for file names, which the shell completes itself.
 const filesWanted = ":files"
 
-// completionWait limits how long completion waits for hinit after a key press. Without an answer in time, it offers no names of
-// services.
+// completionWait limits how long completion waits for hinit after a key press. Without an answer in time, completion offers no
+// names of services.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -160,8 +160,8 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 }
 
 // offerServices calls offer for the services that the running hinit knows. If the verb takes several services, it also offers
-// groups and the matches of a pattern. Names of slots are offered only for a word that has begun, because they double the number
-// of names.
+// groups and the matches of a pattern. It offers the service names of gateways (gateway-NAME) only after the first letter,
+// because these names double the number of candidates.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
 	// connecting may take longer than completionWait, which limits only the request
 	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) })
@@ -195,15 +195,15 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 // command describes one command, as taken from its help. internal/gendocs writes the table of all commands, commands.json.
 type command struct {
 	Words []string      `json:"words"` // valid first arguments, such as check and schema
-	Names bool          `json:"names"` // it accepts names of services and profiles
-	Files bool          `json:"files"` // it accepts files
+	Names bool          `json:"names"` // the command accepts names of services and profiles
+	Files bool          `json:"files"` // the command accepts files
 	Flags []commandFlag `json:"flags"`
 }
 
 // commandFlag is one flag of a command.
 type commandFlag struct {
-	Name  string `json:"name"`  // with its dashes
-	Value string `json:"value"` // name of its value, "" for none
+	Name  string `json:"name"`  // name of the flag, with its dashes
+	Value string `json:"value"` // name of the flag's value, "" for none
 	Usage string `json:"usage"`
 }
 

@@ -78,7 +78,7 @@ const valueWidth = 48
 // configReport is the result of hinit config check, for --json.
 type configReport struct {
 	File     string          `json:"file"`     // "" without a file, when the defaults apply
-	OK       bool            `json:"ok"`       // hinit would start with it
+	OK       bool            `json:"ok"`       // hinit would start with this configuration
 	Problems []configProblem `json:"problems"` // mistakes that prevent hinit from starting
 	Warnings []string        `json:"warnings"` // remarks, and missing users and files; they do not prevent the start
 }
@@ -131,7 +131,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 }
 
 // missingFiles returns warnings about users and files that the configuration names and that do not exist here. It looks for the
-// programs, directories and environment files of services that start. They may still exist in the container.
+// programs, directories and environment files of services that start. These files may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {

@@ -158,7 +158,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	})
 }
 
-// openScreen starts hinit-top once the init answers. When the user closes it, it calls quit, which ends the demo.
+// openScreen starts hinit-top once the init answers. When the user closes hinit-top, openScreen calls quit, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").Reach() != nil {

@@ -67,8 +67,9 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
 }
 
-// companions names the command that examines the task board, because that needs a database that this program does not link. It
-// also reports what rights root has inside a sandbox. The sandbox service writes that to a file beside its socket.
+// companions prints the command that examines the task board, because that examination needs a database library that this program
+// does not link. It also reports the rights of root inside a sandbox. The sandbox service writes these rights to a file beside
+// its socket.
 func (x *doctorRun) companions(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
@@ -224,7 +225,7 @@ func (x *doctorRun) warnings(cfg *config.Config) {
 	x.found.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init has already reported it
+			continue // the init has already reported this warning
 		}
 		x.found.Warning("configuration", "%s", w)
 	}

@@ -55,7 +55,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)
 		if unread != nil || st.Active == 0 {
-			continue // idle, or its state file is unreadable, so it is unknown whether it is busy
+			continue // the gateway is idle, or its state file is unreadable
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

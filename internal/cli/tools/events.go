@@ -84,7 +84,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 }
 
 // eventNames returns the service names for the names that the user gave. A name that the status does not know may be a removed
-// service or profile, so it is searched in the past events.
+// service or profile, so eventNames searches the past events for it.
 func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {

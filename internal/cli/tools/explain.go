@@ -30,13 +30,13 @@ type explanation struct {
 	Next  string   `json:"next"`  // what hinit does next by itself
 	Type  []advice `json:"type"`  // commands that the user can type, the most useful first
 
-	Settings []client.ConfigEntry `json:"settings"` // its settings that differ from the built-in defaults
+	Settings []client.ConfigEntry `json:"settings"` // settings of the service that differ from the built-in defaults
 }
 
 // advice is a command that the user can type, and its effect.
 type advice struct {
 	Command string `json:"command"` // the command to type
-	For     string `json:"for"`     // its effect
+	For     string `json:"for"`     // effect of the command
 }
 
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {

@@ -22,7 +22,7 @@ type homeMove struct {
 	Profile string `json:"profile"`
 	From    int    `json:"from"`    // uid of the owner before
 	To      int    `json:"to"`      // uid of the new owner; the same if nothing changes
-	Changed int64  `json:"changed"` // number of files that change their owner
+	Changed int64  `json:"changed"` // number of files whose owner changes
 	Left    int64  `json:"left"`    // number of files that keep their owner: devices, and files with other hard links that can't be copied
 	Error   string `json:"error"`   // why the home could not be moved; "" without an error
 }
@@ -119,7 +119,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// returnHome gives the home of a profile that has its own user back to the agent's user, so that the agent's user can remove it.
+// returnHome changes the owner of a profile's home from the profile's own user to the agent's user, so that the agent's user can
+// remove the home.
 func (m *manager) returnHome(name string) error {
 	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 	if !options.Tenants.Includes(name) {

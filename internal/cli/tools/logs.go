@@ -261,9 +261,9 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 
 // logLine is a line of a log, for --json.
 type logLine struct {
-	Time    time.Time `json:"time,omitzero"` // when it was written; missing if the file does not say
+	Time    time.Time `json:"time,omitzero"` // when the line was written; missing if the file does not say
 	Name    string    `json:"name"`          // the name that the user gave; with --all the service
-	Message string    `json:"message"`       // without its time
+	Message string    `json:"message"`       // text of the line, without its time
 }
 
 // jsonLine returns a function that formats a line as a JSON object. Bytes that are not UTF-8 become U+FFFD.

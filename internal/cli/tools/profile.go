@@ -38,7 +38,7 @@ The agent's own command does the work where it has one (agent.profile_create and
 	Run: profile,
 }
 
-// manager carries out the subcommands of profile.
+// manager carries out the subcommands of hinit profile.
 type manager struct {
 	*cli.Terminal
 	doing string // the action, which completes "cannot …" in messages
@@ -263,8 +263,8 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// change changes profiles with the agent's own command. If there is no such command, it calls the function itself, which does the
-// same without the agent. Then it makes the init read the profiles again.
+// change changes profiles with the agent's own command. If there is no such command, it calls the parameter itself, a function
+// that makes the same change without the agent. Then it makes the init read the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {

@@ -17,15 +17,15 @@ import (
 // profileRow describes a profile, for --json and for the list. A deleted profile is described as it was, without a gateway.
 type profileRow struct {
 	Name    string `json:"name"`
-	Home    string `json:"home"`                // its directory
-	Active  bool   `json:"active"`              // the agent's commands use it by default
-	Prior   string `json:"prior_state"`         // decides whether its gateway starts at boot; "" if the caller may not look into its home
-	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
+	Home    string `json:"home"`                // directory of the profile
+	Active  bool   `json:"active"`              // the agent's commands use this profile by default
+	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not look into the profile's home
+	Gateway string `json:"gateway"`             // state of the gateway's service, "" when no init is reachable
 	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
-	PID     int    `json:"pid"`                 // process id of its gateway, 0 if it has none
-	Served  string `json:"served_by,omitempty"` // which gateway serves it, as in the status
-	Log     string `json:"log"`                 // path of its current log file
-	Problem string `json:"problem,omitempty"`   // what is wrong with its files
+	PID     int    `json:"pid"`                 // process id of the gateway, 0 if it has none
+	Served  string `json:"served_by,omitempty"` // which gateway serves the profile, as in the status
+	Log     string `json:"log"`                 // path of the current log file
+	Problem string `json:"problem,omitempty"`   // what is wrong with the profile's files
 }
 
 // list prints all profiles. If only is not "", it prints just the profile with that name.
@@ -81,7 +81,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into its home
+		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home of the profile
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })

@@ -55,7 +55,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := tryBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(before.Init, path) // compare before the re-execution: after it, hinit always runs this file
+	same := runsFile(before.Init, path) // compare before the re-execution, because hinit runs this file after every re-execution
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -74,8 +74,8 @@ func runsFile(in client.Init, path string) bool {
 }
 
 // inThisNamespace reports whether this command and the init see the same PID namespace, so that the init's pid means the same
-// process here. It compares the age of that process with the age of the init. A process starts before the hinit in it does, and
-// on a busy machine the container engine needs seconds between the two.
+// process here. It compares the age of that process with the age of the init. A difference of a few seconds is normal: on a busy
+// machine, the container engine needs that time between starting the process and executing hinit.
 func inThisNamespace(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))

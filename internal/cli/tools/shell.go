@@ -73,9 +73,9 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns a process specification with the user, environment, directory and limits of a service. They come from the
-// configuration, the environment of the init and the slot, and never from a process of the agent. So the agent can't decide what
-// root starts.
+// specOf returns a process specification with the user, environment, directory and limits of a service. These values come from
+// the configuration, the environment of the init and the gateway's service directory (slot), never from a process of the agent.
+// So the agent can't decide what root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
@@ -169,8 +169,8 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 // maxRun limits how many bytes of a slot's run script are read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script in a gateway's slot exports, read in the same way as PID 1 does. It returns
-// none if hinit has no slots.
+// exportsOf returns the variables that the run script in a gateway's service directory (slot) exports. It reads the script in the
+// same way as PID 1. It returns none if hinit has no slots.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })

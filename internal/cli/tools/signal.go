@@ -26,8 +26,8 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends a signal to each service. The function which chooses the signal for a service and returns its name. verb is
-// the command, for messages.
+// sendSignals sends a signal to each service. The parameter which is a function that chooses the signal for a service and returns
+// the signal's name. verb is the command, for messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {

@@ -1,5 +1,5 @@
-// Package tools defines the table of all hinit commands. It implements the commands that need more packages than package cli may
-// link. Each file has one verb. Only the program hinit-tools links it. The goroutines of a verb end with it.
+// Package tools defines the table of all hinit commands. It implements the commands that need packages which package cli may not
+// link. Each file has one verb. Only the program hinit-tools links this package. The goroutines of a verb end with the verb.
 package tools
 
 import (

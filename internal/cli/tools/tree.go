@@ -32,19 +32,19 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 type treeBranch struct {
 	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for all other processes
 	State     string        `json:"state"`     // state of the service, as in the status
-	Processes []treeProcess `json:"processes"` // each process after its parent
+	Processes []treeProcess `json:"processes"` // processes of the branch, each after its parent
 }
 
 // treeProcess is one process of a branch.
 type treeProcess struct {
 	PID         int     `json:"pid"`          // process id
-	Parent      int     `json:"parent"`       // process id of its parent, 0 if the parent is in another PID namespace
-	Depth       int     `json:"depth"`        // number of its ancestors in the same list
-	User        string  `json:"user"`         // name of its user, or the uid if the user has no name
+	Parent      int     `json:"parent"`       // process id of the parent, 0 if the parent is in another PID namespace
+	Depth       int     `json:"depth"`        // number of ancestors of the process in the same list
+	User        string  `json:"user"`         // name of the user, or the uid if the user has no name
 	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5): R, S, D, T, Z
 	CPUSeconds  float64 `json:"cpu_seconds"`  // used processor time
 	MemoryBytes uint64  `json:"memory_bytes"` // resident memory
-	Command     string  `json:"command"`      // its command line, secrets hidden
+	Command     string  `json:"command"`      // command line, secrets hidden
 }
 
 func tree(t *cli.Terminal, c *cli.Call, names []string) int {
@@ -199,7 +199,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", p.Depth), show.Line(p.Command))
 	}
-	_ = tw.Flush() // never fails: it writes to memory
+	_ = tw.Flush() // never fails, because the writer writes to memory
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
