@@ -15,7 +15,7 @@ const (
 	KindFailed      Kind = "failed"      // hinit tried and failed
 	KindPermanent   Kind = "permanent"   // the service failed permanently and will not reach the state by itself
 	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
-	KindReplaced    Kind = "replaced"    // hinit was re-executed during the request; a command that it had accepted is still carried out
+	KindReplaced    Kind = "replaced"    // hinit was re-executed during the request; an accepted command is still carried out
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
 	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
 )

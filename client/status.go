@@ -8,14 +8,14 @@ import (
 // The states of [Service.State].
 const (
 	StateDown      = "down"      // not running, nothing pending
-	StateWaiting   = "waiting"   // wanted up, but it waits for a service that it needs or for its turn to start
-	StateStarting  = "starting"  // hinit is starting its process
-	StateUp        = "up"        // its main process runs
-	StateStopping  = "stopping"  // it was told to stop, or its leftover processes are being ended
-	StateKilling   = "killing"   // its processes were sent SIGKILL and are not gone yet
-	StateFinishing = "finishing" // its main process is gone, and its finish command runs
-	StateBackoff   = "backoff"   // wanted up, waits for its restart delay
-	StateParked    = "parked"    // wanted up, but kept down until its configuration changes or an operator starts it
+	StateWaiting   = "waiting"   // wanted up, but the service waits for another service that it needs, or for its turn to start
+	StateStarting  = "starting"  // hinit is starting the process
+	StateUp        = "up"        // the main process runs
+	StateStopping  = "stopping"  // the service was told to stop, or its leftover processes are being ended
+	StateKilling   = "killing"   // the processes were sent SIGKILL and are not gone yet
+	StateFinishing = "finishing" // the main process is gone, and the finish command runs
+	StateBackoff   = "backoff"   // wanted up, waits for the restart delay
+	StateParked    = "parked"    // wanted up, but kept down until the configuration of the service changes or an operator starts it
 	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
 )
 
@@ -52,9 +52,9 @@ const (
 
 // Status is the status document. Its lists are never null.
 type Status struct {
-	Version  int       `json:"version"`  // 1; it changes only when a key changes its meaning
-	Init     Init      `json:"init"`     // hinit, its CMD and the boot
-	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
+	Version  int       `json:"version"`  // 1; changes only when a key changes its meaning
+	Init     Init      `json:"init"`     // hinit, the CMD and the boot
+	Services []Service `json:"services"` // without the container's CMD, unless the request names it
 }
 
 // Find returns the service with this name, or nil.
@@ -73,7 +73,7 @@ type Init struct {
 	StartedAt     time.Time     `json:"started_at"`
 	Home          string        `json:"home"`            // the agent's home, which holds the profiles
 	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run, a plain supervisor without an agent
-	Subreaper     bool          `json:"subreaper"`       // it is not PID 1 and adopts orphans as a subreaper
+	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1 and adopts orphans as a subreaper
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
 	Orphans       uint64        `json:"orphans"`                 // number of orphans that hinit has reaped
@@ -82,7 +82,7 @@ type Init struct {
 	Warnings      []string      `json:"warnings"`                // warnings for people, such as too low limits of the container
 	Booting       bool          `json:"booting,omitempty"`       // the boot is not over, and not all services are known yet
 	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
-	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in the order in which they ran
+	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in the order in which the steps ran
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing before the profiles are read, and when all are done
 	Binary        string        `json:"binary"`                  // file that the running program was started from
 	BinaryID      string        `json:"binary_id,omitempty"`     // identifies that file; a replaced file has another value
@@ -106,7 +106,7 @@ type Lease struct {
 	Holder *LeaseHolder `json:"holder"` // process that this hinit waits for; null without one, or when the volume does not answer
 	// whether this hinit waits for the lock; if false (HINIT_STANDBY=0), it exits when another process has the lock
 	Standby bool   `json:"standby"`
-	Detail  string `json:"detail"` // why it has no lock, for people
+	Detail  string `json:"detail"` // why hinit has no lock, for people
 }
 
 // The states of a lease.
@@ -120,8 +120,8 @@ const (
 // the agent can write. So they are only shown, and no decision depends on them.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
-	Since   time.Time `json:"since"`             // when it took the lock
-	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock, if it is no hinit
+	Since   time.Time `json:"since"`             // when that hinit took the lock
+	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock, if the process is no hinit
 	Command string    `json:"command,omitempty"` // name of that process
 }
 
@@ -133,13 +133,13 @@ type Repair struct {
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
 	Seconds   float64 `json:"seconds"` // duration of a repair that is done
-	Stopped   string  `json:"stopped"` // why the repair ended early, "" if it did not
+	Stopped   string  `json:"stopped"` // why the repair ended early, "" if it ended normally
 }
 
 // Cmd describes the container's CMD.
 type Cmd struct {
 	Argv  []string  `json:"argv"`
-	PID   int       `json:"pid"` // 0 when it does not run
+	PID   int       `json:"pid"` // 0 when the CMD does not run
 	Since time.Time `json:"since"`
 	// a signal has stopped its process (Ctrl-Z); SIGCONT continues it
 	Stopped bool `json:"stopped"`
@@ -157,16 +157,16 @@ type BootHook struct {
 type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error"`   // "" when it succeeded
-	Skipped bool    `json:"skipped"` // it did not run, because its inputs have not changed
-	Beside  bool    `json:"beside"`  // it ran at the same time as the step that is listed before it
+	Error   string  `json:"error"`   // "" when the step succeeded
+	Skipped bool    `json:"skipped"` // the step did not run, because its inputs have not changed
+	Beside  bool    `json:"beside"`  // the step ran at the same time as the step listed before it
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile of a service. The gateway of the default profile may serve
 // other profiles too.
 const (
 	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
-	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported it yet
+	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported this yet
 	ServedItself    = "itself"             // the profile's own gateway
 	ServedTwice     = "itself and default" // both gateways: a fault
 	ServedByNone    = "none"               // neither gateway, although the profile is wanted: a fault
@@ -175,37 +175,37 @@ const (
 // Service is the state of one service.
 type Service struct {
 	Name                string     `json:"name"`                  // gateway-coder, dashboard
-	Profile             string     `json:"profile"`               // "" when it belongs to no profile
+	Profile             string     `json:"profile"`               // "" when the service belongs to no profile
 	Group               string     `json:"group,omitempty"`       // group in the configuration; @GROUP in commands
 	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
 	Want                string     `json:"want"`                  // "up" or "down": the desired state
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // time at which the state began
-	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 if it is not up
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // time since the service came up, 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // number of restarts by hinit after exits that no order caused
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row that came soon after a start
-	NextStart           *time.Time `json:"next_start"`            // time of its next start, null without one
+	NextStart           *time.Time `json:"next_start"`            // time of the next start, null without one
 	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start; restarts go on at the longest delay
-	Ready               bool       `json:"ready"`                 // it has reported readiness, or it is up and can't report it
-	Announces           bool       `json:"announces"`             // it reports its readiness; a service that does not is ready while it is up
+	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and can't report readiness
+	Announces           bool       `json:"announces"`             // the service reports readiness; a service that does not is ready while it is up
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
-	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
+	Log                 string     `json:"log"`                   // path of the current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, or none
-	StatusText          string     `json:"status_text,omitempty"` // text that it reports with STATUS= of sd_notify; no sign of trouble
+	StatusText          string     `json:"status_text,omitempty"` // text that the service reports with STATUS= of sd_notify; no sign of trouble
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current run, or of the next one
-	Needs               []string   `json:"needs"`                 // names of services that it waits for
+	Needs               []string   `json:"needs"`                 // names of services that the service waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`                // a signal has stopped its process, such as SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached it yet; commands for it wait
-	Checks              []Check    `json:"checks,omitempty"`      // results of its checks; missing without checks
-	Drifted             bool       `json:"drifted"`               // it runs with an older configuration; a restart applies the newer one
-	Task                bool       `json:"task,omitempty"`        // it is a task, which ends by itself
-	Done                bool       `json:"done,omitempty"`        // its last run ended by itself with exit code 0
-	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by its schedule
+	Paused              bool       `json:"paused"`                // a signal has stopped the process, such as SIGSTOP
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service yet; commands for the service wait
+	Checks              []Check    `json:"checks,omitempty"`      // results of the health checks; missing without checks
+	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration; a restart applies the newer one
+	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
+	Done                bool       `json:"done,omitempty"`        // the last run ended by itself with exit code 0
+	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by the schedule
 	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
 	// settings that differ from the built-in defaults; only for a service that the request names
@@ -213,9 +213,9 @@ type Service struct {
 
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
-	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless its profile is isolated
-	Limits    []Limit        `json:"limits,omitempty"`    // its limits that need a control group to be enforced by the kernel
-	Output    *Output        `json:"output,omitempty"`    // counters of its output; missing before the first line
+	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless the profile is isolated
+	Limits    []Limit        `json:"limits,omitempty"`    // limits that the kernel can enforce only in a control group
+	Output    *Output        `json:"output,omitempty"`    // counters of the output; missing before the first line
 }
 
 // Isolation says how a gateway is isolated from other profiles.
@@ -248,7 +248,7 @@ const (
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {
-	Lines          uint64 `json:"lines"`           // lines read from it
+	Lines          uint64 `json:"lines"`           // lines read from the service
 	Bytes          uint64 `json:"bytes"`           // size of these lines
 	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate_limit
 	ConsoleDropped uint64 `json:"console_dropped"` // lines that were not written to the container's log
@@ -277,15 +277,15 @@ const CheckHeld = "on-hold"
 
 // Exit says how a run ended, or why it could not be started.
 type Exit struct {
-	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
-	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
+	Code          *int      `json:"code"`   // null when a signal ended the run or the run never started
+	Signal        *int      `json:"signal"` // number of the signal that ended the run, null when none did
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
-	Error         string    `json:"error"`                  // why it could not be started, "" if it was started
+	Error         string    `json:"error"`                  // why the run could not be started, "" if it was started
 	UptimeSeconds float64   `json:"uptime_seconds"`
-	PID           int       `json:"pid"` // 0 when it never ran
+	PID           int       `json:"pid"` // 0 when the run never started
 }
 
 // StatusChange is one line of the stream that follows the status. The first line has all services. Each later line has only the

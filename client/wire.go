@@ -6,11 +6,11 @@ import (
 )
 
 // Event is one record of the history: a change of a service's state (with from and to), the end of a run (with exit) or a remark.
-// If a reader is too slow, an event with lost tells it the number of events that it has missed before the next one.
+// If a reader is too slow, it gets an event with lost, the number of events that it has missed before the next event.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // sequence number, which counts up from 1 as long as hinit lives
-	At      time.Time `json:"at"`            // when it happened
-	Service string    `json:"service"`       // "" when it is about the container
+	At      time.Time `json:"at"`            // when the event happened
+	Service string    `json:"service"`       // "" when the event is about the container
 	From    string    `json:"from"`          // state before the event, "" if no state has changed
 	To      string    `json:"to"`            // state after the event, "" if no state has changed
 	Reason  string    `json:"reason"`        // why, for people
@@ -32,8 +32,8 @@ const (
 
 // By is the process that gave an order.
 type By struct {
-	UID     int    `json:"uid"`     // its user, according to the kernel
-	PID     int    `json:"pid"`     // its process id, 0 if it is unknown
+	UID     int    `json:"uid"`     // user of the process, according to the kernel
+	PID     int    `json:"pid"`     // process id, 0 if unknown
 	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
@@ -110,7 +110,7 @@ type ExamineReply struct {
 
 // ReloadStep is the effect of a reload on one service.
 type ReloadStep struct {
-	Op      string `json:"op"`      // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
+	Op      string `json:"op"`      // "+" the service is new or starts, "~" it is changed, "-" it stops or is gone
 	Service string `json:"service"` // name of the service
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
@@ -118,7 +118,7 @@ type ReloadStep struct {
 // The values of the parameter "probe" of a request for the health. They correspond to the probes of a pod in Kubernetes.
 const (
 	ProbeStartup = "startup" // the boot is over
-	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not
+	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not serve
 	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
 )
 

@@ -13,8 +13,8 @@ import (
 	"hinit/client"
 )
 
-// Status returns the state of hinit and of the named services, or of all services. A name is the name of a service (dashboard,
-// gateway-coder) or of a profile (coder). The error is ErrUnknown for an unknown name.
+// Status returns the state of hinit and of the named services, or of all services if there are no names. A name is the name of a
+// service (dashboard, gateway-coder) or of a profile (coder). The error is ErrUnknown for an unknown name.
 func (c *Client) Status(ctx context.Context, names ...string) (client.Status, error) {
 	return ask[client.Status](ctx, c, get("get the status", "/v1/status", url.Values{"name": names}))
 }
@@ -44,18 +44,18 @@ func (c *Client) Service(ctx context.Context, name string) (client.Service, erro
 }
 
 // Start starts a service. If wait.Wait is set, Start returns when a run of the service has been up for a second. If the run ends
-// earlier, the error says how. Without it, Start returns when the supervisor has accepted the command.
+// earlier, the error says how. If wait.Wait is not set, Start returns when hinit has accepted the command.
 func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStart, name, wait)
 }
 
-// Stop stops a service. If wait.Wait is set, it returns when none of the service's processes is alive.
+// Stop stops a service. If wait.Wait is set, Stop returns when none of the service's processes is alive.
 func (c *Client) Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStop, name, wait)
 }
 
-// Restart restarts a service, or starts one that is not running. If wait.Wait is set, it returns when a new run has been up for a
-// second.
+// Restart restarts a service, or starts one that is not running. If wait.Wait is set, Restart returns when a new run has been up
+// for a second.
 func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbRestart, name, wait)
 }
@@ -69,7 +69,7 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
-		// for a start, hinit measures the time from the moment at which the service gets its turn
+		// for a start, hinit measures the time from the moment at which the service leaves the queue of pending starts
 		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart {
 			q.limit = answerTime + wait.Timeout
 		}
@@ -165,8 +165,8 @@ func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
 // Probe answers one probe of a Kubernetes pod, in the form that Health returns. probe is one of the Probe constants. A hinit that
-// refuses connections because it has too many counts as live: otherwise an agent that opens many connections could have its
-// container restarted.
+// refuses connections because it has too many counts as live. Otherwise an agent could have its container restarted by opening
+// many connections.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
@@ -198,7 +198,7 @@ func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
 }
 
-// StopRun ends a run: TERM, then KILL for all remaining processes. It returns when hinit has begun to do so.
+// StopRun ends a run: TERM, then KILL for all remaining processes. It returns when hinit has accepted the request.
 func (c *Client) StopRun(ctx context.Context, id string) (client.Run, error) {
 	q := post(fmt.Sprintf("stop run %q", id), "/v1/runs/"+url.PathEscape(id)+"/stop", nil)
 	q.repeats = true
@@ -227,13 +227,13 @@ func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
 }
 
 // Slot returns the slot of the service directory dir, an absolute path. The directory of a logger ends in /log. The error is
-// ErrUnknown if hinit does not supervise it.
+// ErrUnknown if hinit does not supervise the directory.
 func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
 }
 
 // SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has accepted them. For an
-// unknown letter the error is ErrBadRequest, and hinit carries out none of them.
+// unknown letter the error is ErrBadRequest, and hinit carries out none of the commands.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }

@@ -24,7 +24,7 @@ import (
 type Client struct {
 	places  func() []string        // paths at which hinit may listen, in order of preference; nil for a client with a fixed socket
 	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
-	found   bool                   // the socket is found by a search, so the user that runs its server must be checked
+	found   bool                   // a search has found the socket, so the user that runs its server must be checked
 	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
 	cutTime time.Duration
 }
@@ -68,7 +68,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // keep to this hinit, and don't search for another one later
+	c.places = nil // keep to this hinit, and don't search for another hinit later
 	return c, nil
 }
 

@@ -140,8 +140,9 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 }
 
 // retryTime returns how long to repeat a failed request. If hinit was busy, it has not read the request. If hinit was replaced,
-// it may have carried out the request, so the request is repeated only if q.repeats allows it. The same holds if the connection
-// was cut: the program before a re-execution may have had the request, and the program after it may answer the next attempt.
+// it may have carried out the request, so the request is repeated only if q.repeats allows it. A cut connection is treated like a
+// replaced hinit. The program before a re-execution may have had the request, and the program after it may answer the next
+// attempt.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy && !q.mayBeBusy:
@@ -164,7 +165,7 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // count from now: the request may have waited long for its answer
+			begin = time.Now() // count from now, because the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
 			return nil, withAction(ctx, q, cut) // hinit took the first attempt, so the cut is the better error
