@@ -69,8 +69,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 }
 
 // checkTrusted returns an error if a user other than root or the current user can change or create one of the files in paths.
-// This process runs the commands in these files, so other users must not be able to add any. Two callers may use files that the
-// agent can change: the agent's own user, and a user other than root who runs a plain supervisor (hinit run).
+// This process runs the commands in these files, so other users must not be able to add a command. Two callers may use files that
+// the agent can change: the agent's own user, and a user other than root who runs a plain supervisor (hinit run).
 func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {

@@ -41,7 +41,7 @@ func cmdPrompt(c *call) int {
 	signal.Notify(interrupts, syscall.SIGINT)
 	defer signal.Stop(interrupts)
 
-	// If Ctrl-C ends the prompt, this goroutine is still blocked in its read. It ends with the process.
+	// If Ctrl-C ends the prompt, this goroutine is still blocked in its read. The goroutine ends with the process.
 	lines := make(chan string)
 	ended := make(chan error, 1)
 	go func() {

@@ -20,9 +20,9 @@ const notifyVar = "NOTIFY_SOCKET"
 // notifyPatience is how long cmdNotify waits until the supervisor has read the notification.
 const notifyPatience = time.Minute
 
-// cmdNotify sends a notification to the supervisor, as systemd-notify does. Each VALUE, such as READY=1, is a line of it.
-// cmdNotify waits until the supervisor has read it, because the supervisor can't find out which service a message is from after
-// the sender has ended.
+// cmdNotify sends a notification to the supervisor, as systemd-notify does. Each VALUE, such as READY=1, is a line of the
+// notification. cmdNotify waits until the supervisor has read the notification. After the sender has ended, the supervisor can't
+// find out which service a message is from.
 func cmdNotify(c *call) int {
 	f := flag.NewFlagSet("notify", flag.ContinueOnError)
 	f.SetOutput(io.Discard)

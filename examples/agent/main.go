@@ -29,7 +29,7 @@ const (
 // A call is one run of the program, after the global options have been taken out.
 type call struct {
 	args    []string // words after the name of the command
-	environ []string // the environment as it was received
+	environ []string // the environment of the process as it was received
 	home    home.Home
 	stdin   *os.File
 	stdout  *os.File

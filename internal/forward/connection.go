@@ -25,7 +25,7 @@ type syslogSink struct {
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
-	size                   int             // size of these batches in bytes
+	size                   int             // size of the batches in unread, in bytes
 	lost                   bool            // the receiver may not get the batches in unread, so Send repeats them
 }
 
@@ -36,10 +36,10 @@ type sentBatch struct {
 }
 
 const (
-	mostDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept this
+	mostDatagram = 8 << 10 // maximum message size in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
 
 	// unreadTime is the maximum time that a working receiver takes to read data that the kernel of its machine has acknowledged.
-	// Batches are kept in unread for that time, but together not more than unreadSize bytes.
+	// The field unread keeps each batch for that time, but no more than unreadSize bytes in total.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )

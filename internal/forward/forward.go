@@ -48,7 +48,7 @@ type Forwarder struct {
 	asked   time.Time        // time of the last request to hinit for its logs
 	saved   time.Time        // time when the positions were last saved
 	now     Positions
-	dirty   bool // now has changes that must be saved
+	dirty   bool // the field now has changes that must be saved
 }
 
 // Counts are the totals of a Forwarder since its positions file was created.

@@ -59,7 +59,7 @@ type reading struct {
 	from  position // position at the start
 	at    position // position after the last line
 	begun bool     // the first line has been read
-	skip  int      // number of lines still to skip, because they have already been sent
+	skip  int      // number of lines still to skip, because the receiver already has them
 	level loglevel.Tracker
 	mask  redact.Masker
 }
@@ -86,7 +86,7 @@ func (r *reading) sendLine(ctx context.Context, text []byte) error {
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
-	if !r.begun && !r.from.At.IsZero() { // this is the first line that is not older than the position
+	if !r.begun && !r.from.At.IsZero() { // this is the first line that is not older than the saved position
 		if at.Equal(r.from.At) {
 			r.skip = r.from.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {

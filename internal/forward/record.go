@@ -25,7 +25,7 @@ type Record struct {
 	Level   loglevel.Level `json:"level"`
 
 	dir    string        // directory of the log; "" for an event
-	line   position      // position in this log after the record
+	line   position      // position in the log after the record
 	events eventPosition // position in the events after the record
 }
 

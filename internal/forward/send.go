@@ -28,8 +28,8 @@ type Sink interface {
 // RefusedError means that the receiver will never accept the records, so that sending them again is pointless.
 type RefusedError struct{ error }
 
-// PartialError means that the receiver has accepted all records except for a number of Refused ones, and that the caller must not
-// send any of them again. If Refused is 0, the error is only a warning.
+// PartialError means that the receiver has refused some records and accepted the others. Refused is the number of refused
+// records. The caller must not send any of the records again. If Refused is 0, the error is only a warning.
 type PartialError struct {
 	error
 	Refused int
@@ -47,9 +47,9 @@ var usages = map[string]string{
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE is the file of a certificate authority that replaces the
-// system's. ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of the
-// Authorization header of HTTP requests, or "".
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names the certificates of the authorities to trust instead of
+// the system's authorities. ?name=NAME is the name in the receiver's certificate if it is not HOST. authorization is the value of
+// the Authorization header of HTTP requests, or "".
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package loglevel determines the level of a log line. It is used by `hinit logs --level`, `hinit top`, the log forwarder and the
-// web page. The functions do no I/O, and the package owns no goroutine.
+// Package loglevel determines the level of a log line. `hinit logs --level`, `hinit top`, the log forwarder and the web page use
+// it. The functions do no I/O, and the package owns no goroutine.
 package loglevel
 
 import (

@@ -13,8 +13,8 @@ import (
 const (
 	// mostExtended limits how far a service may extend its own start timeout, as a multiple of this timeout.
 	mostExtended = 10
-	// lateCheck: if a watchdog check runs at least this late, hinit itself did not run for a while, for example because the
-	// container was paused. Then the service did not run either.
+	// lateCheck is the delay of a watchdog check that shows that hinit itself did not run for a while, for example because the
+	// container was paused. In that time the service did not run either.
 	lateCheck = time.Second
 	// noProbeInterval is the interval of checks that only a message of the service can change, so that they need no timer.
 	noProbeInterval = 1000 * time.Hour
@@ -25,13 +25,13 @@ type Beat struct {
 	Run      uint64
 	Ready    bool
 	Failed   bool          // WATCHDOG=trigger
-	At       time.Time     // when the run last showed that it is alive
+	At       time.Time     // when the run last showed that it is alive (a message of sd_notify)
 	Every    time.Duration // watchdog interval of the run; 0 for none
-	Until    time.Time     // until when the service has asked for time to finish its start; zero if it has not asked
+	Until    time.Time     // end of the time that the service has asked for to finish its start; zero if it has not asked
 	Extended bool          `reexec:"Spared"` // the watchdog has granted one extra interval, because hinit did not run
 }
 
-// beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. Its methods
+// beats holds the Beat of a service's current run. A nil beats belongs to a service whose checks need no messages. The methods
 // may be called from any goroutine.
 type beats struct {
 	mu sync.Mutex // held only for short, never while a goroutine waits for anything

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// conn is a connection on which all calls end at a deadline. Each system call takes a turn of package internal/blocking,
+// conn is a connection on which all calls end at a deadline. Each system call waits for its turn in package internal/blocking,
 // because many checks may run at the same time.
 type conn struct {
 	file *os.File

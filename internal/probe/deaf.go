@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Evidence holds the observations of one round about a gateway that may be deaf: running, but no longer reacting. A single
-// observation is never enough: a disk may be slow, another program may use the port, or a night may be quiet.
+// Evidence holds the observations of one round of [DeafWatch] about a gateway that may be deaf: running, but no longer reacting.
+// A single observation is never enough: a disk may be slow, another program may use the port, or a night may be quiet.
 type Evidence struct {
 	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
 	Heartbeat, Log Silence
@@ -44,9 +44,9 @@ func (s Silence) unusual(after time.Duration) bool {
 func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // Deaf decides from the evidence whether a gateway is deaf, and returns the reason. A stopped process is deaf. A gateway whose
-// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. Any other gateway
-// is deaf only if it uses no processor time and both heartbeats and lines are missing, although both came earlier while it was
-// idle. Heartbeats or lines are missing if their silence is unusual, and therefore longer than after.
+// /health has answered earlier is deaf if /health doesn't answer now, and heartbeats or log lines are missing. For any other
+// gateway, three signs are needed: no processor time, no heartbeats and no log lines. Heartbeats and lines must have come earlier
+// while the gateway was idle. Heartbeats or lines are missing if their silence is unusual, and therefore longer than after.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -120,12 +120,13 @@ func (h *silenceMeter) silence() Silence {
 // pause of the container or the machine also stops this process. The first round after the rounds were suspended is an
 // exception.
 type signHistory struct {
-	looked     time.Time // when the last round was, by this process's clock
+	looked     time.Time // time of the last round, by this process's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all processes of the run at the last closer examination; 0 if there was none since the doubt began
+	// 1 + processor time of all processes of the run when they were last examined more closely; 0 if not examined since the doubt
+	// began
 	tree     uint64
 	answered bool // /health has answered at least once
 }
@@ -146,8 +147,8 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeIsIdle reports whether all processes of the run have used no processor time since the last closer examination. ticks is
-// their processor time.
+// treeIsIdle reports whether all processes of the run have used no processor time since they were last examined more closely.
+// ticks is the processor time of these processes.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
@@ -155,7 +156,7 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 }
 
 // addRound adds the signs of one round, and returns the evidence so far. A round lengthens a silence by the time since the
-// previous round, but by at most most.
+// previous round, but by no more than the duration most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)

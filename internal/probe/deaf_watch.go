@@ -37,17 +37,17 @@ type DeafOptions struct {
 	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // number of lines that a service has written so far
-	// Envs returns the environment variables of profiles, by profile; it leaves out profiles that can't be read. State is the
-	// same as in [Options]. Both may wait for the disk.
+	// Envs returns the environment variables of profiles, by profile; it leaves out profiles that can't be read. State reads the
+	// state file of a profile's gateway. Both may wait for the disk.
 	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
 
-// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all of them
-// in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor times. It
-// uses the disk and /health only for new runs and for silent gateways. The rounds are suspended while no gateway can become deaf
-// by silence alone. The next line or heartbeat, or a stopped process, starts them again. The methods may be called from any
-// goroutine and don't block.
+// DeafWatch finds deaf gateways (running, but without reaction) at little cost. One goroutine with one timer examines all
+// gateways in rounds. A round normally uses only heartbeats and lines that are already known, and asks the kernel for processor
+// times. It uses the disk and /health only for new runs and for silent gateways. The rounds are suspended while no gateway can
+// become deaf by silence alone. The next line or heartbeat, or a stopped process, starts the rounds again. The methods may be
+// called from any goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
 	wake    chan struct{} // capacity 1; wakes the goroutine when the rounds start again, or when the period has changed
@@ -72,7 +72,7 @@ type deafRun struct {
 	run           uint64
 	history       signHistory
 	examined      bool // a round has already examined this run
-	portKnown     bool // hinit knows the run's port for /health, or knows that it has none
+	portKnown     bool // hinit knows the run's port for /health, or knows that the run has no such port
 	health        *httpCheck
 	deafRounds    int // number of consecutive rounds that found the run deaf
 	since         time.Time

@@ -70,7 +70,7 @@ func (h *Health) Follow(rules []config.Check, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check, so it counts as passed
+		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check, which thus counts as passed
 			c.Verdict = Passing
 		}
 	}

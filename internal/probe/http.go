@@ -105,7 +105,8 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 }
 
 // unreadReason returns why a response could not be read completely. room is the number of bytes that were left below the limit
-// answerSize. late is true if the deadline has passed; net/http does not report that if it happens in the middle of a line.
+// answerSize. late is true if the deadline has passed. The caller must pass late, because net/http does not report a deadline
+// that passes in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded

@@ -67,7 +67,7 @@ type Prober struct {
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
 	handedOver      map[string]Health // states that the old program handed over, for services for which Set was not called yet
-	handedOverBeats map[string]Beat   // the same for their beats
+	handedOverBeats map[string]Beat   // messages that the old program handed over, for services for which Set was not called yet
 	running         bool
 	runningChecks   int // number of checks that are running
 	allBusy         bool
@@ -91,8 +91,8 @@ type target struct {
 	logMatches []*logMatch // one for each log check; nil for the other checks
 	rules      []config.Check
 	health     Health
-	ended      time.Time // end of the previous run; this run's lines can arrive before the supervisor reports it as up
-	began      time.Time // start of this run; after re-execution, when the new program first saw it
+	ended      time.Time // end of the previous run; lines of the current run can arrive before the supervisor reports it as up
+	began      time.Time // start of the current run; after a re-execution, the time when the new program first saw the run
 	live       bool      // the run is up and not paused
 	checkers   []checker // one for each check, made anew for each run; nil until then
 	making     bool

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BuiltVar is the variable with a directory that the test binaries of one run share. The others link to the programs that are
-// already built there. The program that sets the variable must ensure that the sources don't change during the run, as
-// test/summary does for `make test`.
+// BuiltVar is the environment variable that names a directory which the test binaries of one run share. A test binary links to
+// the programs that another one has already built there. The program that sets the variable must ensure that the sources don't
+// change during the run, as test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
-// Serious begins the message of a failed test that must not be run again: it has seen a promise broken. test/summary looks for it.
+// Serious begins the message of a test that has seen a broken promise, and so must not be run again. test/summary looks for the
+// word.
 const Serious = "serious: "
 
 const (
@@ -30,7 +31,7 @@ const (
 // Makefile.
 var programs = map[string][]string{
 	"hinit":                {entry, "hinit/cmd/hinit"},
-	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // tests can make it panic
+	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // tests can make this program panic
 	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
 	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
@@ -39,7 +40,7 @@ var programs = map[string][]string{
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
 	"hinit-tools":          {entry, "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // its command hinit profile also writes to the volume
+	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
 	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {stripped, "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {stripped, "hinit/cmd/hinit-sandbox-helper"},
@@ -97,7 +98,7 @@ func keptDir() (string, error) {
 }
 
 // place builds a program in the directory from, which other test binaries use too, and puts a copy at to. If finished is set, it
-// does not rebuild an existing program. Test binaries that want the same program meanwhile wait.
+// does not rebuild an existing program. During the build, other test binaries that want the same program wait.
 func place(to, from, name string, finished bool) error {
 	made := filepath.Join(from, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {

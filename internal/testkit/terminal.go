@@ -140,6 +140,6 @@ func (term *Terminal) Await(text string) {
 func (term *Terminal) Code() int {
 	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
 	defer giveUp.Stop()
-	_ = term.cmd.Wait() // the exit code below shows how it ended
+	_ = term.cmd.Wait() // the exit code below shows how the program ended
 	return term.cmd.ProcessState.ExitCode()
 }

@@ -1,5 +1,5 @@
-// Package testkit holds helpers that tests of many rooms share. They wait for a condition, skip or fail without root, and run
-// many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
+// Package testkit holds helpers that the tests of many packages share. They wait for a condition, skip or fail without root, and
+// run many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
 package testkit
 
 import (
@@ -47,15 +47,16 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as
-// the ones of make -j. With -short the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain calls it.
+// IsolateProcess removes inherited settings that tests would pass on to processes and files. These are the umask, and descriptors
+// such as those that make -j opens. With -short, the files of tests are in memory, if there is room and TMPDIR isn't set.
+// TestMain calls it.
 func IsolateProcess() {
 	flag.Parse()
 	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755)                            // tests execute it as other users
+	_ = os.Chmod("/proc/self/exe", 0o755)                            // tests execute this program as other users
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 }
 
@@ -79,12 +80,12 @@ func AtOnce(n int) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(n)) // it can't fail for a number
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // Set can't fail for a number
 	}
 }
 
-// WriteProgram writes a file that is executed soon. It prevents forks meanwhile. A process that another test forks would have the
-// file open for writing until it calls exec. Until then the file could not be executed (execve(2), ETXTBSY).
+// WriteProgram writes a file that is executed soon. It prevents forks during the write. A process that another test forks would
+// have the file open for writing until that process calls exec. Until then the file could not be executed (execve(2), ETXTBSY).
 func WriteProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

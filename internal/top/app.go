@@ -33,7 +33,7 @@ const (
 type app struct {
 	ctx     context.Context //nolint:containedctx // context of the screen: the library calls methods without one
 	feeds   []*feed.Feed    // one for each host, in the order of the model
-	local   bool            // the only host is the init of this container
+	local   bool            // the init of this container is the only host
 	model   *model.Model
 	mouse   bool
 	send    func(tea.Msg)
@@ -49,7 +49,7 @@ type app struct {
 // report is a message from a data source. The goroutine of the terminal library calls it to change the model.
 type report func(now time.Time) next
 
-// next is what follows a message: a command for the terminal library to run, and whether to draw the screen.
+// next is the result of handling a message: a command for the terminal library to run, and whether to draw the screen.
 type next struct {
 	cmd  tea.Cmd
 	draw bool
@@ -230,7 +230,7 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.events { // the goroutine continues when the pane closes, so that no event is missing when it opens again
+	if now.Events && !a.events { // the goroutine outlives the pane, so that no event is missing when the pane opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}

@@ -53,7 +53,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c.LocalAddr().Network() == "unix")
 }
 
-// bySocket reports whether a request came over a Unix socket. Only permitted users can connect to it.
+// bySocket reports whether a request came over a Unix socket. Only permitted users can connect to that socket.
 func bySocket(r *http.Request) bool {
 	local, _ := r.Context().Value(connKey{}).(bool)
 	return local
@@ -128,8 +128,8 @@ func (s *Server) fromOurPage(r *http.Request) bool {
 }
 
 // knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the
-// network, any IP address is accepted too. Without this check, a page of any name that resolves to a loopback address would have
-// the same origin as this page (DNS rebinding).
+// network, any IP address is accepted too. The check prevents DNS rebinding: another site's name that resolves to a loopback
+// address must not have the same origin as this page.
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -179,7 +179,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 }
 
 // owner is the rate-limit key that all requests with the token or over the Unix socket share. Other clients have their own keys,
-// and so can't use up its limits.
+// so they can't use up the limits of the owner.
 const owner = "owner"
 
 // limitKeyOf is like [Server.limitKey], but ignores the token: the key is [owner] for a Unix socket, and the client's address
@@ -232,7 +232,7 @@ func (l *limiter) allow(key string) bool {
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // this gives every key a new burst
+			clear(l.buckets) // every key then gets a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b

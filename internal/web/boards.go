@@ -175,7 +175,7 @@ const (
 	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
 	programTimeout = 5 * time.Second  // time limit of a command
 
-	firstAnswerTimeout = time.Second // maximum wait for the first answer; after it, the page is shown without the answer
+	firstAnswerTimeout = time.Second // maximum wait for the first answer; then the page is shown without the answer
 )
 
 // programOutput caches the output of a command for all readers. It runs the command again when the output is too old, one run at
@@ -194,7 +194,7 @@ type answer struct {
 	at    time.Time // time of the last run; zero if the command has never run
 	text  []byte    // JSON; nil if there is none
 	there bool      // the container has boards or sandboxes
-	fault string    // error of the last run, after which text is outdated; "" if it succeeded
+	fault string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
 // latest returns the cached answer if its age is below the limit old. Otherwise it runs the command. If the command takes longer

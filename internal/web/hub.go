@@ -24,8 +24,8 @@ const (
 	mostEvents     = 4096                  // maximum number of events that the timeline keeps
 	mostRows       = 5000                  // maximum number of services that the page shows
 	retry          = time.Second           // pause between two attempts to connect to hinit
-	reconnectAfter = 6 * time.Second       // without a status line for so long, the hub opens the stream again
-	staleAfter     = 3 * time.Second       // without a status line for so long, the page calls it old; above client.WatchInterval
+	reconnectAfter = 6 * time.Second       // silence of the stream after which the hub opens the stream again
+	staleAfter     = 3 * time.Second       // silence after which the page calls the status old; above client.WatchInterval
 	batchTime      = 50 * time.Millisecond // events within this time are handled together
 	sharedAge      = time.Second           // maximum age of a fetched status that another request may use
 	lookTime       = 5 * time.Second       // time limit of a request for the status
@@ -50,7 +50,7 @@ type hub struct {
 	status  client.Status
 	used    measured
 	at      time.Time // when the status was stored
-	fault   string    // reason why hinit does not answer; "" if it does
+	fault   string    // reason why hinit does not answer; "" if hinit answers
 	page    *version
 	past    []*version // the latest versions, including page
 	events  []client.Event
@@ -172,7 +172,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit was restarted and numbers its events from 1 again
+				last = 0 // hinit was restarted, and its event numbers begin at 1 again
 			}
 			last = e.Seq
 			h.mu.Lock()

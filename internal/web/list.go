@@ -43,12 +43,12 @@ type column struct{ Link, Order, Class, Title string }
 // group is a part of the list: a heading and its rows.
 type group struct {
 	Key, Class, Sign, Title string
-	Link                    bool // its heading is a link
+	Link                    bool // the group's heading is a link
 	Bad                     int  // number of services in trouble; 0 if the heading is about these services
 	Rows                    []template.HTML
 }
 
-// unsortable marks, as its Order, a column by which the list can't be sorted.
+// unsortable is the Order of a column by which the list can't be sorted.
 const unsortable = "-"
 
 var (
@@ -64,7 +64,7 @@ var (
 		{"", unsortable, "exit", "Last exit"},
 		{"", unsortable, "note", "Note"},
 	}
-	// grades are the states by which the list is grouped and filtered. The Class identifies each.
+	// grades are the states by which the list is grouped and filtered. The Class of each look identifies the state.
 	grades    = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )

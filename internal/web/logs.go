@@ -133,7 +133,7 @@ func (s *Server) readLog(r *http.Request, v subject) logView {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
-		if !at.IsZero() && line.ID >= view.At { // until the year 2286 the numbers have the same length, so they compare as texts
+		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length and compare as texts
 			if after++; after > view.N/2 {
 				return errEnough
 			}

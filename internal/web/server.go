@@ -234,7 +234,7 @@ type frame struct {
 	Secret  string // secret of the page's forms
 	Page    any
 
-	Boards, Sandboxes bool // show their entries in the navigation
+	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
 }
 
 // showPage writes the page of the template name, with page as its content.

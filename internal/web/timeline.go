@@ -51,7 +51,7 @@ func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
 // pastView is a period of the timeline, with links to other periods.
 type pastView struct {
-	Hours    int // length of the period in hours if it ends now; 0 if it ended earlier
+	Hours    int // length of the period in hours if the period ends now; 0 if it ended earlier
 	From, To time.Time
 	Bars     []bar
 	Links    [][2]string
@@ -178,7 +178,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the first event also contains the state before it
+			if state == "" && e.From != "" && e.From != e.To { // the first event also contains the state before the event
 				state, at = e.From, from
 				add(e.At)
 			}
@@ -188,7 +188,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			case e.To == client.StateUp:
 				back(e.At, false)
 			case e.To == client.StateDown:
-				gone = time.Time{} // an order stopped the service, so this is no outage
+				gone = time.Time{} // an order stopped the service, so the time down is no outage
 			}
 			state, at = e.To, e.At
 		}

@@ -1,5 +1,6 @@
 // Package feed reads the data sources of hinit top. These are the streams of hinit's status and events, the logs on the volume,
-// and the services' processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
+// and the services' processes in /proc. The package asks PID 1 for all names and process ids once, and then only follows the
+// changes.
 //
 // Its functions block until their context ends, and report by calling functions in the caller's goroutine. Only Log starts
 // goroutines. The package does not escape the text that it reads. Several goroutines may use a [Feed].
@@ -40,7 +41,7 @@ import (
 // Feed reads the data sources of one hinit. Make it with Open or OpenSocket.
 type Feed struct {
 	env    func(string) (string, bool)
-	here   bool // the init of this container is read
+	here   bool // the feed reads the init of this container
 	client *dial.Client
 	status atomic.Pointer[client.Status] // last known status; nil before the first one
 }
@@ -92,7 +93,7 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit runs, and numbers its events from 1 again
+			seen = 0 // another hinit runs, and its event numbers begin at 1 again
 		}
 		return err
 	})

@@ -16,8 +16,8 @@ import (
 // mostMeasurements is the maximum number of measurements of a service that are kept for its graphs.
 const mostMeasurements = 60
 
-// usageHistory holds the latest measurements of a service in seen. last is the newest one. known is false if the usage could not
-// be measured.
+// usageHistory holds the latest measurements of a service in seen. last is the newest measurement. known is false if the usage
+// could not be measured.
 type usageHistory struct {
 	last  Usage
 	known bool
@@ -93,8 +93,8 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit on the screen. It chooses the more important ones first. The note gets the rest of the
-// line.
+// columns returns the columns that fit on the screen. It chooses the more important columns first. The note gets the remaining
+// width of the line.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {

@@ -57,7 +57,8 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// SetUsage records the measured usage of a host's services, by service name. usage is nil if it can't be measured here.
+// SetUsage records the measured usage of a host's services, by service name. usage is nil if the host's processes are not visible
+// here.
 func (m *Model) SetUsage(of int, usage map[string]Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {

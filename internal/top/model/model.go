@@ -137,8 +137,8 @@ type message struct {
 	bad  bool
 }
 
-// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits. If there is
-// only one, its name is not shown.
+// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits. The name of a
+// single init is not shown.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)

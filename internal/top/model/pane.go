@@ -70,7 +70,7 @@ func (p *pane) event(e hostEvent) {
 }
 
 func (p *pane) log(of Log, lines []LogLine) {
-	if p.of != of || len(lines) == 0 { // it is another log, or is being read from its beginning again
+	if p.of != of || len(lines) == 0 { // the log is another one, or is being read from its beginning again
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0

@@ -36,7 +36,7 @@ type grade int
 const (
 	inTrouble grade = iota
 	ailing
-	unknown // its host does not answer
+	unknown // the service's host does not answer
 	drifted
 	coming
 	well

@@ -12,8 +12,8 @@ import (
 
 // Times of a takeover (contract, section 4). The old gateway gets SIGTERM, and SIGKILL when the knob takeover_grace is over.
 const (
-	killGrace    = 5 * time.Second // from KILL to giving up
-	lockGrace    = 2 * time.Second // from the end of the old gateway to giving up on its lock
+	killGrace    = 5 * time.Second // time to wait for the old gateway's end after KILL
+	lockGrace    = 2 * time.Second // time to wait for the old gateway's lock after that gateway has ended
 	takeoverPoll = 20 * time.Millisecond
 )
 

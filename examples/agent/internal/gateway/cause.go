@@ -13,20 +13,20 @@ import (
 const (
 	exitPlanned    = 0
 	exitUnexpected = 1
-	exitRestart    = 75 // the supervisor should start it again at once
+	exitRestart    = 75 // the supervisor should start the gateway again at once
 	// ExitConfig tells the supervisor not to start the gateway again before its configuration has changed.
 	ExitConfig = 78
 )
 
-// A cause is the reason why a running gateway ends, with everything that follows from it.
+// A cause is the reason why a running gateway ends, with the consequences of that reason.
 type cause struct {
 	reason  string // for the log and the ledger
 	code    int
 	state   string      // gateway_state that is left in the state file
-	restart bool        // the gateway asks its supervisor to start it again
+	restart bool        // the gateway asks its supervisor to start the gateway again
 	sig     unix.Signal // signal that a supervisor or a user sent, or 0
 	abrupt  bool        // end at once, without a drain, and leave all files as they are
-	kill    unix.Signal // with abrupt: die of this signal instead of exiting
+	kill    unix.Signal // with abrupt: the process dies of this signal instead of exiting
 }
 
 // unexpected reports whether the gateway was not ordered to stop, and so must be started again.

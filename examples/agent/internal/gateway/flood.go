@@ -45,7 +45,7 @@ func (f *flood) run(out *os.File, rate, size, total int) {
 	}
 }
 
-// quitWithin waits for d and reports whether the flood was stopped meanwhile. If d is 0 or less, it doesn't wait.
+// quitWithin waits for d and reports whether the flood was stopped in that time. If d is 0 or less, it doesn't wait.
 func (f *flood) quitWithin(d time.Duration) bool {
 	if d <= 0 {
 		select {

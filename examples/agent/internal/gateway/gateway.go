@@ -1,6 +1,6 @@
-// Package gateway is the long-running part of the agent: the process a supervisor keeps alive, one for each profile. It follows
-// the contract, sections 6, 8 and 9.5: the state file's life cycle, the lock and the pid file, what a signal means, and the exit
-// code.
+// Package gateway is the long-running part of the agent: the process that a supervisor keeps alive, one for each profile. It
+// follows the contract, sections 6, 8 and 9.5. They define the state file, the lock, the pid file, the signals and the exit
+// codes.
 //
 // One goroutine, the caller's, decides everything. The package also owns goroutines for the flood writer and the health server,
 // if these are wanted. Both end with the gateway.
@@ -47,11 +47,11 @@ type gateway struct {
 	lock    *os.File
 	flood   *flood
 	health  *healthServer
-	hoard   []byte // memory that the knob oom makes it allocate
+	hoard   []byte // memory that the gateway allocates if the knob oom is set
 }
 
-// Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers first of all,
-// unless the knob late_handlers delays that.
+// Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers before anything
+// else, unless the knob late_handlers delays them.
 func Run(config Config) int {
 	g := &gateway{Config: config, log: logger{config.Stdout, config.Stderr}, signals: make(chan os.Signal, 8)}
 	if late := g.Knobs.LateHandlers; late > 0 {

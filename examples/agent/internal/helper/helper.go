@@ -31,12 +31,12 @@ const orphanLife = 50 * time.Millisecond
 // A Sleeper is a helper that does nothing for a time.
 type Sleeper struct {
 	For        time.Duration
-	PIDFile    string // file to which it writes its pid once it runs; "": none
+	PIDFile    string // file to which the sleeper writes its pid once it runs; "": none
 	IgnoreTerm bool
-	DoubleFork bool // a process in between starts it and ends at once
-	Setsid     bool // it is the leader of a new session
-	CleanEnv   bool // it has an empty environment
-	Quiet      bool // it does not hold the gateway's stdout and stderr open
+	DoubleFork bool // an intermediate process starts the sleeper and ends at once
+	Setsid     bool // the sleeper is the leader of a new session
+	CleanEnv   bool // the sleeper has an empty environment
+	Quiet      bool // the sleeper does not hold the gateway's stdout and stderr open
 }
 
 // Start starts the sleeper. With DoubleFork it returns when the process in between has ended.

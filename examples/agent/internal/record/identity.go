@@ -30,8 +30,8 @@ func Self() Identity {
 	return id
 }
 
-// Alive reports whether the process is still running. A zombie isn't. If the start time is not known, a process with the pid
-// counts only if it looks like a gateway.
+// Alive reports whether the process is still running. A zombie is not running. If the start time is not known, a process with the
+// pid counts only if it looks like a gateway.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false

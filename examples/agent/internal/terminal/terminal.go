@@ -1,6 +1,6 @@
 // Package terminal runs the agent's commands in one long-lived container, by the docker command. It makes exactly the docker
-// calls of the contract of hinit's sandboxes, with their flags and in their order. It doesn't know hinit, so the tests use it to
-// check hinit's replacement of the docker command.
+// calls that the contract of hinit's sandboxes lists, with their flags and in their order. The package doesn't know hinit, so the
+// tests use it to check hinit's replacement of the docker command.
 //
 // The package owns no goroutine beyond a call.
 package terminal

@@ -27,7 +27,7 @@ const TaskVar = "HERMES_KANBAN_TASK"
 const (
 	exitDone      = 0
 	exitFailed    = 1
-	exitRateLimit = 75 // a quota is used up: this is no failure, and the task is tried again later
+	exitRateLimit = 75 // a quota is used up: not a failure, the dispatcher tries the task again later
 
 	// beat is the time between two heartbeats.
 	beat = 60 * time.Second
@@ -164,7 +164,7 @@ func (w worker) leave(signals <-chan os.Signal) {
 // beats sends a heartbeat for the task at regular intervals.
 func (w worker) beats() {
 	for range time.Tick(beat) {
-		_ = w.tool("heartbeat", w.id, "--run", w.run) // if it fails, the next one has the same effect
+		_ = w.tool("heartbeat", w.id, "--run", w.run) // after a failure, the next heartbeat has the same effect
 	}
 }
 
