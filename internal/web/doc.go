@@ -5,8 +5,8 @@
 // token. A form also needs a secret from its page. Without a configured token, the page answers only requests with a host name of
 // this machine. Texts that an agent has chosen are escaped, and secrets of known shapes in them are hidden.
 //
-// Slow readers, or very many readers, do not delay other readers: all readers share one state, get the newest version when they
-// read, and are disconnected if they don't read.
+// Slow readers, or very many readers, do not delay other readers. All readers share one state and get the newest version when
+// they read. A reader that does not read is disconnected.
 //
 // [Server.Run] owns the goroutines that follow hinit. Each stream of server-sent events has the goroutine of its request, and a
 // second goroutine that produces its events.
