@@ -32,6 +32,7 @@
 //   - A service has at most one live main process. A running finish command counts as the main process.
 //   - A signal reaches only processes of the intended service. SIGKILL is sent only after its deadline, unless an operator asks
 //     for it.
-//   - A service that is neither down, parked nor failed has a live process, a deadline or an unmet need, or waits for its turn.
+//   - A service that is neither down, parked nor failed has a live process or a deadline, or waits for a need or its turn
+//     to start.
 //   - A container shutdown ends in bounded time.
 package supervisor

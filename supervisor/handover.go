@@ -11,7 +11,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// Handover is the state that a loop passes on when PID 1 executes itself again. The loop of the new program continues from it.
+// Handover is the state that a loop passes on when PID 1 re-executes itself. The loop of the new program continues from
+// this state.
 type Handover struct {
 	Machine  Machine
 	Services []*service // in the order of registration
@@ -21,7 +22,7 @@ type Handover struct {
 	Orphans  uint64
 	OOMKills uint64
 	History  []Record
-	Notify   map[uint64]*os.File // run → the pipe on which it reports readiness
+	Notify   map[uint64]*os.File // readiness pipes of live runs, by run number
 }
 
 // RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same errors
@@ -64,8 +65,8 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
-		s.own.ready = s.own.ready || s.ready // handed over by a version without checks
-		if s.processSince.IsZero() {         // handed over by a version that did not store this time for every service
+		s.own.ready = s.own.ready || s.ready // the state is from an older hinit, which had no checks
+		if s.processSince.IsZero() {         // the state is from an older hinit, which did not store this time for every service
 			s.processSince = s.since
 		}
 		l.machine.services[s.name] = s
@@ -74,10 +75,10 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	}
 	l.machine.resumeTurns(time.Now())
 	for _, u := range h.Units {
-		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // handed over by a version that did not store these files
+		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // an older hinit did not store these files
 			u.Files = [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 		}
-		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // handed over by a version that stored a function
+		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // stored by an older hinit as a function
 			u.Finish = "./finish"
 		}
 		l.units[u.Name] = u

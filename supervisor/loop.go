@@ -23,8 +23,8 @@ var (
 	ErrForeignProcess = errors.New("it is no process of the service")
 )
 
-// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop's goroutine calls a Spawner. Its
-// methods may wait for the kernel, but for nothing else.
+// Spawner starts, signals and reaps processes. [proc.Table] implements this interface. Only the loop's goroutine calls a
+// Spawner. The methods may wait for the kernel, but for nothing else.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
@@ -38,12 +38,13 @@ type Spawner interface {
 	Forget(id uint64)
 }
 
-// LogSink provides the standard output and error of services. Its methods must not block.
+// LogSink provides the standard output and error of services, and the last lines of their output. Its methods must not
+// block.
 type LogSink interface {
 	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail returns immediately. Later, when hinit has read all output that the service has written so far, Tail calls done with the
-	// last lines, in another goroutine.
+	// Tail requests the last lines of a service's output and returns immediately. When hinit has read all output that the
+	// service has written so far, Tail calls done with these lines in another goroutine.
 	Tail(name string, done func(lines []string))
 }
 
@@ -54,8 +55,8 @@ type Config struct {
 	Budget        time.Duration                      // time limit of a container shutdown
 	Parallel      int                                // maximum number of services with Policy.Turns that may be starting at one time; 0 for no limit
 	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
-	Children      <-chan os.Signal                   // SIGCHLD, capacity 1
-	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if the process can't do that
+	Children      <-chan os.Signal                   // delivers SIGCHLD; the capacity is 1
+	Mute          func(bool)                         // true turns the delivery of SIGCHLD off, false turns it on; nil if that is impossible
 	Signals       <-chan os.Signal                   // signals to pass to OnSignal
 	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none
 	Admit         func(name string, kind Kind) error // an error refuses the start of a process; a nil Admit allows every start
@@ -66,7 +67,7 @@ type Config struct {
 	OnPanic func(value any, stack []byte) int
 }
 
-// Loop owns the machine and all other state of the supervisor that changes. Run executes the loop in the calling goroutine. All
+// Loop owns the machine and all other mutable state of the supervisor. Run executes the loop in the calling goroutine. All
 // other methods may be called from any goroutine, unless they say otherwise.
 type Loop struct {
 	cfg           Config
@@ -108,7 +109,8 @@ type request struct {
 
 type byKey struct{}
 
-// WithBy returns a context that names a client as the author of all orders given with the context.
+// WithBy returns a context that carries a client. The history names this client as the author of all commands given with
+// the context.
 func WithBy(ctx context.Context, by *client.By) context.Context {
 	return context.WithValue(ctx, byKey{}, by)
 }
@@ -154,8 +156,9 @@ func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 // Ended returns a channel that is closed when Run is about to return.
 func (l *Loop) Ended() <-chan struct{} { return l.ended }
 
-// Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown service,
-// ErrIsCMD or ErrReservedSignal for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
+// Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown
+// service, ErrStopping during a shutdown, or the error of ctx. It is ErrIsCMD or ErrReservedSignal for a command that the
+// service does not accept.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
 // Sweep reaps all processes that have ended by now. It returns when the snapshot shows their exits, with the same errors as Do.
@@ -275,7 +278,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
-			l.reap() // a process that a tracer (ptrace) holds ends without a SIGCHLD
+			l.reap() // a process that is traced (ptrace) may end without a SIGCHLD
 		}
 		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
 			l.reap()
@@ -316,8 +319,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It appends an accepted request to answers; Run replies to it after the next snapshot is
-// published. handleRequest replies to a refused request immediately.
+// handleRequest executes a request. It appends an accepted request to answers, and Run replies to these after the next
+// snapshot. handleRequest replies to a refused request immediately.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()

@@ -1,10 +1,14 @@
 package supervisor
 
-// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process ends,
-// its descendants are ended: SIGTERM, half a second later SIGKILL. Then the finish command runs, if any (event "dies"). Then
-// the service enters the state that was chosen when its main process ended: down, backoff, parked, failed, or a start at once.
-// "lacking" means that a need is unmet, "crowded" that no turn is free, "full" that memory is short, "room" the opposite of
-// full. "due" comes from the schedule, "follow" from Policy.RestartOn, "ending" from sd_notify.
+// The transition table: state, event, next state, actions. TestTransitionTable executes every row. When a main process
+// ends, the machine ends its descendants: SIGTERM, half a second later SIGKILL. Then the finish command runs, if the
+// service has one (event "dies"). Then the service enters the state that the exit of the main process has chosen: down,
+// backoff, parked, failed, or starting.
+//
+// Some events in the table are conditions or have other sources. "lacking": a need of the service is unmet. "crowded": too
+// many services are starting, so the service must wait for its turn. "full": memory is short; "room": memory is no longer
+// short. "due": the schedule of a task. "follow": Policy.RestartOn. "ending": the service has announced its own end through
+// sd_notify.
 //
 //	state      event       next       does
 //	---------  ----------  ---------  -------------------
@@ -123,33 +127,34 @@ import (
 )
 
 const (
-	// leftoverGrace is the time between TERM and KILL for processes that outlive their main process.
+	// leftoverGrace is the time between SIGTERM and SIGKILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
 	// killSoon is the time between two SIGKILLs to a process tree. SIGKILL is repeated because the processes may fork in between.
 	// After killSoonCount repetitions the time doubles with each one, up to killAgain.
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second
-	// drainTime is the time that a service with Policy.Drains (a logger) has to read the rest of its input during a shutdown. It
-	// begins when all services that write have ended.
+	// drainTime is the time that a service with Policy.Drains (a logger) has to read the rest of its input during a
+	// shutdown. The time begins when all other services have ended.
 	drainTime = time.Second
 	// mostQuickRestarts is the maximum number of consecutive restarts without a delay that a service can request by its exit code
 	// (Policy.ImmediateOn). Only runs that are shorter than the first restart delay count. Later restarts wait for that delay.
 	mostQuickRestarts = 3
 )
 
-// Transition reasons that other packages compare with.
+// Reasons of transitions. Other packages compare reasons with these texts.
 const (
 	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
-	ReasonReplaced = "another instance has taken over" // reason of a service that is parked after a takeover
-	// SuffixProfileGone is the last part of an exit's reason if the cause was the renaming or removal of the service's profile.
+	ReasonReplaced = "another instance has taken over" // reason of a service that is parked because another instance took over
+	// SuffixProfileGone ends the reason of an exit that followed the renaming or removal of the service's profile.
 	SuffixProfileGone = "because its profile was renamed or removed"
 	ReasonLoop        = "crash loop" // prefix of the remark that explains a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )
 
-// Numbers of the signals that the machine sends itself (signal(7)). A test compares them with the system's.
+// Numbers of the signals that the machine uses, see signal(7). A test compares them with the numbers of the operating
+// system.
 const (
 	sigHup  = 1
 	sigInt  = 2
@@ -160,8 +165,8 @@ const (
 	sigStop = 19
 )
 
-// wakingSignals lists the signals that ask a process to end or to reload. With these the machine also sends SIGCONT, because a
-// stopped process would not handle them.
+// wakingSignals lists the signals that ask a process to end or to reload. When the machine forwards one of these signals,
+// it also sends SIGCONT, because a stopped process would not handle the signal.
 var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
@@ -182,8 +187,8 @@ type Machine struct {
 	Random func() float64 `reexec:"-"`
 	// Parallel is the maximum number of services with Policy.Turns that may be starting at the same time; 0 means no limit.
 	Parallel int `reexec:"-"`
-	// ParallelExtra is added to Parallel once one of these services has become ready. A start does not keep the processor busy
-	// all the time, so a few more starts are then useful.
+	// ParallelExtra is added to Parallel once one of these services has become ready. A starting service often waits, so a
+	// few more starts keep the processor busy.
 	ParallelExtra int `reexec:"-"`
 
 	services          map[string]*service `reexec:"-"`
@@ -218,7 +223,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.add(now, e)
 	case NeedMet:
-		// The services that were used last get the first turns.
+		// The most recently used services get the first turns.
 		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.needMet(now, s, e.Need)

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Readiness by checks, and the end of a service whose checks fail.
+// Readiness of services with checks, and the stop of a service whose checks fail.
 
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the readiness reports about a run: from the run itself and from its checks. If hinit ended the run because a check
-// failed, it also holds the answer of that check.
+// checks holds the readiness reports about a run: from the run itself and from its checks. If hinit ended the run because
+// of a failed check, failedAnswer holds the answer of that check.
 type checks struct {
 	own          readinessReport // report of the run itself
 	probed       readinessReport // report of its ready and start-up checks
@@ -26,7 +26,8 @@ type readinessReport struct {
 	text  string `reexec:"said"`
 }
 
-// updateReadiness computes whether a running service is ready. The run itself must be ready, and its checks too if it has any.
+// updateReadiness computes whether a running service is ready. The run itself must be ready, and so must the checks if
+// there are any.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.own.text, s.probed.text}, func(t string) bool { return t == "" }), "; ")
@@ -55,16 +56,16 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }
 
-// sd_notify(3) messages from the processes of a service.
+// Messages of sd_notify(3) from the processes of a service.
 
-// mostExtended limits the delay of a service's end by EXTEND_TIMEOUT_USEC. It is a multiple of the service's grace period.
+// mostExtended limits how long a stopping service can delay its end with EXTEND_TIMEOUT_USEC: this many grace periods.
 const mostExtended = 10
 
 // reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// handleNotified handles a message from the current run of a service. Messages from other runs, or after the end of the main
-// process, are ignored.
+// handleNotified handles a message from the current run of a service. It ignores messages from other runs, and messages
+// that arrive after the end of the main process.
 func (m *Machine) handleNotified(now time.Time, s *service, e Notified) {
 	if s.id != e.Run || !s.runs() {
 		return

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Commands from operators and from the container to a service, and the signals that these commands cause.
+// Commands to a service, from operators or from hinit itself, and the signals that these commands cause.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
@@ -54,7 +54,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	case Stopping:
 		if s.pid != 0 {
 			m.noteCause(s)
-			if s.policy.KillNever { // no deadline ends this state, so repeat the signal
+			if s.policy.KillNever { // no deadline ends this state, so repeat the stop signal
 				m.sendStop(now, s)
 			}
 		}
@@ -127,7 +127,7 @@ func (m *Machine) setPaused(s *service, group, paused bool) {
 	}
 }
 
-// sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for its stop signal.
+// sendOperatorSignal sends an operator's signal to a service. Signal 0 stands for the stop signal of the service.
 func (m *Machine) sendOperatorSignal(s *service, signal int, group bool) {
 	if !s.runs() {
 		return
@@ -181,7 +181,7 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// stopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal now.
+// stopCommandEnded handles the end of the stop command. If the main process is still running, it gets the stop signal.
 // Processes that the stop command has left behind are killed.
 func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.command.run == 0 || s.command.run != e.Run {
@@ -206,8 +206,8 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 	}
 }
 
-// awaitStopCommand handles a service of which only the stop command or its descendants are alive. They may run until the grace
-// period of the stop is over; then they are killed.
+// awaitStopCommand handles a service whose main process is gone while the stop command or its descendants are alive. These
+// may run until the grace period of the stop is over. Then the machine kills them.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {
@@ -268,7 +268,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.live(), sigKill, scope, false})
-	if s.command.run != 0 && s.pid != 0 { // the main process is killed, so the stop command gets no more time either
+	if s.command.run != 0 && s.pid != 0 { // the main process is being killed, so its stop command gets no more time
 		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 }

@@ -15,17 +15,17 @@ type (
 		Name   string
 		Policy Policy
 		Want   Want
-		Needs  []string // names of conditions; the service does not start before a NeedMet event has come for each
-		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event, and if
-		// Policy.Announces is set, after a Ready event too.
+		Needs  []string // names of conditions; the service does not start before each has been reported by a NeedMet event
+		// Checked is true if the service has readiness checks. The service is then ready only after a Checked event. If
+		// Policy.Announces is also set, it must have sent a Ready event.
 		Checked bool
 	}
-	// NeedMet reports that a condition is met, to all services that have it in Add.Needs.
+	// NeedMet reports that a condition is met. It concerns all services that list the condition in Add.Needs.
 	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict kills services immediately, without a grace period, and forgets them. It is used when this init has lost the right to
-	// run them.
+	// Evict kills services immediately, without a grace period, and forgets them. hinit uses it for processes that must not
+	// run any longer, for example after it lost the lock of the data volume.
 	Evict struct {
 		Names  []string
 		Cause  Cause // cause to record for their exits; "" for CauseOperator
@@ -39,30 +39,30 @@ type (
 	// it.
 	Restart struct{ Name string }
 	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
-	// continues, and stays down after the current run, as with Unwant.
+	// continues until its current run ends, and then stays down.
 	Once struct{ Name string }
 	// Unwant sets the desired state to down and drops a pending start, but lets a running process continue.
 	Unwant struct{ Name string }
-	// Scheduled reports the time at which the schedule of a task will start it next. If Now is set, the task also starts
-	// immediately, unless it is running or about to start.
+	// Scheduled carries the next start time from the schedule of a task. If Now is set, the task also starts immediately,
+	// unless it is running or about to start.
 	Scheduled struct {
 		Name string
 		Next time.Time // zero if the task has no schedule any more
 		Now  bool
 	}
-	// Pause sends SIGSTOP to the main process, or with Group to its process group. The service is shown as paused until it ends, or
-	// until a Continue or an order to stop it.
+	// Pause sends SIGSTOP to the main process, or with Group to its process group. The status shows the service as paused
+	// until it ends, or until hinit continues or stops it.
 	Pause struct {
 		Name  string
 		Group bool
 	}
-	// Continue ends a Pause by sending SIGCONT.
+	// Continue sends SIGCONT, which ends a Pause.
 	Continue struct {
 		Name  string
 		Group bool
 	}
-	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the process, the
-	// service restarts. Signal 0 stands for the service's stop signal.
+	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the process,
+	// the restart policy of the service applies. Signal 0 stands for the service's stop signal.
 	SignalMain struct {
 		Name   string
 		Signal int
@@ -105,8 +105,8 @@ type (
 		Name string
 		Run  uint64
 	}
-	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is the number of descendants that have ended since
-	// the main process did. If it grows with every SIGKILL, new processes replace the killed ones.
+	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is the number of descendants that have ended
+	// since the end of the main process. If Count grows with every SIGKILL, new processes replace the killed ones.
 	DescendantsEnded struct {
 		Name  string
 		Run   uint64
@@ -132,8 +132,8 @@ type (
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// Checked carries the result of the ready and start-up checks of a running service. The service is ready only if its own
-	// Ready reports agree.
+	// Checked carries the result of the ready and start-up checks of a running service. The service is ready only if both
+	// the checks and its own Ready event say so.
 	Checked struct {
 		Name  string
 		Run   uint64
@@ -147,9 +147,10 @@ type (
 		Answer string // last answer of the check
 		Park   bool   // park the service after the stop; otherwise it is restarted
 	}
-	// Hold ends a running service, and prevents its start until the hold is released. An empty Reason releases the hold, and so
-	// does a command of an operator. Without Disk, the reason is a shortage of memory, and only services with Policy.Sheddable
-	// are affected. With Disk, the reason is a profile that uses too much disk space, and every service can be held.
+	// Hold ends a running service, and prevents its start until the hold is released. A Hold with an empty Reason releases
+	// the hold. A command of an operator also releases it. Without Disk, the reason is a shortage of memory, and the hold
+	// affects only services with Policy.Sheddable. With Disk, the reason is a profile that uses too much disk space, and
+	// every service can be held.
 	Hold struct {
 		Name, Reason string
 		Disk         bool
@@ -182,7 +183,7 @@ type (
 	}
 	// Swept reports that PID 1 has no child process left.
 	Swept struct{}
-	// Tick only tells the machine the current time, so that it can handle deadlines.
+	// Tick tells the machine the current time, so that it can handle deadlines.
 	Tick struct{}
 )
 
@@ -232,7 +233,8 @@ type (
 		Name string
 		Run  uint64
 	}
-	// SpawnFinish starts the finish command of a service as a run with its own number. The loop answers as for Spawn.
+	// SpawnFinish starts the finish command of a service as a run with its own number. The loop answers with Spawned or
+	// SpawnFailed.
 	SpawnFinish struct {
 		Name string
 		Run  uint64
@@ -249,9 +251,9 @@ type (
 		Run    uint64
 		Signal int
 		Scope  SignalScope
-		Wake   bool // send SIGCONT too, because a stopped process reacts only to SIGKILL
+		Wake   bool // also send SIGCONT, because a stopped process reacts only to SIGKILL
 	}
-	// SignalRest sends a signal to all descendants of this process. The machine asks for it when no service is alive any more.
+	// SignalRest sends a signal to all descendants of this process. The machine uses this action when no service is alive.
 	SignalRest struct{ Signal int }
 	// Changed reports that the published view of a service is out of date.
 	Changed struct{ Name string }

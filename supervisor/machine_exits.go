@@ -256,8 +256,8 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file names,
-// whose length the agent chooses.
+// mostErrorText limits the length of an error in the history and in exit records, in bytes. An error can contain file
+// names, and programs in the container choose their length.
 const mostErrorText = 1 << 10
 
 // Shorten cuts a text to the length that the history keeps.

@@ -32,8 +32,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// Names under which a shortage appears among the unmet needs of a waiting service. The container lacks memory (NeedMemory), or
-// the service's profile uses too much disk space (NeedDisk). The Reason of a [Hold] with Disk begins with NeedDisk.
+// NeedMemory and NeedDisk are the names of a shortage in the list of unmet needs of a waiting service. The container lacks
+// memory, or the service's profile uses too much disk space. The Reason of a [Hold] with Disk begins with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -82,8 +82,8 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	}
 }
 
-// shortageFor returns NeedDisk or NeedMemory if the service must wait for it, and the reason. Both results are "" if the service
-// may start.
+// shortageFor returns why a service must wait for memory or disk space, and the name of this need: NeedMemory or NeedDisk.
+// reason is "" if the service may start.
 func (m *Machine) shortageFor(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {
 	case isDiskHold(held):

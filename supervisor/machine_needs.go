@@ -29,7 +29,7 @@ const (
 	UntilStarted Until = "started" // the service is up; a task has been started at least once
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after a run that ended by itself with success
-	UntilTried   Until = "tried"   // ready, or has ended at least once; applies only to starts, and is ignored in a shutdown's order
+	UntilTried   Until = "tried"   // ready, or has ended at least once; it delays starts, but not the end of services at shutdown
 )
 
 // Need names a service that another service waits for before each start.
@@ -39,13 +39,14 @@ type Need struct {
 	Optional bool // the need counts as met while that service is unknown or not wanted up
 }
 
-// Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value changes nothing.
+// Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value is a service without needs or
+// limits.
 type Order struct {
 	RestartPolicy    RestartAfter  `reexec:"After"`
 	MaxRestarts      int           // limit of automatic restarts within RestartsWindow; 0 is no limit
 	RestartsWindow   time.Duration // the time window of MaxRestarts; an exit beyond the limit makes the service failed
 	Needs            []Need
-	RestartOn        []string  // restart the service when one of these is started again, or is a task that has succeeded
+	RestartOn        []string  // names of services; this service restarts when one of them starts again, or when a task succeeds
 	IsConfiguredTask bool      `reexec:"OneShot"` // the service is a task (of hinit.yaml), so its end is expected
 	Turns            bool      // its starts need a turn, which limits simultaneous starts, see [Machine.Parallel]
 	LastUsed         time.Time `reexec:"Used"` // when the service was last used; for the first start, recently used services come first in the queue
@@ -69,7 +70,7 @@ type dependencyState struct {
 	nextRun   time.Time   // when the schedule starts the service next; zero without a schedule
 }
 
-// taskNeed is a need for a task. It is met only by a run whose number is greater than Run.
+// taskNeed is a need for a task. Only a run with a number greater than Run meets the need.
 type taskNeed struct {
 	Name string
 	Run  uint64
@@ -78,7 +79,7 @@ type taskNeed struct {
 // runningStates lists the states in which a run exists.
 var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idleStates lists the states in which no process of a service runs, and only an order can start it.
+// idleStates lists the states in which no process of a service runs and no start is pending.
 var idleStates = []State{Down, Parked, Failed}
 
 // startNeededTasks starts the tasks that must run before this start of s. They are the tasks with EachStart that s needs with the
@@ -91,7 +92,7 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 		}
 		after := m.runs
 		if slices.Contains(runningStates, t.state) && t.requestedCause == "" {
-			after = t.id - 1 // the current run of the task meets the need too
+			after = t.id - 1 // the current run of the task also meets the need
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idleStates, t.state) && !t.removing {
@@ -211,7 +212,8 @@ func (m *Machine) startReleased(now time.Time) {
 	}
 }
 
-// restartFollowers restarts the running services whose Policy.RestartOn lists t.
+// restartFollowers restarts the running services whose Policy.RestartOn lists t. Call it after t has started again, or
+// after the task t has succeeded.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
 	if m.dependentServices == 0 || m.phase != running {
 		return

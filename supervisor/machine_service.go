@@ -45,8 +45,8 @@ type tally struct {
 
 // readiness is the part of the readiness state that outlives a run.
 type readiness struct {
-	checked    bool      // the service is ready only after its checks pass too
-	readySince time.Time // when the service became ready; while no process of the service runs: when its last run was over
+	checked    bool      // the service has checks, so it is ready only after they pass
+	readySince time.Time // when the service became ready; between two runs: when the last run was over
 }
 
 // fastExits holds the counters that decide about restart delays, crash loops and parking.
@@ -67,7 +67,7 @@ type run struct {
 	status         string // text of the last Notified event with a status
 	paused         bool
 	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent
-	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not
+	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if the process was not asked
 	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 

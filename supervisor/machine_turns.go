@@ -64,8 +64,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	}
 	m.lastPlace++
 	s.queuePosition = m.lastPlace
-	// Recently used services come first. The agent controls Policy.LastUsed, so it may have any value. Place 0 is reserved for "not
-	// in the queue".
+	// Recently used services come first. The agent controls Policy.LastUsed, so this time may have any value. Position 0 is
+	// reserved for "not in the queue".
 	if ns := s.policy.LastUsed.UnixNano(); !s.started && !s.policy.LastUsed.IsZero() && ns != 0 {
 		s.queuePosition = -ns
 	}
@@ -83,7 +83,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.timedOutTurns += ended // only now, because turnLimit and holdsTurn read it above
+		m.timedOutTurns += ended // after the calls above, because turnLimit and holdsTurn read the count
 	}
 	if m.anyReady {
 		return m.Parallel + m.ParallelExtra - len(m.starting)
@@ -122,8 +122,8 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// showPlaces writes the number of services before it into the reason of each waiting service. It does nothing for a long queue,
-// because updating all of them would cost too much.
+// showPlaces updates the reason of each queued service, which says how many services are before it. showPlaces does nothing
+// for a long queue, because updating all its services would cost too much.
 func (m *Machine) showPlaces() {
 	if len(m.queue) > mostShownPositions {
 		return

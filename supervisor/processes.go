@@ -183,7 +183,7 @@ func (l *Loop) exited(x proc.Exit) {
 		delete(l.notifiers, x.ID)
 		n.close()
 	}
-	if u != nil && !u.Stdio && u.finish != x.ID { // before the step, which may start the next run
+	if u != nil && !u.Stdio && u.finish != x.ID { // must precede the step, which may start the next run
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(LastLines{name, id, lines}) })
 	}

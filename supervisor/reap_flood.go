@@ -12,8 +12,8 @@ const (
 	floodEnd = 5
 )
 
-// flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood the
-// loop reaps at intervals of floodPause, so it notices the end of a service at most that much later. The zero value means no
+// flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood
+// the loop reaps at intervals of floodPause, so it may notice the end of a service this much later. The zero value means no
 // flood.
 type flood struct {
 	on    bool

@@ -120,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // overwritten while this loop ran, so all records before it are lost too
+		if rec.Seq != seq { // overwritten while this loop ran, so all earlier records are also lost
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue

@@ -42,18 +42,18 @@ type Cause string
 // The causes of an exit.
 const (
 	CauseCrash    Cause = "crash"    // an exit code other than 0 without a special meaning
-	CauseClean    Cause = "clean"    // exit code 0 or another success, or a code that requests a restart at once
+	CauseClean    Cause = "clean"    // exit code 0, another success code, or a code that requests a restart at once
 	CauseConfig   Cause = "config"   // an exit code by which the service says that a restart won't help
 	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
 	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
-	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
+	CauseOperator Cause = "operator" // an operator asked hinit to end the service (stop, restart, kill), or its profile is gone
 	CauseShutdown Cause = "shutdown" // hinit ended the service because the container is stopping
 	CauseSpawn    Cause = "spawn"    // the process did not start
 	CauseReplaced Cause = "replaced" // another instance of the service has taken over
 	CauseHealth   Cause = "health"   // a health check failed for too long
 	CauseShed     Cause = "shed"     // hinit ended the service because the container was short of memory
 	CauseQuota    Cause = "quota"    // hinit ended the service because its profile used more disk space than its quota
-	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
+	CauseLease    Cause = "lease"    // hinit killed the service because hinit lost the lock of the data volume
 )
 
 // Kind is the origin of a service. It also decides how the supervisor handles the exit of the process.
@@ -65,14 +65,14 @@ const (
 	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
 	KindHook    Kind = "hook"             // a command that runs once during the boot
-	KindStandIn Kind = "standin"          // a placeholder process, which reports leave out
+	KindStandIn Kind = "standin"          // a placeholder process that status reports leave out
 	KindRun     Kind = "run"              // a command that a client runs; it runs once and is forgotten after its end
 	KindCheck   Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
-// oomAdj is, for each kind, the difference between the oom_score_adj of its processes and the value of hinit. 50 points weigh as
-// much as a twentieth of the memory. The kernel should first kill processes that are cheap to lose: a gateway only restarts, but
-// without PID 1 or the CMD the container ends.
+// oomAdj is, for each kind, the difference between the oom_score_adj of its processes and the value of hinit. 50 points
+// weigh as much as 5 % of the memory. The kernel should first kill processes that are cheap to lose: a gateway only
+// restarts, but without PID 1 or the CMD the container ends.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
 // OOMAdj returns by how much the oom_score_adj of processes of this kind exceeds the value of hinit, unless [proc.Spec].OOM says
@@ -134,7 +134,7 @@ type Finishes struct {
 	PermanentFinish []int         // exit codes of the finish command that mean: do not start the service again
 }
 
-// Exit describes how a run ended. It is never modified. After hinit has read the log, a copy with Tail replaces it.
+// Exit describes how a run ended. It is never modified. After hinit has read the log, a copy with Tail replaces the Exit.
 type Exit struct {
 	Run    uint64    // number of the run
 	PID    int       // PID of the main process, 0 if there was none

@@ -35,8 +35,8 @@ type Unit struct {
 	Checked bool
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the
-	// descriptors, environment, directory and user of the service. Its arguments are the same as in s6: exit code (256 after a
-	// signal), signal or 0, name, PID. If the program does not exist, this is ignored.
+	// descriptors, environment, directory and user of the service. Its arguments are the same as in s6: exit code (256
+	// after a signal), signal or 0, name, PID. A program that does not exist is ignored.
 	Finish string
 
 	// Pin is the open directory to which Spec.Dir refers by descriptor number, or nil. While the unit keeps it open, that number
