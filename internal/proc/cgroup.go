@@ -103,9 +103,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory that a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops these
-// first. If swap is true, swapped-out memory counts too. If swap is false, active file pages and reclaimable slabs don't count
-// either, because the kernel can drop these later. ok is false if the cgroup does not measure memory.
+// cgroupMemory returns the memory that a cgroup uses, in bytes. Inactive file pages don't count, because the kernel drops
+// these first. If swap is true, swapped-out memory is included. If swap is false, active file pages and reclaimable slabs
+// are left out, because the kernel can drop these later. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

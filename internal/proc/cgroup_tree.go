@@ -32,9 +32,9 @@ type Cgroups struct {
 }
 
 // DivideCgroup moves every process of the container's own control group into a child group, and enables the controllers for
-// memory, processor and number of processes for child groups. A second call changes nothing. The error says why this container
-// can't have child groups. Only PID 1 may call DivideCgroup, because all processes in the group must be its own. The call may
-// wait for a lock of the kernel.
+// memory, processor and number of processes for child groups. A second call changes nothing. The error says why this
+// container can't have child groups. Only PID 1 may call DivideCgroup, because all processes in the group must belong to
+// this container. The call may wait for a lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -119,8 +119,8 @@ type CgroupLimits struct {
 	PIDs int
 }
 
-// Set changes s so that its command runs in the control group of service, with the given limits. They replace all earlier
-// limits of the group. A limit whose controller is not available is ignored.
+// Set changes s so that its command runs in the control group of service, with the given limits. The given limits replace
+// all earlier limits of the group. A limit whose controller is not available is ignored.
 func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -161,7 +161,8 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 				return 0
 			}
 		}
-		// The finish command and the stop command are in the group too, but their runs are younger than the run of the service.
+		// The finish command and the stop command are in the same group, but their runs are younger than the run of the
+		// service.
 		if (at == r.cgroup || strings.HasPrefix(at, r.cgroup+"/")) && (id == 0 || r.id < id) {
 			id = r.id
 		}

@@ -25,10 +25,10 @@ const (
 	checkPause = 10 * time.Second
 )
 
-// findProgram returns the program of a spec, or an error that would otherwise happen only after the fork. If the process is for
-// another user, that user controls where the paths lead, and following their links may take minutes. So findProgram checks them
-// with the user's permissions, and gives up after checkTime. It then returns the path unchecked, and the new process reports
-// errors itself.
+// findProgram returns the program of a spec, or an error that would otherwise happen only after the fork. If the process is
+// for another user, that user controls where the paths lead, and following their links may take minutes. So findProgram
+// checks the paths with the user's permissions, and gives up after checkTime. It then returns the path unchecked, and the
+// new process reports errors itself.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)

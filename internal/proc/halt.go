@@ -110,7 +110,7 @@ func (s *scanner) findMoving(waiting map[string]time.Time) (pid, beyond int) {
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // don't return yet: the waits of the other threads must be recorded too
+				pid = p.PID // don't return yet: the waits of the other threads must be recorded
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func Resume(before []int) {
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
 		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {
-			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means a process of another user, which FreezeOthers could not stop either
+			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means a process of another user, which FreezeOthers did not stop
 		}
 	}
 }

@@ -2,7 +2,7 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is the state that a table passes on when PID 1 executes itself again. The table of the new program reads everything
+// Handover is the state that a table passes on when PID 1 re-executes itself. The table of the new program reads everything
 // else from the kernel.
 type Handover struct {
 	Nonce string

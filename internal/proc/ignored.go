@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore restores the default action of signals that this process inherited as ignored. Otherwise all children would inherit
-// them as ignored, too (execve(2)). This process itself catches and drops the signals that Go can handle. Call Unignore once,
-// early, in addition to signal.Notify.
+// Unignore restores the default action of signals that this process inherited as ignored. Otherwise all children would also
+// ignore these signals (execve(2)). This process itself catches and drops the signals that Go can handle. Call Unignore
+// once, early, in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -32,8 +32,8 @@ func Unignore() {
 	}
 }
 
-// sigaction is a buffer for the kernel's struct of the same name, which is not larger. All zeros mean SIG_DFL without flags;
-// the order of the fields does not matter.
+// sigaction is a buffer for the kernel's struct of the same name, which has at most this size. All zeros mean SIG_DFL
+// without flags, whatever the order of the fields.
 type sigaction [64]byte
 
 // exchangeAction sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.

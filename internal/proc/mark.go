@@ -86,7 +86,8 @@ func (t *Table) runOfUser(pid int, id uint64) uint64 {
 	return id
 }
 
-// Mark is the mark of a process, and its real user. The real user stays the same when the process executes a setuid program.
+// Mark holds the mark of a process (see marker) and its real user. The real user stays the same when the process executes a
+// setuid program.
 type Mark struct {
 	Limit uint64 // 0 if unknown
 	User  uint32

@@ -69,7 +69,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 }
 
 // cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. pids lists the processes of
-// main's run. If another process is in the cgroup too, it returns 0 and nil.
+// main's run. cgroup returns 0 and nil if the cgroup contains a process of another run.
 func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {

@@ -25,8 +25,8 @@ type sigchldInfo struct {
 // continued.
 const cldDumped = 3
 
-// canWait returns an error if the kernel does not let this process learn about ended children, because of a seccomp(2) filter.
-// The test needs no child. The result stays true, because such a filter lasts as long as the process.
+// canWait returns an error if the kernel does not let this process learn about ended children, because of a seccomp(2)
+// filter. The test needs no child. The result remains valid, because such a filter lasts as long as the process.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return refused("waitid", err)
@@ -49,7 +49,7 @@ func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
 func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
-		// No __WALL: the only clone child is one of the Go runtime, from its test for pidfd support.
+		// __WALL is not needed: the only clone child is one of the Go runtime, from its test for pidfd support.
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:

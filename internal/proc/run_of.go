@@ -74,12 +74,12 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be a
-// descendant of this one. Normally every process of a container is, because the kernel makes orphans children of PID 1. The
-// exceptions are processes that were started from outside, for example by docker exec.
+// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may be
+// a descendant of this process. Normally every process of a container is a descendant, because the kernel makes orphans
+// children of PID 1. The exceptions are processes that were started from outside, for example by docker exec.
 func Origin(pid int) (name string, inside bool) {
 	if pid <= 0 {
-		return "", false // the process belongs to another namespace
+		return "", false // the process is in another PID namespace
 	}
 	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" for a process that is gone
 	name = strings.TrimSuffix(string(comm), "\n")
@@ -102,9 +102,9 @@ type ServiceRoots struct {
 	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
 }
 
-// Owners returns, for each process in all, the main process of its service, or 0 if it has none. It uses the same rules by which
-// hinit stops a service: the ancestors of the process, its session or process group, which an orphan keeps, and its mark. The
-// mark counts only for children of this hinit, because another hinit uses the same marks.
+// Owners returns, for each process in all, the main process of its service, or 0 if it has none. It uses the rules by which
+// hinit stops a service: the ancestors of the process, its session or process group, and its mark. An orphan keeps its
+// session and process group. The mark counts only for children of this hinit, because another hinit uses the same marks.
 func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
 	var marks map[Mark]int // read only if an orphan exists

@@ -18,7 +18,8 @@ type stat = procstat.Stat
 // readSize is larger than any file below /proc that readFile reads.
 const readSize = 4096
 
-// scanner scans the process table in /proc. It keeps the result of the last scan, which can answer several questions.
+// scanner scans the process table in /proc. It keeps the result of the last scan, so that several questions need only one
+// scan.
 type scanner struct {
 	dir     int       // descriptor of /proc, or -1 if /proc is not mounted
 	stats   []stat    // all visible processes; empty without /proc
@@ -45,7 +46,7 @@ func (s *scanner) scanWithin(age time.Duration) {
 	}
 }
 
-// scan scans the process table.
+// scan reads the state of all processes into stats.
 func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()

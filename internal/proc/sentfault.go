@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultSignals lists the signals that the kernel raises for a fault of the process itself, and that end a Go program. But other
-// processes can send these signals too.
+// faultSignals lists the signals that the kernel raises for a fault of the process itself, and that end a Go program. Other
+// processes can also send these signals.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it

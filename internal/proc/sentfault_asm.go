@@ -2,5 +2,5 @@
 
 package proc
 
-// sentHandler is the address of the handler in assembly.
+// sentHandler is the address of the signal handler in sentfault_linux_*.s.
 var sentHandler uintptr

@@ -24,7 +24,7 @@ type Setup struct {
 	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
 	Umask      string   // octal; "" keeps the umask of hinit
 	NoNewPrivs bool     // the process and its children gain no privileges when they execute a program
-	EnvFiles   []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= makes it the value of NAME
+	EnvFiles   []string // absolute paths of environment files; "-" before a path allows a missing file, NAME= stores the content in NAME
 	Keep       []string // variables that EnvFiles must not change
 	OwnFiles   bool     // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
 	Cgroup     string   // directory of a control group, which root creates and the process enters; "" for none
@@ -112,9 +112,10 @@ func (s Spec) setupWords() (words []string) {
 // needsSetup reports whether the new process must execute the program LimitsName before its command.
 func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
 
-// changesUser reports whether the new process must change its user. The process does that only after it has executed this program
-// again. It never does so between fork and execve, because Spawn waits until execve. The other user could make Spawn wait for ever.
-// It could stop the process (SIGSTOP), or hold a lease on a file that the process opens (fcntl(2), F_SETLEASE).
+// changesUser reports whether the new process must change its user. The process does that only after it has executed this
+// program again. It never does so between fork and execve, because Spawn waits until execve. The other user could make
+// Spawn wait for ever: by stopping the process (SIGSTOP), or by a lease on a file that the process opens (fcntl(2),
+// F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
 // entersDirLater reports whether the new process enters its directory after the change of its user. A pinned directory, which

@@ -32,7 +32,7 @@ type Spec struct {
 	Dir      string                     // working directory; "" keeps the directory of hinit
 	Pinned   bool                       // Dir is a path below /proc/self/fd, to a directory that hinit has open
 	Cred     *Cred                      // nil keeps the identity of hinit
-	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
+	Files    []*os.File                 `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
 	TTY      bool                       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
 	Console  bool                       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
 	Attached bool                       // stay in the session and process group of hinit
@@ -218,7 +218,8 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	switch {
 	case spec.Attached:
 	case spec.TTY:
-		// The child changes the foreground group between fork and exec, where all signals are blocked. So SIGTTOU can't stop it.
+		// The child changes the foreground group between fork and exec, where all signals are blocked. So SIGTTOU can't
+		// stop the child.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
 		sys.Setsid, sys.Setctty = true, spec.Console

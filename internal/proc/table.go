@@ -23,7 +23,7 @@ type Table struct {
 	oom          oomScore
 	byMark       map[uint64]uint64 // run numbers by mark
 	members      membership
-	heldByTracer []int     // main processes that a tracer holds and that nextHeld has still to return
+	heldByTracer []int     // dead main processes that a tracer holds, for the next calls of nextHeld
 	heldSearched time.Time // when nextHeld last searched
 	checkAt      time.Time // until this time findProgram does not check paths
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is the maximum age of a scan that is used again, for questions in which newly forked processes don't matter.
+// fresh is the maximum age at which a scan is reused, for questions in which newly forked processes don't matter.
 const fresh = 20 * time.Millisecond
 
 // identity distinguishes a process from a later process with the same PID.
@@ -216,8 +216,8 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is the maximum number of additional scans that hasLeftover makes. It scans again while a scan shows newly dead
-// processes of a run but no living one. If the last scan still does, new processes must be appearing.
+// confirmingScans is the maximum number of additional scans that hasLeftover makes. It scans again while a scan shows newly
+// dead processes of a run but no living one. If the last scan still shows this, new processes must be appearing.
 const confirmingScans = 2
 
 // sawDead reports whether the last scan is fresh and shows the process as dead.
@@ -226,7 +226,7 @@ func (s *scanner) sawDead(pid int) bool {
 }
 
 // Observe records the living processes of a run, so that the table still knows their run after their parents have ended. It
-// scans /proc only if the main process may have relatives. Several calls in quick succession share one scan.
+// scans /proc only if the main process may have descendants. Several calls in quick succession share one scan.
 func (t *Table) Observe(id uint64) {
 	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasUnknownChild(t.owned) {
 		t.procfs.skipped = time.Now()
@@ -292,7 +292,7 @@ const (
 )
 
 // killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after the
-// parent's. It kills only processes with the mark of the run, and returns the number of killed processes.
+// PID of the parent. It kills only processes with the mark of the run, and returns the number of killed processes.
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()

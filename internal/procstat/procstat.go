@@ -21,10 +21,10 @@ const Hertz = 100
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // state of its first thread: 'Z' after it has ended, 'T' while a signal has stopped it
-	Threads int    // number of threads; a first thread that has ended and is not reaped counts too
+	State   byte   // state of the first thread: 'Z' after the thread has ended, 'T' while a signal has stopped it
+	Threads int    // number of threads, including a first thread that has ended and is not reaped
 	CPU     uint64 // processor time of the process
-	Waited  uint64 // processor time of its children that it has reaped
+	Waited  uint64 // processor time of the children that the process has reaped
 	Start   uint64 // when the process was started, counted from the boot of the machine; together with PID it identifies the process
 	Memory  uint64 // resident memory in bytes
 }
@@ -38,8 +38,8 @@ func (s Stat) Dead() bool {
 // errFormat means that the file does not have the expected format.
 var errFormat = errors.New("it has not the fields of a process")
 
-// Read reads one process. If it does not exist, the error wraps [fs.ErrNotExist]. Read only uses /proc, so it does not block,
-// but in PID 1 it takes a turn of package internal/blocking.
+// Read reads one process. If it does not exist, the error wraps [fs.ErrNotExist]. Read uses only /proc, so it does not wait
+// for a disk. PID 1 calls Read in a turn of package internal/blocking.
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {

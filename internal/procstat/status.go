@@ -11,8 +11,8 @@ import (
 // Status is the content of /proc/PID/status (proc_pid_status(5)); "" if the process is gone.
 type Status string
 
-// StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc, but in PID 1 it takes a
-// turn of package internal/blocking.
+// StatusOf reads the status of a process, given as a PID, "self" or "thread-self". It reads only /proc. PID 1 calls
+// StatusOf in a turn of package internal/blocking.
 func StatusOf(process string) Status {
 	text, _ := os.ReadFile("/proc/" + process + "/status")
 	return Status(text)
