@@ -18,10 +18,10 @@ var groups [1 << 16]uint32
 // changeUserAndExec carries out the words of its command line, which change the user, the directory and other settings of this
 // process. It then executes the command after "--". It marks each word that it has carried out.
 //
-// It returns if it does not know a word, or if a step fails and the process does not have root's rights. The code that runs after
-// the Go runtime has started then carries out the remaining words, or reports the error. If a step fails with root's rights, it
-// ends the process, because the runtime obeys variables that the new user may have written. It also ends the process if the
-// kernel lacks PIDs or memory, because then the runtime could not start.
+// It returns if it does not know a word, or if a step fails and the process does not have root's rights. The code that runs
+// after the Go runtime has started then carries out the remaining words, or reports the error. If a step fails with root's
+// rights, changeUserAndExec ends the process, because the runtime obeys variables that the new user may have written. It
+// also ends the process if the kernel lacks PIDs or memory, because then the runtime could not start.
 func changeUserAndExec(argv, env bare.Words) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {

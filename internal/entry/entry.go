@@ -125,8 +125,8 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// HasRoomFor reports whether this process can create the given number of additional threads. It creates them and lets them end.
-// In a running program, the caller must have locked its goroutine to its thread.
+// HasRoomFor reports whether this process can create the given number of additional threads. It creates the threads and
+// lets them end. In a running program, the caller must have locked its goroutine to its thread.
 func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
@@ -140,9 +140,9 @@ func HasRoomFor(threads int) bool {
 // its goroutine to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &never) }
 
-// makeThreads creates up to the given number of threads, which wait for leave, and returns the number that it has created. They
-// block every signal, and so does this thread during the call. On a busy machine the threads may still be alive when the runtime
-// starts, and its signal handler would find no g in them.
+// makeThreads creates up to the given number of threads, which wait for leave, and returns the number that it has created.
+// The threads block every signal, and so does this thread during the call. On a busy machine the threads may still be alive
+// when the runtime starts. The runtime's signal handler would find no g in such a thread.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)

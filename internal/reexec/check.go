@@ -50,8 +50,8 @@ func machineOf(f *os.File) []byte {
 	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
 }
 
-// FileID returns a text that identifies the file at path, or "" if no file exists. It changes when the file is replaced or
-// modified. FileID blocks on the disk.
+// FileID returns a text that identifies the file at path, or "" if no file exists. The text changes when the file is
+// replaced or modified. FileID blocks on the disk.
 func FileID(path string) string {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

@@ -16,12 +16,13 @@ import (
 	"unsafe"
 )
 
-// Codec encodes and decodes the state that a generation passes to the next one. It includes unexported fields of structs, so that
-// no new field is forgotten. It supports booleans, numbers, strings, times and open files, and pointers, slices, arrays, maps and
-// structs of these. A value of any other type is an error. Raw JSON is copied. Tags of fields:
+// Codec encodes and decodes the state that one program passes to the next at a re-execution. It includes unexported fields
+// of structs, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files, and
+// pointers, slices, arrays, maps and structs of these. A value of any other type is an error. Raw JSON is copied. Tags of
+// fields:
 //
 // `reexec:"-"`      is left out, and keeps its value in Decode
-// `reexec:"Name"`   has this name instead of the field's
+// `reexec:"Name"`   is encoded under this name instead of the field's name
 // `reexec:",json"`  is encoded by encoding/json
 //
 // The fields of an embedded struct are encoded as fields of the outer struct, unless the embedded struct has a tag.
@@ -172,8 +173,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file, and records the number for Keep. It does not change the file,
-// unlike Fd. It returns -1 for a nil or closed file.
+// descriptorOf returns the descriptor number of an open file, and records the number for Keep. Unlike File.Fd, it does not
+// change the file. It returns -1 for a nil or closed file.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
@@ -222,7 +223,7 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	for it := v.MapRange(); it.Next(); {
 		var pair [2]any
 		for i, part := range []reflect.Value{it.Key(), it.Value()} {
-			whole := reflect.New(part.Type()).Elem() // an addressable copy
+			whole := reflect.New(part.Type()).Elem() // values from a map are not addressable, so encode an addressable copy
 			whole.Set(part)
 			var err error
 			if pair[i], err = c.encode(whole); err != nil {
@@ -239,7 +240,7 @@ func (c *Codec) encodeTime(t time.Time) any {
 		return nil
 	}
 	m := encodedTime{Wall: t.UnixNano()}
-	if t != t.Round(0) { // != compares the monotonic reading too, unlike Equal
+	if t != t.Round(0) { // unlike Equal, != also compares the monotonic reading
 		m.Mono = c.mono + int64(t.Sub(c.now))
 	}
 	return m

@@ -16,5 +16,5 @@
 // the program knows the format. If execve fails, hinit undoes all of these steps. The container shuts down with [ExitFault] after
 // a second fault within a minute, or after a fault during the boot. It also shuts down if the new program can't read the state.
 //
-// The package owns the goroutine of a requested re-execution, and two that write the report of a fault.
+// The package owns the goroutine of a requested re-execution, and two goroutines that write the report of a fault.
 package reexec

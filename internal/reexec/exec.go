@@ -24,19 +24,20 @@ type envelope struct {
 	PID     int             `json:"pid"`
 	State   json.RawMessage `json:"state"`
 	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // time from which on HUP, INT, QUIT and TERM are lost, in ns of CLOCK_MONOTONIC
+	Deaf    int64           `json:"deaf"` // when SIGHUP, SIGINT, SIGQUIT and SIGTERM began to be lost, in ns of CLOCK_MONOTONIC
 }
 
-// Program describes the program that is to replace this one.
+// Program describes the program that Become executes in place of this program.
 type Program struct {
 	Path  string          // path of the executable
 	Argv  []string        // includes argv[0]
 	Env   []string        // environment; Become adds Var
 	Keep  []int           // descriptors that stay open, in addition to 0, 1 and 2
 	State json.RawMessage // the state for the new program
-	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel until
-	// the new program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime unblocks early
-	// (runtime, blockableSig). They are lost, for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel
+	// until the new program accepts them. The exceptions are SIGHUP, SIGINT, SIGQUIT and SIGTERM, which the Go runtime
+	// unblocks early (runtime, blockableSig). These four are lost, for about a millisecond, until the new program handles
+	// them.
 	Signals []syscall.Signal
 	// TakeUnhandled returns the signals that were delivered to this program and that it has not handled. Become calls it as late
 	// as possible. The new program gets these signals from Take.
@@ -79,7 +80,7 @@ func (p *Program) Become() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first definition would count
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // of two definitions of a variable, the first one counts
 		return strings.HasPrefix(kv, Var+"=") || strings.HasPrefix(kv, HaltVar+"=")
 	})
 	env = append(env, Var+"="+strconv.Itoa(int(memory.Fd())))

@@ -24,7 +24,7 @@ const Format = 2
 // Self is the path of this process's program. It works even after the file was replaced or removed.
 const Self = "/proc/self/exe"
 
-// Host is the container that is handed over from one generation to the next.
+// Host is the container whose state passes from one program to the next.
 type Host interface {
 	// Claim locks the configuration of the container against changes until release is called. An error says why no re-execution is
 	// possible now.
@@ -38,7 +38,7 @@ type Host interface {
 	// caller calls thaw, which is never nil. HandOver is called in the supervisor's goroutine: in RunInLoop, or after a panic of the
 	// supervisor. fault is true if a panic is the cause.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
-	// TakeLate removes and returns the signals that were delivered and not handled; PutBack queues them again.
+	// TakeLate removes and returns the signals that were delivered and not handled. PutBack queues such signals again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
 	// LastEvents returns the last events of the supervisor's history as text, for the report of a fault.
@@ -102,7 +102,7 @@ func DecodeState(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // otherwise it has the name of the executed link
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // execve has replaced the name by the name of the executed link
 	return nil
 }
 
@@ -134,9 +134,9 @@ func (g *Generation) refuse(reason string) {
 	g.refused = reason
 }
 
-// Ask checks whether this process can execute binary ("" means its own file), and starts the re-execution in a goroutine. It
-// returns the number of this generation. It doesn't wait for the result: either the next generation begins, or Refusal returns
-// why not.
+// Ask checks whether this process can execute the program file binary, and starts the re-execution in a goroutine. An empty
+// binary means the file of this program. Ask returns the number of this generation. It doesn't wait for the result: either
+// the next generation begins, or Refusal returns the reason of the failure.
 func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
 	if binary == "" {
 		binary = g.Exe

@@ -30,10 +30,11 @@ const (
 	// outsidePIDs is the number of PIDs that may be taken from outside the container, for instance by docker exec, while all other
 	// processes are stopped.
 	outsidePIDs = 3
-	// spareThreads is a number of threads for which there must be room in addition to the new program's own threads. This margin is
-	// needed because the PID limit of the control group may be unreadable.
+	// spareThreads is the number of additional threads that must be possible besides the new program's own threads. This
+	// margin is needed because the PID limit of the control group may be unreadable.
 	spareThreads = 64
-	// maxListedStopped is the maximum number of stopped processes that the variable lists. A PID takes up to ten digits and a blank.
+	// maxListedStopped is the maximum number of stopped processes that HaltVar lists. A PID takes up to ten digits and a
+	// blank.
 	maxListedStopped = 10_000
 	// haltTime limits the time to stop the other processes. The supervisor's loop is blocked during this time.
 	haltTime = 10 * time.Second
@@ -85,10 +86,10 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads. If
-// other processes take them, the Go runtime of the new program ends the process. So if few PIDs are free, reservePIDs stops all
-// other processes and describes this in halted; otherwise halted is nil. knows is true if the new program can resume them; if it
-// can't, reservePIDs fails instead.
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of this program's threads.
+// If other processes take these PIDs, the Go runtime of the new program ends the process. So if few PIDs are free,
+// reservePIDs stops all other processes and describes this in halted; otherwise halted is nil. knows is true if the new
+// program can resume stopped processes. Without this ability reservePIDs fails instead.
 func reservePIDs(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess, if /proc is missing

@@ -75,7 +75,7 @@ func Base(path string) string {
 // Syscall3 makes a system call with three arguments. It returns a negative errno after an error.
 func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
 
-// Syscall6 works like Syscall3, with six arguments of which the last is 0.
+// Syscall6 makes a system call with six arguments, of which the last is 0. It returns a negative errno after an error.
 func Syscall6(nr, a, b, c, d, e uintptr) int {
 	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
 	if errno != 0 {
@@ -110,7 +110,7 @@ func (t *Text) Num(n int) *Text {
 	return t
 }
 
-// String returns the text. It is valid until the text changes.
+// String returns the text. The string is valid until the text changes.
 func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
 
 // Number parses the number at the beginning of text. rest is the text after the colon that follows the number. A negative number
