@@ -80,7 +80,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.Settle() // with profiles, gateways.BringUp calls it
+		c.generation.Settle() // with profiles, gateways.BringUp calls Settle
 	}
 }
 
@@ -154,7 +154,7 @@ func (b *bootRun) Ready() {
 	}
 }
 
-// startCmd starts the container's CMD, or the process that stands in for it. A second call does nothing.
+// startCmd starts the container's CMD, or a placeholder process in its place. A second call does nothing.
 func (b *bootRun) startCmd() {
 	if b.cmd {
 		return

@@ -34,7 +34,7 @@ type handover struct {
 	reexec.Past
 	Started   time.Time
 	Full      bool
-	Prepared  bool        // the data volume was prepared; a program without this field hands over only after the preparation
+	Prepared  bool        // the data volume was prepared; an older hinit without this field hands over only after the preparation
 	Warnings  [2][]string // index 0: warnings that no agent can cause; index 1: the others
 	Phases    []client.BootStep
 	Repair    *client.Repair
@@ -183,8 +183,8 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.owners.Done())
 }
 
-// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they have
-// read. The supervisor's loop stands still during the second wait.
+// freezeTimeout limits how long a re-execution waits for writes to the volume, and then for the logs to write what they
+// have read. The supervisor's loop is blocked during the second wait.
 const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], through which package reexec pauses the container and collects its state.
@@ -230,7 +230,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	held, err := h.c.s6.Hold()
 	if err == nil {
 		release = held
-	} else if !fault { // after a fault, continue: the scan directory's code may be what has failed
+	} else if !fault { // after a fault, go on: the code of the scan directory may be the broken part
 		return wake, err
 	}
 	return wake, nil

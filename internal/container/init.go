@@ -23,9 +23,9 @@ const flushTime = 700 * time.Millisecond
 // Main runs the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
 // program, args are its arguments.
 //
-// The caller's goroutine must be locked to the main thread. Main does nothing there except wait, because the kernel wakes the
-// main thread before any other for a signal to the process (complete_signal in Linux's kernel/signal.c). If that thread hung in a
-// call to a dead disk, SIGTERM would not be noticed.
+// The caller's goroutine must be locked to the main thread. Main only waits on this thread, because the kernel wakes the
+// main thread before any other for a signal to the process (complete_signal in Linux's kernel/signal.c). If the main thread
+// hung in a call to a dead disk, SIGTERM would not be noticed.
 func Main(argv0 string, args []string) int {
 	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }

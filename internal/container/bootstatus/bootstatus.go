@@ -1,5 +1,6 @@
-// Package bootstatus holds what the status of a container shows about its boot. This includes the finished steps, warnings, the
-// running hook, and the services that the boot has not registered yet. It also tells callers when the boot is over.
+// Package bootstatus holds the information about the boot that a container's status shows. This includes the finished
+// steps, warnings, the running hook, and the services that the boot has not registered yet. It also tells callers when the
+// boot is over.
 //
 // It owns a goroutine while [Status.ExpectSoon] reads the profiles.
 package bootstatus
@@ -63,8 +64,9 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await blocks until the boot is over. pid is the caller's process. If it belongs to a running hook, Await returns an error
-// immediately, because the boot in turn waits for that hook. now returns the current snapshot of the supervisor.
+// Await blocks until the boot is over. pid is the caller's process. If this process belongs to a running hook, Await
+// returns an error immediately, because the boot in turn waits for that hook. now returns the current snapshot of the
+// supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
 		return nil
@@ -148,8 +150,8 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 // SetProfiles sets the number of profiles that the boot brings up. The boot calls it with 0 when all of them are done.
 func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
-// Profiles returns the progress of bringing up the profiles, or nil if the boot is not doing so. up is the number of profiles
-// that already have a gateway.
+// Profiles returns the progress of the boot in starting the profiles, or nil before and after this part of the boot. up is
+// the number of profiles that already have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.found.Load())
 	if found == 0 {
@@ -207,7 +209,7 @@ func (s *Status) HookBegins(name string, number int) {
 	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Of: int(s.hooks.Load())}, time.Now()})
 }
 
-// HooksEnd notes that no hook is running any more.
+// HooksEnd records that all hooks have ended.
 func (s *Status) HooksEnd() { s.hook.Store(nil) }
 
 // Hook returns the running hook, or nil if no hook is running.

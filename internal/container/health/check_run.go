@@ -34,7 +34,8 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
 	// The unit doesn't wait for the boot, because the service that it checks is already running.
-	// Wait for the supervisor even if ctx ends. It needs the open pipe, and a check that it starts late must still be ended below.
+	// Wait for the supervisor even if ctx ends. The supervisor needs the open pipe. If it starts the check late, the code
+	// below must still end the check.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},

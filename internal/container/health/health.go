@@ -1,12 +1,12 @@
-// Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas. When
-// the container runs out of memory, it stops the service of the lowest priority (shed.go).
+// Package health watches the health of services and acts on it. It runs checks and enforces memory limits and disk quotas.
+// When the container runs out of memory, the package stops the service of the lowest priority (shed.go).
 //
-// It combines the results of checks, the messages of services on their notification sockets, deaf gateways, and memory limits. A
-// gateway is deaf if it is up but does not process messages. The package prepares each service before its start, reports findings
-// to the supervisor, and gives status one view of them.
+// The package combines the results of checks, the messages of services on their notification sockets, deaf gateways, and
+// memory limits. A gateway is deaf if it is up but does not process messages. The package prepares each service before its
+// start, reports findings to the supervisor, and gathers them for the status.
 //
-// It owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The packages that
-// it uses own theirs.
+// The package owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The
+// packages that it uses own their own goroutines.
 package health
 
 import (
@@ -122,7 +122,7 @@ func (h *Health) Prepare(u *supervisor.Unit) {
 	u.Checked = probe.AffectsReadiness(checksOf(h.o.Config(), u))
 }
 
-// Check sets the checks of a service. They begin when it is next started, or now if it is running.
+// Check sets the checks of a service. The checks begin at the next start of the service, or now if it is running.
 func (h *Health) Check(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
@@ -144,7 +144,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf returns the identity with which the checks of a service access files. It is the identity of the service's user.
+// actorOf returns the identity with which the checks of a service access files: the identity of the service's user.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -200,7 +200,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	h.deaf.Resume()
 }
 
-// PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now.
+// PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs the checks now.
 func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	if h.checks.PauseUntil(service, paused) {
 		return nil

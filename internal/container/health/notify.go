@@ -71,7 +71,7 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 }
 
 // reportStranger reports a message from a process that belongs to no run of the service, at most once per strangerPause. A
-// process that ended before it could be identified counts as a stranger too.
+// process that ended before it could be identified also counts as a stranger.
 func (h *Health) reportStranger(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {

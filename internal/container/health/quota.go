@@ -22,8 +22,8 @@ import (
 const (
 	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
-	// freePeriod is the time between two checks of the free space. If the free space has shrunk by a percent, hinit measures the
-	// homes immediately.
+	// freePeriod is the time between two checks of the free space. If the free space has shrunk by one percent of the file
+	// system, hinit measures the homes immediately.
 	freePeriod = 5 * time.Second
 )
 

@@ -36,9 +36,9 @@ type pressure struct {
 // candidate is a service that may be ended, or that may be made to wait, to save memory.
 type candidate struct {
 	name     string
-	priority int           // services with a higher one are ended later
-	idle     time.Duration // time since it last used the processor
-	bytes    uint64        // its memory, or its memory when last measured if it is not running
+	priority int           // services with a higher priority are ended later
+	idle     time.Duration // time since the service last used the processor
+	bytes    uint64        // memory of the service; if it is not running, its memory at the last measurement
 	up, held bool
 	ending   bool
 }
@@ -46,7 +46,7 @@ type candidate struct {
 // decision is the result of decide: the service to end and the service to start.
 type decision struct {
 	full        bool
-	shed, admit string // the service to end, and the one to start; "" for none
+	shed, admit string // names of the service to end and of the service to start; "" for none
 }
 
 // decide chooses the service to end and the service to start. It ends one service at a time: of the services with the lowest
@@ -99,7 +99,7 @@ var ranks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, conf
 // activity is the last measurement of a service. It is kept while memory is tight.
 type activity struct {
 	cpu   uint64
-	since time.Time // when it last used processor time
+	since time.Time // when the service last used processor time
 	bytes uint64
 }
 
@@ -131,7 +131,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists the services that may be ended or made to wait. If memory is tight it measures the running ones.
+// candidates lists the services that may be ended or made to wait. If memory is tight, it measures the running services.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (list []candidate) {
 	var mains, at []int
 	var had map[string]uint64

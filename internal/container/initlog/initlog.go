@@ -54,8 +54,8 @@ func (l *Logger) End(code int) { l.last.End(code) }
 // Say writes a message of hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
-// Warn writes a warning that stays relevant to the operator while the container runs. Status shows it too. A known warning is not
-// written again.
+// Warn writes a warning that stays relevant to the operator while the container runs. The status also shows the warning. A
+// known warning is not written again.
 func (l *Logger) Warn(format string, args ...any) {
 	if message := fmt.Sprintf(format, args...); l.Remember(message) {
 		l.Say("warning: %s", message)

@@ -1,5 +1,5 @@
-// Package leaseholder decides whether this init supervises the profiles and services of its data volume. It may do so only while
-// it holds the lock of the volume.
+// Package leaseholder decides whether this init supervises the profiles and services of its data volume. An init may
+// supervise them only while it holds the lock of the volume.
 //
 // No profile or service of the volume is started without the lock. When the lock is lost, all of them are killed before this init
 // asks for the lock again. The package owns a goroutine that waits for the lock, or for its loss.
@@ -57,7 +57,7 @@ type Host struct {
 	TakeOver func(ctx, serving context.Context)
 }
 
-// Boot is the boot that calls Claim.
+// Boot is the part of the boot that Claim uses.
 type Boot interface {
 	// Ready blocks until processes may be started.
 	Ready()

@@ -10,10 +10,10 @@ import (
 	"hinit/supervisor"
 )
 
-// Handover is the state of the logs and of the runs at re-execution.
+// Handover is the state of the logs, and of the commands that clients run, at re-execution.
 type Handover struct {
 	Logs *logrotate.Handover
-	Runs *runs.Handover // nil if the old program did not know runs
+	Runs *runs.Handover // nil if the old program is too old to run commands of clients
 }
 
 // HandOver returns the state that the next program needs. The logs must be frozen.

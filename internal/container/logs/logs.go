@@ -1,8 +1,8 @@
 // Package logs connects the supervisor with the logs. It opens the log of each service with its limits, finds it by the service's
 // name, and masks the profile's secrets on the console.
 //
-// Opening a service's log does not access the disk. The log of a service that is registered again is not dropped. The package
-// owns a goroutine while [Logs.MaskSecrets] waits for a disk.
+// Opening a service's log does not access the disk. A service that is registered again keeps its log. The package owns a
+// goroutine while [Logs.MaskSecrets] waits for a disk.
 package logs
 
 import (
@@ -29,7 +29,8 @@ import (
 type Options struct {
 	Config func() *config.Config
 	Actor  *fsutil.Actor // identity for writing the files
-	// Secrets returns the secrets in a profile's .env, and whether it left some out. It may wait for a disk.
+	// Secrets returns the secrets in a profile's .env. more reports whether some secrets were left out. Secrets may wait
+	// for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
 	Pack    gzipped.Packer                   // compresses archives
 	Wrote   func()                           // called after a service has written; it must not block
@@ -45,7 +46,7 @@ type Logs struct {
 	o    Options
 	logs sync.Map // logs by service: string → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and keeps Hold and Drop apart; never held across disk operations
+	mu     sync.Mutex     // guards held and masked, and prevents a Drop during a Hold; never held across disk operations
 	held   map[string]int // number of registrations in progress, by service; the supervisor may not know these services yet
 	masked map[string]int // bytes of secrets that are kept in memory for masking, by service
 }
@@ -59,7 +60,7 @@ func New(o Options) *Logs {
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack, Wrote: o.Wrote,
 		Warn: func(service, message string) {
 			say := o.Say
-			if service == "" { // a warning about the console may not be visible there
+			if service == "" { // a warning about the console may be invisible on the console
 				say = o.Warn
 			}
 			say("log of %s: %s", cmp.Or(service, "console"), message)
@@ -93,7 +94,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Hold keeps Drop from ending the log of a service that is being registered. release undoes it.
+// Hold keeps Drop from ending the log of a service that is being registered. release ends this protection.
 func (l *Logs) Hold(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +163,7 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 	}
 }
 
-// drainTime limits the wait in [Logs.Drain]. It is a little longer than the log ever takes.
+// drainTime limits the wait in [Logs.Drain]. Reading the output never takes so long.
 const drainTime = 300 * time.Millisecond
 
 // Drain waits until the log has read everything that a service has written so far, and has queued it for the console. It gives up

@@ -37,8 +37,8 @@ type Repairer struct {
 // RunJob runs a repair, and calls take with each message about it.
 type RunJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer without work. remark adds a text to the supervisor's history, and work runs a repair. move corrects the
-// owner of a profile's home, and blocks until that is done.
+// New returns a Repairer that has nothing to repair yet. remark adds a text to the supervisor's history, and work runs a
+// repair. move corrects the owner of a profile's home, and blocks until that is done.
 func New(v *initlog.Logger, remark func(text string), work RunJob, move func(ctx context.Context, profile string)) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }

@@ -1,5 +1,5 @@
-// Package prepare makes the container ready for its first service: the data volume, the agent's hooks, the user's scripts. It
-// also predicts which services the boot will register.
+// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks
+// and the user's scripts. It also predicts which services the boot will register.
 //
 // A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
 // of the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
@@ -132,7 +132,7 @@ func (s *Stage) Job(cfg *config.Config) boot.Job {
 	}
 }
 
-// line writes a line of the boot to the container log. If it is a warning, status shows it too.
+// line writes a line of the boot to the container log. The status also shows the line if it is a warning.
 func (s *Stage) line(l boot.Line) { writeLine(s.Logger, l) }
 
 func writeLine(v *initlog.Logger, l boot.Line) {
@@ -142,8 +142,8 @@ func writeLine(v *initlog.Logger, l boot.Line) {
 	}
 }
 
-// SayTimeline reports the duration of the boot and of its steps. The time outside of any step, such as the wait for the control
-// socket, counts as a step too.
+// SayTimeline reports the duration of the boot and of its steps. The time outside of any step, such as the wait for the
+// control socket, becomes the step "other".
 func (s *Stage) SayTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
 		s.Status.Add(client.BootStep{Name: "other", Seconds: rest})
@@ -179,7 +179,7 @@ func (s *Stage) NotifyOuterInit() {
 	})
 }
 
-// reasonExpected is the reason in the status of an expected service.
+// reasonExpected is the reason that the status shows for a service that the boot has not registered yet.
 const reasonExpected = "the boot has not come to it yet"
 
 // ExpectServices makes the status show the services of the configuration, until the boot registers them.

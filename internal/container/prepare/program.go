@@ -31,7 +31,7 @@ type preparation struct {
 	hooks    sync.WaitGroup // running hooks
 }
 
-// start starts the boot program in the background. The function that it returns waits until it has started.
+// start starts the boot program in the background. The returned function blocks until the program has started.
 func (r *preparation) start() func() (*program.Program, error) {
 	var p *program.Program
 	var err error
@@ -161,7 +161,7 @@ func (r *preparation) report(report *boot.Report) error {
 	r.FilledFromImage.Store(report.Planted)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
-	ends, ending := report.Failed("plant", "browser") // boot steps can do plant's work, and agents work without a browser
+	ends, ending := report.Failed("plant", "browser") // boot steps can fill the home instead, and agents work without a browser
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
@@ -172,7 +172,7 @@ func (r *preparation) report(report *boot.Report) error {
 		r.ready()
 		return nil
 	})
-	if report.Full { // the agent's user has changed, so a command could not write to its files yet
+	if report.Full { // the agent's user has changed, so agents could not write to their files yet
 		r.Phase("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
@@ -232,8 +232,9 @@ func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message
 // ownersTime is how long the boot waits, at most, until the agent's new user owns all files.
 const ownersTime = 5 * time.Second
 
-// RepairOwners repairs owners in the background until ctx ends. If all is set, it first repairs all files. The returned channel
-// is closed when that is done. A call while an earlier one still repairs does nothing, and its channel is never closed.
+// RepairOwners repairs owners in the background until ctx ends. If all is set, it first repairs all files. The returned
+// channel is closed after the repair of all files. A call during the repair of an earlier call does nothing, and its
+// channel is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairs != nil && s.repairs() == nil {

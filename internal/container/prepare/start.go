@@ -14,7 +14,7 @@ import (
 	"hinit/internal/registry"
 )
 
-// Exit codes of an init that can't begin. The command line uses the same ones (docs/reference/exit-codes.md).
+// Exit codes of an init that can't begin. The command line uses the same codes (docs/reference/exit-codes.md).
 const (
 	ExitFailed = 1
 	exitUsage  = 2

@@ -63,7 +63,7 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 		return nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), stdin.Close(), output.Close())
 	}
 	p.input, p.output = input, output
-	// Wait for the supervisor even if ctx ends, because it needs the open files.
+	// Wait for the supervisor even if ctx ends, because the supervisor needs the open files.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, StdOverrides: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: grace},
@@ -86,7 +86,7 @@ func (p *Program) Answer(a boot.Answer) { p.write(a) }
 func (p *Program) write(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: Receive reports it if the program has exited
+	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: if the program has exited, Receive reports the exit
 }
 
 // Receive calls take with each message from the program. It blocks until the program reports that it is done or has failed. If

@@ -21,7 +21,7 @@ func Line(r supervisor.Record) string {
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
 		return "" // hooks are reported by the boot
-	case runs.Owns(r.Service): // one-shot runs: there are many, and the client is informed anyway
+	case runs.Owns(r.Service): // commands of clients: there are many, and the client learns the result
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}

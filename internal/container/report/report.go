@@ -14,8 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Options holds the functions and the supervisor's loop that a Reporter works with. It calls the functions one after the other;
-// none may block.
+// Options holds the functions and the supervisor's loop that a Reporter works with. The Reporter calls one function at a
+// time. None of them may block.
 type Options struct {
 	Loop     *supervisor.Loop
 	Say      func(format string, args ...any) // writes a line to the container log

@@ -57,8 +57,8 @@ func Listen() *Signals {
 // controlling terminal. On SIGHUP, reload may be called in a new goroutine. Call Configure before the supervisor's loop runs.
 func (s *Signals) Configure(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
-// Event translates a signal to an event for the supervisor. It returns nil if the signal has no effect. The supervisor's loop
-// calls it.
+// Event translates a signal to an event for the supervisor. It returns nil if the signal has no effect. The supervisor's
+// loop calls Event.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
 	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}

@@ -53,8 +53,8 @@ type Table struct {
 	saving atomic.Bool
 }
 
-// New returns an empty table. memory stores the times of past starts; if it is nil, they are forgotten when the container ends.
-// warn is called with errors from memory.
+// New returns an empty table. memory stores the times of past starts. If memory is nil, these times are forgotten when the
+// container ends. warn is called with errors from memory.
 func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
@@ -187,8 +187,8 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first start time of a new row. After a re-execution, that is the time that the supervisor already knows.
-// It is now if the schedule makes up for missed times and has missed one.
+// setFirstTime sets the first start time of a new row. After a re-execution, that is the time that the supervisor already
+// knows. If the schedule makes up for missed times and has missed one, the first start time is now.
 func (s *scheduler) setFirstTime(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun

@@ -48,8 +48,8 @@ func (m *Maker) cgroupsOrNil() *proc.Cgroups {
 }
 
 // limitByCgroup limits a service by its own control group. If child groups are not available, it uses other means.
-// internal/container/health then measures the memory, and a CPU weight becomes a nice value. If the profile has its own user
-// (ownUser), a process limit becomes a limit of that user. It then counts all processes of the user on the machine.
+// internal/container/health then measures the memory, and a CPU weight becomes a nice value. If the profile has its own
+// user (ownUser), a process limit becomes a limit of that user. This limit counts all processes of the user on the machine.
 func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return

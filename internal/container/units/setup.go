@@ -21,9 +21,9 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 // ioClasses maps the words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf returns the Setup of a process with the settings s. files are its environment files. They can't override the variables
-// in own, which hinit.yaml or hinit sets. They may belong to the agent only if agents is true, which means that the process runs
-// as the agent. If sealed is set, the process can't gain privileges from set-user-id programs.
+// setupOf returns the Setup of a process with the settings s. files are its environment files. These files can't override
+// the variables in own, which hinit.yaml or hinit sets. The files may belong to the agent only if agents is true, which
+// means that the process runs as the agent. If sealed is set, the process can't gain privileges from set-user-id programs.
 func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
@@ -34,8 +34,8 @@ func setupOf(s *config.Setup, files []string, own map[string]string, agents, sea
 	return setup
 }
 
-// envFiles returns the environment files of a service. own lists the files from hinit.yaml. If agents is set, the service runs as
-// the agent, and gets the secret files of the container too. The secret files come first.
+// envFiles returns the environment files of a service. own lists the files from hinit.yaml. If agents is set, the service
+// runs as the agent, so it also gets the secret files of the container. The secret files come first.
 func (m *Maker) envFiles(own []string, agents bool) []string {
 	if agents {
 		return append(config.SecretFiles(m.Env()), own...)

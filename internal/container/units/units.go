@@ -2,7 +2,8 @@
 // the CMD.
 //
 // A program that runs as root gets no variable, directory or PATH entry that points to files the agent can write. While the
-// package removes a control group, it owns a goroutine. It takes a turn of internal/blocking before it accesses a disk.
+// package removes a control group, it owns a goroutine. Before it accesses a disk, it takes a turn of internal/blocking,
+// which limits waiting calls.
 package units
 
 import (
@@ -56,7 +57,7 @@ type Maker struct {
 	groups            atomic.Pointer[cgroupState]       // nil until a service needs a group
 	venv              atomic.Pointer[venv]              // virtual environment in which the agent's program was last found
 
-	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that was made last
+	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway that Gateway made
 }
 
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. If plain is set,
@@ -80,8 +81,8 @@ func (m *Maker) Home() string { return *m.home.Load() }
 // SetHome sets the HOME that Home returns. The boot calls it before it starts anything.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology stores the topology, which defines the gateway that serves each profile, if an operator has chosen one. Gateways
-// get it in their environment.
+// SetTopology stores the topology, which says which gateway serves each profile. If an operator has chosen a topology,
+// gateways get it in their environment.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
 // Topology returns the topology that SetTopology stored last, or nil before the first call.
@@ -143,8 +144,8 @@ func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }
 
-// Gateway returns the unit of a profile's gateway (contract, section 4). exports holds the variables that the run script in the
-// gateway's s6 service directory exports. Variables from hinit.yaml or hinit override them.
+// Gateway returns the unit of a profile's gateway (contract, section 4). exports holds the variables that the run script in
+// the gateway's s6 service directory exports. Variables from hinit.yaml or hinit override these exports.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
 	command := cfg.Agent.Gateway
@@ -221,8 +222,8 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText is the beginning of the line that the dashboard writes when it refuses to listen on an address without a login.
-// Only since version 0.18, the exit code shows this too.
+// refusalText is the beginning of the line that the dashboard writes when it refuses to listen on an address without a
+// login. Before version 0.18, the exit code of the dashboard does not show the refusal.
 const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service in hinit.yaml, or the unit of the dashboard.
@@ -295,8 +296,8 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// plainEnv returns the environment of a service when hinit is a plain supervisor: the caller's, with the HOME of the service's
-// user.
+// plainEnv returns the environment of a service when hinit is a plain supervisor: the caller's environment, with the HOME
+// of the service's user.
 func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {

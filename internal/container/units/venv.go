@@ -39,8 +39,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. If the agent's
-// program is not in a virtual environment, it returns an empty map.
+// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. If the
+// agent's program is not in a virtual environment, it returns nil.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -61,8 +61,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME. If venvVars returns none,
-// the environment is unchanged.
+// venvEnv returns the container's environment with the variables of venvVars and without PYTHONHOME. If venvVars returns
+// nil, the environment is unchanged.
 func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

@@ -1,7 +1,7 @@
 // Package volumecheck examines the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
 //
 // The boot program does the work. An examination ends within eight seconds, and reports the check that hangs. However many
-// clients ask, a volume that hangs blocks only one process and one goroutine. The package owns the goroutine during an
+// clients ask, a volume that hangs blocks only one process and one goroutine. The package owns this goroutine during an
 // examination.
 package volumecheck
 
