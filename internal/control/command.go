@@ -100,8 +100,9 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 // hinit has stored the order.
 const bootTime = 5 * time.Second
 
-// lookup finds the service that a request names. If the name is unknown, lookup waits for the boot and then searches the disk,
-// because the profile may be new. It waits at most for the time patience, and the caller's ctx must end at that time too.
+// lookup finds the service that a request names. If the name is unknown, lookup waits for the boot and then searches the
+// disk, because the profile may be new. It waits at most for the time patience. The caller's ctx must end after the same
+// time.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)

@@ -35,7 +35,7 @@ type Backend struct {
 	// not finished.
 	Examine func(ctx context.Context) client.Findings
 	// Reexec checks whether a re-execution is possible, and begins it without waiting for its end. binary is the program to
-	// execute, or "" for the current one. image is the number of the new program in the sequence of re-executions.
+	// execute, or "" for the current program. image is the number of the current program in the sequence of re-executions.
 	Reexec func(ctx context.Context, binary string) (image int, err error)
 
 	// Config returns the effective settings of the configuration.
@@ -138,6 +138,6 @@ type Options struct {
 	Used   func() // called after each answered request; must not block; may be nil
 
 	// Say writes a line to the container log. Warn adds a warning that the status shows until the container ends. Only an
-	// [Endpoint] uses them.
+	// [Endpoint] uses Say and Warn.
 	Say, Warn func(format string, args ...any)
 }

@@ -1,6 +1,6 @@
-// Package control serves the control API of hinit: HTTP with JSON on a Unix socket, for the command line and for curl. The types
-// of the messages are in package client. A table in routes.go lists all routes. An [Endpoint] is the control socket of PID 1,
-// together with a FIFO into which a shell can write orders. It keeps both open over a re-execution.
+// Package control serves the control API of hinit: HTTP with JSON on a Unix socket, for the command line and for curl. The
+// types of the messages are in package client. A table in routes.go lists all routes. An [Endpoint] is the control socket
+// of PID 1, together with a FIFO into which a shell can write orders. An Endpoint keeps both open over a re-execution.
 //
 // Clients can't block the supervisor or fill its memory. Answers come from immutable snapshots, and each wait happens in the
 // goroutine of its request. Connections are limited for each class of callers, and every step that a slow client can delay has a

@@ -18,9 +18,9 @@ import (
 // answerTime is the time that requests in progress still get to finish before a re-execution hands over the socket.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1 and the FIFO for orders. A [Server] serves the socket. If a re-execution fails, the
-// Endpoint continues with a new Server. It owns a goroutine that serves the socket and one that reads the FIFO. Its methods may
-// be called from any goroutine.
+// Endpoint is the control socket of PID 1 and the FIFO for orders. A [Server] serves the socket. If a re-execution fails,
+// the Endpoint continues with a new Server. The Endpoint owns a goroutine that serves the socket and one that reads the
+// FIFO. Its methods may be called from any goroutine.
 type Endpoint struct {
 	core    Backend
 	options Options
@@ -149,7 +149,7 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave works like Detach, and also ends the requests in progress. [Endpoint.Rejoin] undoes it.
+// Leave works like Detach, and also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {
@@ -163,7 +163,7 @@ func (e *Endpoint) Leave() *Socket {
 // Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] then serves it.
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if any.
+// Rejoin serves a detached socket. If socket is nil, it serves the socket from Inherit, if any.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {

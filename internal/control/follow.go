@@ -15,12 +15,13 @@ const followGap = time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It stores the services as they were last sent, but no lines for a slow reader.
+// follower is a client that follows the status. It keeps the services as they were last sent, but no unsent lines for a
+// slow reader.
 type follower struct {
 	server      *Server
 	who         peer
 	sent        []*supervisor.Service
-	problemSums []uint64 // checksums of the problem texts in sent, which are long; a problem may change when the service does not
+	problemSums []uint64 // checksums of the long problem texts in sent; a problem can change while its service stays the same
 }
 
 // next returns the changes since the last call. The first call, and each call after a service was added or removed, returns all

@@ -28,8 +28,8 @@ type Socket struct {
 	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket out of a listener of [Listen]. After that, closing the listener neither closes the socket nor removes
-// its file. New clients wait until the next owner of the socket answers. The caller owns the returned file.
+// Detach separates the socket from a listener of [Listen]. After that, closing the listener neither closes the socket nor
+// removes its file. New clients wait until the next owner of the socket answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
 	u, ok := l.(*net.UnixListener)

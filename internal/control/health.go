@@ -16,8 +16,8 @@ import (
 // pingTime is the time limit for the supervisor's loop to answer. A loop that takes longer is reported as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth answers the commands healthcheck, --startup, --ready and --live. The status code is always 200; the result is the
-// field ok of the body.
+// getHealth answers the command healthcheck, without an option or with --startup, --ready or --live. The status code is
+// always 200. The result is the field ok of the body.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -69,8 +69,8 @@ func getHealth(s *Server, r *request) (reply, error) {
 }
 
 // countWanted counts the services that are wanted up. unserved is the name of a profile that no gateway serves. idle is the
-// reason why the container is not ready: no wanted service is up, or one has not been started yet. For idle, only the gateways
-// are considered. Without gateways, only services are, and without services, only the CMD.
+// reason why the container is not ready: no wanted service is up, or one has not been started yet. idle considers only
+// gateways. In a container without gateways it considers services, and without services the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -125,8 +125,8 @@ func firstFault(found client.Findings) string {
 	return ""
 }
 
-// checks returns the results of a service's checks. It leaves out the answers if the caller may not see them, because an answer
-// may quote the service's output.
+// checks returns the results of a service's checks. An answer of a check may quote the service's output, so checks removes
+// the answers for a caller who may not see the output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {

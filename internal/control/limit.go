@@ -30,7 +30,8 @@ const maxConns = 128
 // the descriptors that PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
-// mostConns returns maxConns, or fewConns if the limit of open files for PID 1 is low.
+// mostConns returns the maximum number of connections per class: maxConns, or fewConns if the limit of open files for PID 1
+// is low.
 var mostConns = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -274,7 +275,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// reserve waits until there is room for an answer, and occupies it until sent is called.
+// reserve waits until there is room for an answer, and reserves this room until sent is called.
 func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()

@@ -27,9 +27,10 @@ const probeTime = time.Second
 // network namespace can connect to an abstract name, but can't replace the socket.
 //
 // The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must
-// belong to root or to this user. Others must not have write access to it unless it is sticky, so that no other user can replace
-// the socket. Listen replaces a socket on which no server listens; a live one is an error. (Two processes that replace the same
-// dead socket at the same time may both succeed.) Closing the listener removes the file if it is still the listener's own.
+// belong to root or to this user. Other users must not have write access to the directory, unless it is sticky, so that
+// they can't replace the socket. Listen replaces a socket on which no server listens; a live socket is an error. (Two
+// processes that replace the same dead socket at the same time may both succeed.) Closing the listener removes the file if
+// it is still the listener's own.
 //
 // Listen blocks on the file system, and waits at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {
@@ -55,7 +56,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The directory is open, so it no longer matters if it is renamed.
+	// The directory is open, so renaming it does no harm.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
 		_ = dir.Close() // it was only opened for the check
@@ -173,7 +174,7 @@ type listener struct {
 // Addr returns the address that clients use.
 func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
 
-// Close stops listening. It removes the socket file if that file still is this socket's.
+// Close stops listening. It removes the socket file if the file still belongs to this socket.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		l.err = blocking.Do(blocking.Runtime, func() (err error) {

@@ -46,9 +46,9 @@ const (
 	topologyLimit = 3 * time.Minute // longer than all gateways need to stop
 )
 
-// routes returns the API table. Each row has the pattern, the required permission, whether the request waits for the boot, the
-// time limit and the handler. Each route answers within its limit, even if the disk is slow, because the functions of Core return
-// when the request's context ends.
+// routes returns the API table. Each row has the pattern, the required permission, whether the request waits for the boot,
+// the time limit and the handler. Each route answers within its limit, even if the disk is slow, because the functions of
+// [Backend] return when the request's context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},

@@ -86,7 +86,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run. With the parameter wait_ms it first waits until the run has ended, or for that time.
+// getRun returns one run. With the parameter wait_ms it first waits for the end of the run, at most for that time.
 func getRun(s *Server, r *request) (reply, error) {
 	query := r.query
 	id := r.PathValue("id")

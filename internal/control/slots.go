@@ -12,16 +12,16 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If it is not a slot, the
-// error has the kind unknown.
+// Slots gives access to the service directories of s6, called slots. dir is always an absolute path. If dir is not a slot,
+// the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
 	// Slot returns the slot whose service directory is dir. The result changes only when the snapshot changes.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out the option letters of s6-svc, in order. They must be valid.
+	// SlotControl carries out the option letters of s6-svc, in order. The letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// ControlScanner carries out the option letters of s6-svscanctl, in order. They must be valid.
+	// ControlScanner carries out the option letters of s6-svscanctl, in order. The letters must be valid.
 	ControlScanner(ctx context.Context, letters string) error
 }
 

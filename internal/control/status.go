@@ -270,12 +270,12 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if s.policy.classOf(who) == otherClass { // logs hold users' messages, and other users may not read the files either
+		if s.policy.classOf(who) == otherClass { // logs hold users' messages, which other users may not read
 			out.LastExit.Tail = []string{}
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
-	if s.policy.classOf(who) != otherClass { // the service writes this text
+	if s.policy.classOf(who) != otherClass { // the service controls this text
 		out.StatusText = v.Status
 	}
 	return out

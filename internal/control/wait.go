@@ -47,7 +47,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 		return g
 	}
 	g.after = before.Run
-	// The run in after is still ending. It may have begun after before was read, but is not enough either.
+	// The run in after is still ending. It may have begun after before was read, but it is not the new run.
 	if slices.Contains(endingStates, after.State) {
 		g.after = after.Run
 	}
@@ -111,8 +111,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed reports whether the start fails because a run ended after the command. It fails if hinit did not end the run itself,
-// and no new run replaces that run immediately.
+// crashed reports whether the start fails because a run ended after the command. The start fails if hinit did not end the
+// run itself, and no new run replaces that run immediately.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {

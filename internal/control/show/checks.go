@@ -47,7 +47,7 @@ var limitedBy = map[string]string{
 	client.LimitedByUser: "counted for its user", client.LimitedLater: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
 }
 
-// Setting returns one setting as its dotted key and value. It is not escaped.
+// Setting returns one setting as its dotted key and value. The text is not escaped.
 func Setting(e *client.ConfigEntry) string {
 	text := fmt.Sprint(e.Value)
 	if _, plain := e.Value.(string); !plain {
@@ -58,7 +58,7 @@ func Setting(e *client.ConfigEntry) string {
 	return e.Key + " " + text
 }
 
-// Check describes the result of a check. It is not escaped: the answer may have any text.
+// Check describes the result of a check. The text is not escaped, and the answer of the check may contain any characters.
 func Check(c *client.Check) string {
 	text := map[string]string{client.CheckHeld: "is on hold"}[c.State]
 	if text == "" {

@@ -187,8 +187,8 @@ const (
 // gap is the space between two columns.
 const gap = 2
 
-// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
-// it moves the last exit and the note out of the table. below then has the lines to print under each row.
+// fitWidth makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named
+// services, fitWidth moves the last exit and the note out of the table. below then has the lines to print under each row.
 func (w *page) fitWidth(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 const (
 	// nameWidth is the maximum width of a name in a table, in columns.
 	nameWidth = 40
-	// phraseWidth is the maximum width of a cell with words, unless the cell is the last one of its line.
+	// phraseWidth is the maximum width of a cell with words, in columns.
 	phraseWidth = 120
 	// mostMarks is the maximum number of combining marks on a letter. Real languages need two.
 	mostMarks = 2

@@ -34,8 +34,8 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up, but has not reported readiness yet
 )
 
-// Verdict says how well a service is. The commands status, top, metrics and healthcheck and the web page all use the same
-// verdict.
+// Verdict is the judgement how well a service does its work. The commands status, top, metrics and healthcheck and the web
+// page all use the same verdict.
 type Verdict struct {
 	Grade    Grade
 	Word     string   // addition to the state, such as "deaf"; may be ""

@@ -67,13 +67,14 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first figure is the sum of the
-// figures before "meanwhile", without those marked "beside it". Steps marked so ran at the same time as the step before them.
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first figure is the sum of
+// the figures before "meanwhile", without those marked "beside it". Steps with this mark ran at the same time as the step
+// before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
 	for i := 0; i < len(steps); {
-		if steps[i].Beside { // it began before the first step of the boot itself
+		if steps[i].Beside { // the step began before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
@@ -127,7 +128,7 @@ func BootSeconds(steps []client.BootStep) (total float64) {
 	return total
 }
 
-// Hook describes the hook that the boot runs: ": hook 1 of 2 (update.sh), 3s". It is "" if none runs.
+// Hook describes the hook that the boot runs: ": hook 1 of 2 (update.sh), 3s". The result is "" if no hook runs.
 func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
@@ -138,7 +139,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is like [LastExit] at the time now. Its result is not escaped.
+// LastExitAt is like [LastExit] at the time now. The text is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -154,7 +155,7 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 	return Exit(x) + ", " + ago
 }
 
-// Exit says how a run ended: "code 1 (crash)". It is not escaped.
+// Exit says how a run ended: "code 1 (crash)". The text is not escaped.
 func Exit(x *client.Exit) string {
 	switch {
 	case x.Signal != nil:
