@@ -14,8 +14,9 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway. Then
-// the gateways that were used recently start first. With more profiles, each gateway starts as soon as its profile has been read.
+// mostInOrder is the maximum number of profiles for which the boot reads all profiles before it starts the first gateway.
+// Recently used gateways can then start first. With more profiles, each gateway starts as soon as its profile has been
+// read.
 const mostInOrder = 256
 
 // Boot holds the inputs of [Manager.BringUp].
@@ -30,8 +31,8 @@ type Boot struct {
 	Logger   *initlog.Logger           // for messages that no agent can cause
 }
 
-// RegisterProfiles reads the profiles. It registers the gateway of each one as soon as the boot has decided whether the gateway
-// starts. It returns the profiles that it has read.
+// RegisterProfiles reads the profiles. It registers the gateway of each profile as soon as the boot has decided whether the
+// gateway starts. It returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
 	record := func() error { return nil } // writes the record that the CMD wants a gateway
@@ -100,7 +101,8 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmd reports whether the container's CMD itself is the gateway of a profile. If it is, hinit must not start a second one.
+// isCmd reports whether the container's CMD itself is the gateway of a profile. If so, hinit must not start a second
+// gateway.
 func (m *Manager) isCmd(profile string) bool {
 	r := m.Route()
 	return r.Foreground && profile == r.Profile

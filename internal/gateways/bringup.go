@@ -86,7 +86,8 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads the topology, which defines the gateway that serves each profile. Gateways get it at their next start.
+// ReadTopology reads the topology, which says which gateway serves each profile. Gateways get the topology at their next
+// start.
 func (m *Manager) ReadTopology() {
 	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
 		m.Registry.ReadTopology(t)
@@ -145,8 +146,8 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	_ = awaitClosed(ctx, cmdSlotTime, made) && awaitClosed(ctx, cmdSlotTime, m.boot.logged) // the CMD starts even after a timeout
 }
 
-// warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the settings
-// that give it more time.
+// warnOfSlowStop warns if the last stop of the container took almost all of its time limit. The warning contains the
+// settings that give the stop more time.
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)

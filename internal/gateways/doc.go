@@ -5,5 +5,5 @@
 // soon as the volume answers, it brings the volume and the supervisor into line with the newest order. The Manager never delays
 // the supervisor's loop.
 //
-// It owns a goroutine that executes its jobs one after the other, and one for the watcher of profiles.
+// The Manager owns a goroutine that executes its jobs one after the other, and one for the watcher of profiles.
 package gateways

@@ -120,8 +120,8 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 // has not finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.Present())
-	// The topology files may have changed since the default profile's gateway was started. If they have, they only apply from its
-	// next start on.
+	// The topology files may have changed since the default profile's gateway was started. A change applies only from the
+	// next start of that gateway.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
 			m.serving.Store(&serving{Topology: t, noted: m.defaultRun()})
@@ -197,8 +197,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find searches for a profile that has just been created. name is the profile's name or its gateway's name. Find tries both,
-// because a profile's name may look like a gateway's.
+// Find searches for a profile that has just been created. name is the profile's name or its gateway's name. Find tries
+// both, because a profile's name may look like the name of a gateway.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil

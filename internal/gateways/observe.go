@@ -186,7 +186,7 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	return ready, strings.Join(slices.DeleteFunc([]string{said, m.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// trouble describes the problems with its platforms that a running gateway reports. When they change, it also writes them to the
+// trouble describes the platform problems that a running gateway reports. When they change, it also writes them to the
 // container log.
 func (m *Manager) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()

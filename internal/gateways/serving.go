@@ -69,8 +69,8 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// Note returns a remark for the status: the gateway that serves the profile, or an exclusive value (such as a token) that the
-// gateway shares with another one.
+// Note returns a remark for the status: the gateway that serves the profile, or an exclusive value (such as a token) that
+// the gateway shares with another gateway.
 func (m *Manager) Note(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:
@@ -133,7 +133,7 @@ func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	})
 }
 
-// others returns the gateways for which match returns true, without the default profile's.
+// others returns the gateways for which match returns true, without the gateway of the default profile.
 func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
@@ -143,7 +143,8 @@ func (m *Manager) others(match func(*supervisor.Service) bool) (names []string) 
 	return names
 }
 
-// retireTime is the time limit for gateways to end before the multiplexer starts. They get SIGKILL before that.
+// retireTime is the time limit for gateways to end before the multiplexer starts. The gateways get SIGKILL within this
+// time.
 const retireTime = 2 * time.Minute
 
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and returns when all their
@@ -228,9 +229,9 @@ func (m *Manager) noteTopology(ctx context.Context) {
 	}
 }
 
-// restartAfterServed is called when the default profile's gateway has started without a command, for instance after a crash, and
-// now serves profiles whose own gateways run. It ends the default profile's gateway and then the other gateways. Then it starts
-// the default profile's gateway again.
+// restartAfterServed is called when the default profile's gateway has started without an operator's command, for instance
+// after a crash, and now serves profiles whose own gateways run. It ends the default profile's gateway and then the other
+// gateways. Then it starts the default profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -352,8 +353,8 @@ func (m *Manager) Topology(ctx context.Context, mode string, dry bool) (out clie
 	return out, nil
 }
 
-// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running gateway
-// uses one of these values too.
+// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up. It warns if another running
+// gateway also uses one of these values.
 func (m *Manager) noteExclusives(service, profile string) {
 	list, _ := m.Store.Exclusives(profile) // if a file is unreadable, its values are not compared
 	m.mu.Lock()
@@ -366,8 +367,8 @@ func (m *Manager) noteExclusives(service, profile string) {
 	}
 }
 
-// sharedExclusives describes an exclusive value that a running gateway shares with another one. Two programs that use the same
-// token lose messages.
+// sharedExclusives describes an exclusive value that a running gateway shares with another gateway. Two programs that use
+// the same token lose messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""

@@ -110,8 +110,8 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// AllowOwnGateway sets whether a profile's own gateway may run although another gateway serves the profile. It takes effect at the
-// gateway's next start.
+// AllowOwnGateway sets whether a profile's own gateway may run although another gateway serves the profile. The setting
+// takes effect at the gateway's next start.
 func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
@@ -200,7 +200,7 @@ func (r *Registry) Reset() {
 type Handover struct {
 	Present map[string]bool // profiles that exist
 	Marked  map[string]bool // whether a profile's slot has a down file, by profile; no entry if unknown
-	Beside  map[string]bool // profiles whose gateways an operator runs beside the multiplexer
+	Beside  map[string]bool // profiles whose own gateway an operator allows although another gateway serves them
 }
 
 // HandOver returns the state that the next program needs.

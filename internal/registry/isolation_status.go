@@ -50,8 +50,8 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// DeniesSocket reports whether the control socket is forbidden for a client because the client belongs to an isolated profile. A
-// client that has ended is denied too, because hinit can't tell to which profile it belonged.
+// DeniesSocket reports whether the control socket is forbidden for a client because the client belongs to an isolated
+// profile. A client that has ended is also denied, because hinit can't tell to which profile it belonged.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside of this PID namespace
@@ -64,5 +64,5 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Has(uid) // it has no seccomp filter of its own: decide by its user
+	return cfg.UIDRange().Has(uid) // the client has no seccomp filter of its own, so decide by its user
 }

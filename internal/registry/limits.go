@@ -33,8 +33,8 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	return out
 }
 
-// PrepareCgroups prepares the container's control group for child groups, if a service of the configuration needs its own. The
-// caller holds Turn.
+// PrepareCgroups prepares the container's control group for child groups, if a service of the configuration needs its own
+// group. The caller holds Turn.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)

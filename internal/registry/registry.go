@@ -21,8 +21,8 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the name of a slot that the s6 image has for the container's CMD. It always reports up, and no service of hinit
-// belongs to it.
+// MainHermes is the name of a slot that the s6 image has for the container's CMD. This slot always reports up, and no
+// service of hinit belongs to it.
 const MainHermes = "main-hermes"
 
 // Loop is the part of [supervisor.Loop] that a Registry uses. The Registry embeds it for its callers.
@@ -104,7 +104,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
-	if !known { // before the start, so that a check sees the first line of output
+	if !known { // set the checks before the start, so that they see the first line of output
 		r.o.Health.Check(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, u, want)
@@ -113,7 +113,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		if err := registered(); err != nil {
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
-		if known { // the checks of the old definition don't count any more
+		if known { // replace the checks of the old definition
 			r.o.Health.Check(&u)
 		}
 		r.meetLate(u)
@@ -194,7 +194,7 @@ func (r *Registry) SetOrderedStart(on bool) { r.met.inOrder.Store(on) }
 // profile, a service waits for the boot, and a hook waits for nothing.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for it
+	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for this service
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.Exists(u.Profile) || r.met.inOrder.Load()):

@@ -111,7 +111,7 @@ var fixedKeys = []string{
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig calls [config.Load] in a turn of internal/blocking, because the file may be on a disk that hangs.
+// LoadConfig calls [config.Load] within the limits of internal/blocking, because the file may be on a disk that hangs.
 func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }

@@ -19,9 +19,10 @@ import (
 // runLogMode is the mode of a log file that a run creates.
 const runLogMode = 0o644
 
-// StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in hinit.yaml.
-// byRoot says that root is the client. If the profile has a user of its own, any other client may pass only what the dispatcher of the
-// task board passes. With a variable such as BASH_ENV, the client could run its own code as that user.
+// StartRun runs a command once, for a client of the control API. It runs only commands that are defined under runs in
+// hinit.yaml. byRoot reports whether root is the client. If the profile has its own user, a client other than root may pass
+// only the variables and options that the dispatcher of the task board passes. With a variable such as BASH_ENV, the client
+// could run its own code as that user.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -65,17 +66,18 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	})
 }
 
-// boardVars are the variables that the dispatcher sets for a worker.
+// boardVars are the variables that the dispatcher of the task board sets for a worker.
 var boardVars = []string{
 	"HERMES_PROFILE", "HERMES_TENANT", "TERMINAL_CWD", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT",
 	"HERMES_KANBAN_TASK", "HERMES_KANBAN_WORKSPACE", "HERMES_KANBAN_RUN_ID", "HERMES_KANBAN_CLAIM_LOCK", "HERMES_KANBAN_DB",
 	"HERMES_KANBAN_WORKSPACES_ROOT", "HERMES_KANBAN_BOARD", "HERMES_KANBAN_BRANCH", "HERMES_KANBAN_GOAL_MODE", "HERMES_KANBAN_GOAL_MAX_TURNS",
 }
 
-// boardOptions are the options of the agent that the dispatcher passes, each with one value.
+// boardOptions are the options of the agent that the dispatcher of the task board passes, each with one value.
 var boardOptions = []string{"--skills", "-m", "--toolsets"}
 
-// notOfTheBoard returns what a request has that the dispatcher of the task board never sends, "" for nothing.
+// notOfTheBoard names a variable or option of a request that the dispatcher of the task board never sends. It returns "" if
+// there is none.
 func notOfTheBoard(ask client.RunRequest) string {
 	for name := range ask.Env {
 		if !slices.Contains(boardVars, name) {

@@ -108,9 +108,9 @@ func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	return nil
 }
 
-// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. If the file
-// is known to be right, SetDown does nothing, unless always is true. A client that removes a slot removes the down file first, so
-// always is needed then.
+// SetDown sets whether the slot of a gateway has a down file, which keeps the gateway down when the container starts. If
+// the file is known to be right, SetDown does nothing, unless always is true. Set always if a client may be removing the
+// slot, because the client removes the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]

@@ -25,7 +25,7 @@ import (
 // Kept is the number of ended runs that a Book remembers.
 const Kept = 1000
 
-// maxLive is the maximum number of living runs. It is limited because each run is a service of the supervisor.
+// maxLive is the maximum number of living runs. The number is limited, because each run is a service of the supervisor.
 const maxLive = 256
 
 // unknownRun returns the error about an unknown id.
@@ -287,7 +287,8 @@ func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	return out, b.seq
 }
 
-// News returns a channel that is closed when a run begins or ends. Call News before Since, because Since misses later changes.
+// News returns a channel that is closed when a run begins or ends. Call News before Since, or a change between the two
+// calls is missed.
 func (b *Book) News() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

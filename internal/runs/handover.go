@@ -35,7 +35,7 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver restores in a new book the state of an old one; nil means an empty book. Call it before Attach.
+// TakeOver gives a new book the state of an old book; nil means an empty book. Call it before Attach.
 func (b *Book) TakeOver(h *Handover) {
 	if h == nil {
 		return

@@ -1,5 +1,5 @@
 // Package local makes a book of one-shot runs for a program that does not use PID 1. PID 1's own program does not link this
-// package. It owns one goroutine, the loop of a supervisor.
+// package. The package owns one goroutine, the loop of a supervisor.
 package local
 
 import (
