@@ -30,9 +30,10 @@ const (
 	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
 	Foreign              // anything else that may hang: configuration, programs, service directories that hinit did not make
 	Peers                // sockets of processes that root doesn't trust, see function [Peer]
-	// Short is for calls that don't wait, but of which many may run at once: to sockets of root's clients, pipes of services, files
-	// in /proc. Even such a call may be slow, for instance when the kernel has stopped the container because it has used up its
-	// processor time. The runtime then needs another thread. A call that takes turns of several shares must take this turn last.
+	// Short is for calls that don't wait, but of which many may run at once: to sockets of root's clients, pipes of
+	// services, files in /proc. Even such a call may be slow, for instance when the kernel has stopped the container
+	// because the container has used up its processor time. The Go runtime then needs another thread. A call that takes
+	// turns of several shares must take this turn last.
 	Short
 	shares
 )

@@ -44,8 +44,8 @@ type Source interface {
 // number of goroutines may use it.
 type Collector struct {
 	Source  Source
-	Proc    func(client.Init) string     // returns the path of the /proc that shows hinit's processes, or ""; nil: none
-	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, nil if it never ran; nil: no such metrics
+	Proc    func(client.Init) string     // returns the path of a /proc with hinit's processes, or "" if there is none; may be nil
+	Sent    func(client.Init) *Forwarded // returns the counters of hinit forward, or nil if it never ran; may be nil
 	Most    int                          // largest number of services with metrics; 0 is MostServices
 	Timeout time.Duration                // time limit for hinit's answers; 0 is five seconds
 	Now     func() time.Time             // nil is time.Now
@@ -74,7 +74,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	out.send(up, 1)
-	stops, _ := c.stopDurations(ctx) // the other metrics are useful without it
+	stops, _ := c.stopDurations(ctx) // the other metrics are useful without the stop durations
 	var seen *processList
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
@@ -227,7 +227,7 @@ func (s sink) sendForwarded(p *Forwarded, now time.Time) {
 
 func (s sink) sendUsage(u used, name, profile string) {
 	if u.processes == 0 {
-		return // it has ended
+		return // the service has ended
 	}
 	s.send(cpu, u.cpu, name, profile)
 	s.send(memory, float64(u.memory), name, profile)

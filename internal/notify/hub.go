@@ -143,8 +143,8 @@ const (
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns the environment variables for a service with a socket at path. every is the watchdog interval; without one (0),
-// its variable is left out.
+// Environ returns the environment variables for a service with a socket at path. every is the watchdog interval. If every
+// is 0, the watchdog variable is left out.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

@@ -29,7 +29,7 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience is the time limit of Outer. It is needed because the path may be on a disk that hangs.
+// outerPatience is the time limit of Outer. The limit is needed because the path may be on a disk that hangs.
 const outerPatience = 5 * time.Second
 
 // Outer sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and podman

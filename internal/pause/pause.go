@@ -1,5 +1,5 @@
-// Package pause implements a sleep that ends early with its context ([For]), and the wake-up of a waiting goroutine ([Wake]). It
-// owns no goroutine.
+// Package pause implements a sleep that ends early with its context ([For]), and the wake-up of a waiting goroutine
+// ([Wake]). The package owns no goroutine.
 package pause
 
 import (

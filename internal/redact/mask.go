@@ -127,9 +127,9 @@ func (p *tokenShape) match(s []byte) int {
 	return len(p.prefix) + n
 }
 
-// Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given values.
-// It remembers a private key that continues on the next lines, so each source needs its own. The zero value is ready. Two
-// goroutines must not use it at the same time.
+// Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given
+// values. It remembers a private key that continues on the next lines, so each source needs its own Masker. The zero value
+// is ready. Two goroutines must not use a Masker at the same time.
 type Masker struct {
 	key int // number of following lines that may still belong to a private key
 }
@@ -371,7 +371,8 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s contains at least this number of letters and digits in a row, with both kinds among them.
+// hasRun reports whether s contains at least this number of letters and digits in a row, including at least one letter and
+// one digit.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

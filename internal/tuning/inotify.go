@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachInotify makes the kernel close the inotify instances of this process after the process has exited, instead of during its
-// exit. The exit is then faster. Otherwise it would wait, because the last close of an instance takes up to 20 ms for every
-// processor. Call it shortly before the process exits; until then the instances keep their watches. If it fails, the exit is
-// merely slower.
+// DetachInotify makes the kernel close the inotify instances of this process after the process has exited, instead of
+// during its exit. This makes the exit faster, because the last close of an instance takes up to 20 ms for every processor.
+// Call DetachInotify shortly before the process exits. Until then the instances keep their watches. If DetachInotify fails,
+// the exit is merely slower.
 //
 // It sends the descriptors of the instances over a socket, together with the socket itself. So the instances stay open when this
 // process has closed them. After its exit, no process can receive them. The kernel then closes them in a kernel thread (unix(7),

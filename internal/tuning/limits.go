@@ -123,7 +123,8 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	return text
 }
 
-// processLimit returns the maximum number of processes that the container's control group allows. ok is false if it has no limit.
+// processLimit returns the maximum number of processes that the container's control group allows. ok is false if the group
+// has no limit.
 func processLimit(cgroup string) (int, bool) {
 	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
 }

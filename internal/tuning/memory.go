@@ -28,7 +28,7 @@ const (
 )
 
 // RelaxGC makes the garbage collector run less often. Call normal when the boot ends, to restore the setting. Turning the
-// collector off would be slower, because new memory is more expensive than used memory.
+// collector off would be slower, because fresh memory costs more than reused memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
 	if percent < 0 || percent > bootGCPercent { // keep a GOGC setting that is higher or turns the collector off
@@ -43,8 +43,8 @@ const (
 	leastMemory = 24 << 20
 )
 
-// LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides it. The Go
-// runtime sets GOMAXPROCS itself.
+// LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides this
+// limit. The Go runtime sets GOMAXPROCS itself.
 func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
@@ -53,7 +53,7 @@ func limitMemory(cgroup string) {
 	}
 }
 
-// MemoryLimit returns the memory limit of the container's control group, in bytes. ok is false if it has no limit.
+// MemoryLimit returns the memory limit of the container's control group, in bytes. ok is false if the group has no limit.
 func MemoryLimit() (limit int, ok bool) { return memoryLimit(cgroupDir) }
 
 func memoryLimit(cgroup string) (limit int, ok bool) {
@@ -87,8 +87,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). The kernel maps a page
-// again from the page cache when it is used. All these mappings are read-only mappings of a file, so nothing is lost.
+// dropProgramText releases the memory of the program's code and constants (madvise(2), MADV_DONTNEED). When a page is used,
+// the kernel maps it again from the page cache. All these mappings are read-only mappings of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -58,8 +58,8 @@ func ParallelStarts(setting string) (first, spare int) {
 // MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may block (see
 // [blocking.Turns]), and the reserve. The runtime reuses threads and never ends them.
 //
-// After a re-execution, most and mostProcessors are the numbers of threads and processors of the old program. The new program
-// must not exceed them. Otherwise they are 0.
+// After a re-execution, most and mostProcessors are the numbers of threads and processors of the old program. The new
+// program must not exceed them. In a new container, both are 0.
 func MakeThreads(most, mostProcessors int) (made func(), err error) {
 	allowedProcessors = runtime.GOMAXPROCS(0)
 	n := min(allowedProcessors, mostComputing)
