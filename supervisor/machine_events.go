@@ -148,9 +148,9 @@ type (
 		Park   bool   // park the service after the stop; otherwise it is restarted
 	}
 	// Hold ends a running service, and prevents its start until the hold is released. A Hold with an empty Reason releases
-	// the hold. A command of an operator also releases it. Without Disk, the reason is a shortage of memory, and the hold
-	// affects only services with Policy.Sheddable. With Disk, the reason is a profile that uses too much disk space, and
-	// every service can be held.
+	// the hold. A command of an operator also releases it. Without Disk, the reason is a shortage of memory, and only services
+	// with Policy.Sheddable can be held. With Disk, the reason is a profile that uses too much disk space, and every service
+	// can be held.
 	Hold struct {
 		Name, Reason string
 		Disk         bool

@@ -16,7 +16,7 @@ import (
 	"unsafe"
 )
 
-// Codec encodes and decodes the state that one program passes to the next at a re-execution. It includes unexported fields
+// Codec encodes and decodes the state that a program passes to the next program at a re-execution. It includes unexported fields
 // of structs, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files, and
 // pointers, slices, arrays, maps and structs of these. A value of any other type is an error. Raw JSON is copied. Tags of
 // fields:
