@@ -206,7 +206,7 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons why the respawn guard holds back a task.
+// The reasons why the respawn guard ([pass.guard]) holds back a task.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
@@ -215,9 +215,9 @@ const (
 	guardBackoff  = "backoff" // applies to this dispatcher only, so no event records it
 )
 
-// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. It is not a failure: the task only
-// waits for the cooldown. The text stays if a later attempt ends without an error text. The guard must recognise it: otherwise
-// the word "quota" in it would hold back the task for ever.
+// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a
+// failure: the task only waits for the cooldown. The text stays if a later attempt ends without an error text. [pass.guard]
+// must recognise the text, because otherwise its word "quota" would hold back the task for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
 // attempt is an attempt that has ended. It determines how long the next attempt must wait.
@@ -226,7 +226,7 @@ type attempt struct {
 	Run      int64
 	Outcome  string
 	At       int64
-	Failures int64 // of the task
+	Failures int64 // consecutive failures of the task
 }
 
 // backoffMost limits the number of times that the pause between two attempts doubles.
@@ -253,8 +253,8 @@ func (p *pass) retryTime(e attempt) int64 {
 	return e.At + wait
 }
 
-// guard returns the reason why a ready task should not be started now, or "". Such a reason means that another attempt would fail
-// in the same way, or repeat finished work. All reasons expire except blocker_auth, which ends when an operator unblocks or
+// guard returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or
+// repeat finished work. All reasons expire except blocker_auth, which ends when an operator unblocks or
 // reassigns the task.
 func (p *pass) guard(task string, from Status) (string, error) {
 	type state struct {
@@ -290,8 +290,8 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// recordGuarded records that a task is held back. If the latest event of the task already says so, it adds no event: an event for
-// each pass would fill the task's history.
+// recordGuarded records that a task is held back. It adds no event if the latest event of the task already says so, because
+// an event for each pass would fill the task's history.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {

@@ -232,7 +232,7 @@ func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugs.MatchString(name): // names of profiles follow the rule of slugs
+	case slugs.MatchString(name): // a profile's name has the same form as a board's slug
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
@@ -346,19 +346,19 @@ type Paths struct {
 	Workspaces      string
 	Logs            string
 	Attachments     string
-	ScratchHintFile string // file that exists after the hint about scratch workspaces was given; "": never give it
+	ScratchHintFile string // an existing file records that the hint about scratch workspaces was given; "": give no hint
 }
 
 // Log returns the path of the file with the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
-// TickLock returns the path of the file that the dispatcher of this board locks during a pass.
+// TickLock returns the path of the file that a dispatcher locks during each pass over this board.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
 // initLock returns the path of the file that a program locks while it checks the board and brings it up to date.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// ledger returns the path of the file in which a dispatcher records the workers that it has started.
+// ledger returns the path of the file in which the dispatcher records the workers that it has started.
 func (p Paths) ledger() string { return p.DB + ".workers" }
 
 // GatewayLock returns the path of the lock file of an installation's gateways. Only the gateway that holds the lock dispatches

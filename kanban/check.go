@@ -38,7 +38,7 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("cannot read board %s: %w", path, err)
 	}
 	if len(head) == 0 {
-		return nil // a new board
+		return nil // a new board has an empty file
 	}
 	if !bytes.HasPrefix(head, []byte(magic)) {
 		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + tlsNote(head)}
@@ -89,8 +89,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged file and its companions, and returns the path of the copy. The copy's name contains a hash of the
-// file's content, so repeated attempts make only one copy.
+// copyCorrupt copies a damaged database file, its write-ahead log and the log's index. It returns the path of the copy. The
+// copy's name contains a hash of the file's content, so repeated attempts make only one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Store) torn() error {
 	var header [100]byte
 	if n, err := s.raw.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {
-			return nil // all pages are still in the log
+			return nil // the file is empty: all pages are still in the write-ahead log
 		}
 		return fmt.Errorf("cannot read header of board %s: %w", s.raw.Name(), err)
 	}
@@ -195,7 +195,7 @@ func inLog(path string, size, first, last int64) bool {
 		return false
 	}
 	defer f.Close()
-	// The log is too small for so many pages. The page count may be wrong, because any program can write the header.
+	// Reject a page count for which the log is too small. Any program can write the header, so the page count may be wrong.
 	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size {
 		return false
 	}

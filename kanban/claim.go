@@ -20,8 +20,8 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in a variable. If the variable is unset, invalid or below least, the result is the
-// parameter otherwise.
+// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, it
+// returns the default value otherwise.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -36,9 +36,9 @@ func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Du
 	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// lockOf returns the value of claim_lock for one claim. It is the claimer's host:pid, as all writers of the board store it, then
-// a dot and the run. Each claim has a different lock, so an update whose condition is a lock can't match a later claim of the
-// same process.
+// lockOf returns the value of claim_lock for one claim. It is the claimer's host:pid, as all writers of the board store it,
+// then a dot and the number of the run. Each claim has a different lock, so an update whose condition is a lock can't match
+// a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 // claimant returns the process that made the claim with this lock, as host:pid.
@@ -142,14 +142,15 @@ type release struct {
 	resultList     *[]string // list of the [Result] that gets the task's id
 	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
-	extra          object    // more payload for the event gave_up, if the task reaches the limit
+	extra          object    // further members of the event gave_up, which is added if the task reaches the failure limit
 	set            string    // SQL that sets more columns; args are its arguments
 	args           []any
 	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
 }
 
-// release returns a task to ready, or to review if it was claimed there. A pass takes tasks out of running only with this method.
-// It requires the run and the claim that the pass has read, so it does not touch a claim that has changed.
+// release returns a task to ready, or to review if it was claimed there. No other method of a pass changes the status of a
+// running task. release requires the run and the claim that the pass has read, so it does not touch a claim that has
+// changed.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -219,9 +220,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a
-// second worker on the same task would be worse. In this case, endWorkers extends the claim, and adds an event with the text
-// survives as its reason.
+// endWorkers terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because
+// a second worker on the same task would be worse. For a survivor, endWorkers extends the claim and adds an event. The
+// parameter survives is the event's reason.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -273,7 +274,7 @@ func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) r
 	}.with(info[0], info[2], info[3], info[4])}
 }
 
-// detectStale releases tasks that have run for a long time without a heartbeat. These are not failures of the task.
+// detectStale releases tasks that have run for a long time without a heartbeat. It does not count them as failures.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
@@ -299,8 +300,8 @@ func (p *pass) detectStale() error {
 	})
 }
 
-// Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor claimed. It
-// releases the task even if the worker can't be killed, because an operator has requested that.
+// Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor
+// claimed. It releases the task even if the worker can't be killed, because an operator has requested the release.
 //
 // A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then get another
 // worker. Reclaim does not touch that new attempt.

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Times and limits. The agent's dispatcher uses most of them too. A time without a unit is in seconds.
+// Times and limits. The agent's own dispatcher uses most of these values. A time that isn't a [time.Duration] is in seconds.
 const (
 	DefaultTTL          = 900 * time.Second
 	DefaultCrashGrace   = 30 * time.Second
@@ -60,8 +60,8 @@ func (c Config) interval() time.Duration {
 	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
-// GatewaysDispatch reports whether the agent's gateways dispatch tasks (contract, section 24). The configuration decides, unless
-// the variable HERMES_KANBAN_DISPATCH_IN_GATEWAY turns this off.
+// GatewaysDispatch reports whether the agent's gateways dispatch tasks. The configuration decides, unless the variable
+// HERMES_KANBAN_DISPATCH_IN_GATEWAY turns this off.
 func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
@@ -84,8 +84,8 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 	return c, warnings, err
 }
 
-// ParseConfig parses the board's configuration. It ignores an invalid value and returns a warning with its key, because a gateway
-// must continue with any file.
+// ParseConfig parses the board's configuration. It ignores an invalid value and returns a warning with its key, because a
+// gateway must be able to run with any configuration file.
 func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
@@ -124,9 +124,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value returns the value of a key, converted by the function use. If the key is absent or null, the result is the parameter
-// missing. If use rejects the value, the result is the parameter invalid, and value adds a warning. In the warning, want
-// describes the valid values.
+// value converts the value of a key with the function use. It returns missing if the key is absent or null. If use rejects
+// the value, it returns invalid and adds a warning, in which want describes the valid values.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {

@@ -25,8 +25,8 @@ import (
 // whenever this process closes another descriptor of the board's file.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a database file with the settings of the contract. It allows only one connection, so a caller must read all rows
-// before the next query. mode is "rwc", "rw", "ro", or [unchanging].
+// connect opens a database file with the SQLite settings that all writers of the board use. It allows only one connection,
+// so a caller must read all rows before the next query. mode is "rwc", "rw", "ro", or [unchanging].
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
 	query := url.Values{"_pragma": {
@@ -118,8 +118,8 @@ func firstInTx[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing is returned by a function for [Store.write] that has nothing to commit. The transaction is rolled back, and the
-// caller of write gets no error.
+// errNothing tells [Store.write] that its function has nothing to commit. write rolls the transaction back and returns no
+// error.
 var errNothing = errors.New("nothing to do")
 
 // Writable returns the reason why the board can't be written now, or nil.
@@ -251,11 +251,11 @@ func selection[T any](t table) string {
 	return strings.Join(names, ", ")
 }
 
-// asInteger returns an SQL expression for a column that is a whole number, whatever value a row contains.
+// asInteger returns an SQL expression that reads a column as a whole number, whatever value a row contains.
 func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// Misfits returns the tasks and runs with a value in a numeric column that is not a whole number, each with the id and the
-// column.
+// Misfits lists the tasks and runs with a value in a numeric column that is not a whole number. Each text contains the id of
+// the row and the name of the column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {

@@ -33,8 +33,8 @@ type NewTask struct {
 	DueAt                            int64
 }
 
-// Create makes a task and returns its id. If n has an idempotency key that existing, unarchived tasks have too, Create returns
-// the id of the newest of these instead.
+// Create makes a task and returns its id. If unarchived tasks already have the idempotency key of n, Create makes no task.
+// It then returns the id of the newest of these tasks.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err

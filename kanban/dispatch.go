@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dispatcher makes passes over one board. Only one goroutine may use it at a time. If several dispatchers, in any processes, work
-// on one board, the board's tick lock excludes all but one.
+// Dispatcher makes passes over one board. A pass releases the tasks of dead workers and starts workers for ready tasks. Only
+// one goroutine may use a Dispatcher at a time. If several dispatchers, in any processes, work on one board, the board's
+// tick lock excludes all but one.
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
@@ -31,10 +32,10 @@ type Dispatcher struct {
 	Volume string
 
 	// Backoff is the pause between a failed attempt and the next one. It doubles after each further failure. 0: no pause, as in
-	// the command dispatch.
+	// the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	memories map[int64]*runNotes // by run
+	memories map[int64]*runNotes // notes about each run, by the run's number
 	holds    *Lock               // lock of the board, if it is held between passes
 }
 
@@ -63,7 +64,7 @@ type Profiles interface {
 // TickOptions are the options of one pass.
 type TickOptions struct {
 	DryRun   bool
-	MaxSpawn *int // overrides the configuration
+	MaxSpawn *int // overrides the max_spawn of the configuration
 }
 
 // observe begins a pass that changes nothing. It determines the state of every worker.
@@ -78,9 +79,9 @@ func (d *Dispatcher) procs() Processes {
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
-// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
-// If a worker can't be started, Tick still starts the others. By the contract, a dry run also releases and promotes, but it does
-// not assign, claim or start tasks.
+// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready
+// tasks. If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the
+// agent's own dispatcher does, but it does not assign, claim or start any.
 //
 // After an error, the result contains the changes that were made before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
@@ -145,7 +146,7 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 // row is a task that may be started.
 type row struct {
 	ID, Assignee string
-	Again        bool // the task was started before
+	Again        bool // an earlier attempt at the task was started
 }
 
 // atWork returns the profile of each running task, by the number of the task's run. For a task without a run, the number is
@@ -180,7 +181,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 			who[w.CurrentRunID] = w.Assignee // the attempt has ended since this pass examined the worker, which is still alive
 		}
 	}
-	for _, w := range p.leaving { // such a worker is counted until its process has ended
+	for _, w := range p.leaving { // a worker whose attempt is over is counted until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
 	l.running = lo.CountValues(lo.Values(who))
@@ -273,8 +274,8 @@ func (l *startLoops) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// start claims a task and starts its worker, unless the respawn guard holds the task back, or processes of an earlier attempt
-// remain.
+// start claims a task and starts its worker. It does nothing if [pass.guard] holds the task back, or if processes of an
+// earlier attempt remain.
 func (l *startLoops) start(r row, from Status) error {
 	reason, err := l.guard(r.ID, from)
 	if err != nil {
@@ -292,7 +293,7 @@ func (l *startLoops) start(r row, from Status) error {
 	if r.Again && !l.endLeftovers(r.ID) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()}) // before the first claim, in case this dispatcher dies
+	l.remember(entry{Lock: l.Store.Claimer()}) // record the claimer before the first claim, in case this dispatcher dies
 	// The claim fails if the task has got another assignee in the meantime, because that profile may be at its limit.
 	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces}
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)

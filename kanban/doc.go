@@ -3,8 +3,7 @@
 //
 // The board is one SQLite file. Other programs, such as the agent's Python dispatcher, write it at the same time. So every change
 // is one immediate transaction that checks the state it depends on, with the same conditions as the other programs. A program
-// that loses a race changes nothing. Each program can open the files that the others have made. In comments, "the contract" is
-// the description of how the agent's own programs use the board.
+// that loses a race changes nothing. Each program can open the files that the others have made.
 //
 // A [Store] is one open board. A [Dispatcher] makes passes over it, and a [Runner] starts the workers and reports how each one
 // ended. Each attempt at a task is a [Run], which is a row of its own. No decision in the package reads the clock: the time is an

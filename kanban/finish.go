@@ -47,9 +47,9 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
-// or if the task has another run. A [PhantomError] means that the result names tasks that the worker didn't create. In that case,
-// Complete only records this in an event.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow
+// that, or if c.Run is set and isn't the task's current run. A [PhantomError] means that the result names tasks that the
+// worker didn't create. In that case, Complete only records this in an event.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError

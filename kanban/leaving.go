@@ -19,8 +19,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the ledger whose attempt is over on the board, because it was finished, or because
-// another program has released it. open is the set of the runs of all running tasks.
+// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was
+// finished, or another program has released it. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
@@ -48,8 +48,8 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted divides the workers whose attempt is over into three lists. They still run (leaving), have ended (endedEntries),
-// or were requested and may yet start (unanswered).
+// settleDeparted sorts the workers whose attempt is over into three lists of the pass. leaving has those that still run,
+// endedEntries those that have ended, and unanswered those that were requested and may still start.
 func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -67,8 +67,8 @@ func (p *pass) settleDeparted(left []*observedTask) {
 	}
 }
 
-// withdraw cancels requests for workers that got no answer. Otherwise, a late request could start a worker beside another
-// attempt. If a worker was already started, withdraw adds it to the workers whose attempt is over.
+// withdraw cancels the requests to start these workers, which got no answer. Otherwise, a late request could start a worker
+// beside another attempt. If a worker was already started, withdraw adds it to the workers whose attempt is over.
 func (p *pass) withdraw(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -167,22 +167,22 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 	}), err
 }
 
-// entry is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept in a
-// file beside the board, because other programs share the board's columns. Host, volume and the worker's boot show later whether
-// the worker can still be alive.
+// entry is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept in
+// a file beside the board, because other programs define the columns of the board. Host, volume and the worker's boot show
+// later whether the worker can still be alive.
 type entry struct {
 	Run             int64  `json:"run,omitempty"`
 	Task            string `json:"task,omitempty"`
 	Host            string `json:"host,omitempty"`
 	Volume          string `json:"volume,omitempty"`
 	Lock            string `json:"lock,omitempty"` // set in an entry without a run: the process that makes claims, as host:pid
-	ForeignClaimant bool   `json:"seen,omitempty"` // another program makes the claims, which may have no worker
+	ForeignClaimant bool   `json:"seen,omitempty"` // another program makes these claims, and a claim may have no worker
 	Worker
 }
 
-// ledger is the content of the file of entries, which has one JSON object on each line. The last entry of a run is the valid one.
-// Only the holder of the tick lock writes the file. It needs no fsync: it is read after the death of a dispatcher, and after a
-// crash of the machine no worker is left.
+// ledger is the content of the file of entries, which has one JSON object on each line. The last entry of a run is the valid
+// one. Only the holder of the tick lock writes the file. The file needs no fsync, because it only has to survive the
+// dispatcher. After a crash of the machine, no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]entry

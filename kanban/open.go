@@ -22,7 +22,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options are the options for opening a board. With the zero value, a board is opened as the contract says.
+// Options are the options for opening a board. With the zero value, a board is opened as the agent's own programs open it.
 type Options struct {
 	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if it is not set
 	Env         Env           // nil: os.Getenv
@@ -40,7 +40,7 @@ type Options struct {
 // Store is one open board. Several goroutines may use it. Each call is one transaction at most.
 type Store struct {
 	db       *sql.DB
-	raw      *os.File       // another descriptor of the file, with which to check its length
+	raw      *os.File       // second descriptor of the file, used to check the file's length
 	logs     [2]fs.FileInfo // the write-ahead log and its index as they were when the board was opened; nil if they did not exist
 	paths    Paths
 	opt      Options

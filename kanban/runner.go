@@ -76,7 +76,7 @@ type Worker struct {
 // Sight is the state of a worker as a runner knows it.
 type Sight int
 
-// The possible states.
+// The possible states of a worker.
 const (
 	Unknown Sight = iota // not started by this runner, or forgotten
 	Alive
@@ -124,7 +124,7 @@ type Processes interface {
 // kernel implements [Processes] with /proc and pidfd.
 type kernel struct{}
 
-// mostPID is the maximum process id. The kernel would truncate a larger one, and so find another process.
+// mostPID is the maximum process id. The kernel would truncate a larger number, and so find another process.
 const mostPID = 1 << 22
 
 // Alive implements [Processes].

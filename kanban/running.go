@@ -20,12 +20,12 @@ type observedTask struct {
 	from              Status // status in which the task was claimed, and to which a release returns it
 	ref               Ref
 	dispatcherStarted bool // the ledger shows that a dispatcher started the run
-	local             bool // its pid is valid on this host
+	local             bool // the worker's pid is valid on this host
 	sight             Sight
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
-	pidReused         bool // its pid now belongs to another process
-	isHandled         bool // a step of this pass has handled it
+	pidReused         bool // the worker's pid now belongs to another process
+	isHandled         bool // a step of this pass has handled the task
 }
 
 // pass is one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
@@ -68,7 +68,8 @@ func (p *pass) replaced(w *observedTask) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// observeWorkers determines the state of every running task's worker, and of every worker in the ledger whose attempt is over.
+// observeWorkers determines the state of two kinds of workers: those of running tasks, and those in the dispatcher's ledger
+// whose attempt is over.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -175,9 +176,9 @@ func (p *pass) saveLedger() {
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container of
-// this host made the entry. It is also the case if the entry's container had the data volume that this one has now, because only
-// one container at a time can have it.
+// isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container
+// of this host made the entry. It is also the case if the entry's container had the data volume that this container has now,
+// because only one container at a time can have the volume.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)

@@ -18,8 +18,8 @@ import (
 // column is the name of a column and its SQL definition, as in `create table` and `alter table add column`.
 type column struct{ name, def string }
 
-// table is a table of the board. Every program that writes the board creates the table if it is missing, and adds the columns
-// that an older one lacks.
+// table is a table of the board. Every program that writes the board creates the table if it is missing, and adds the
+// columns that a table in an older file lacks.
 type table struct {
 	name    string
 	columns []column
@@ -130,7 +130,7 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy reports whether a table must be rebuilt. In old files, its ids or its event cursors are not integers.
+// legacy reports whether a table must be rebuilt, because its ids or its event cursors aren't integers, as in old files.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {
@@ -143,8 +143,8 @@ func (sh shape) lacking(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
 }
 
-// complete reports whether the file has all tables, columns and indexes of a new one. old reports whether existing rows must
-// change for that.
+// complete reports whether the file has all tables, columns and indexes of a new board. old reports whether a migration must
+// change existing rows.
 func (sh shape) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {

@@ -28,8 +28,8 @@ type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
 	ProfileDir func(profile string) string   // returns a profile's home directory; empty: the profile does not exist
 	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
-	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write
-	// everything in its profile's home, so the dispatcher must not use a repository there outside the isolation.
+	// Isolated reports whether the workers of a profile are isolated. nil: the workers of no profile are isolated. An agent can
+	// write everything in its profile's home, so the dispatcher must not use a repository there outside the isolation.
 	Isolated func(profile string) (bool, error)
 }
 
@@ -186,7 +186,7 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	return env
 }
 
-// Git runs git in a directory and returns its output. It runs until ctx ends at most. If profile is not empty, git runs in the
+// Git runs git in a directory and returns its output. It stops git when ctx ends. If profile is not empty, git runs in the
 // isolation of that profile, because git executes programs that the repository specifies.
 type Git func(ctx context.Context, profile, dir string, args ...string) (string, error)
 
@@ -381,7 +381,8 @@ type Collected struct {
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes the events of finished tasks that are older than events, and the log files that are older than logs.
+// Collect removes the events of finished tasks that are older than the duration events. It also removes the log files that
+// are older than the duration logs.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?

@@ -15,7 +15,7 @@ import (
 // Status is the state of a task. A board shows the tasks of each status in a column.
 type Status string
 
-// The nine statuses. Rows with any other status, which another program has written, are shown but never changed.
+// The nine statuses of a task. A row with any other status was written by another program. It is shown but never changed.
 const (
 	Triage    Status = "triage"
 	Todo      Status = "todo"
@@ -130,8 +130,8 @@ func (e *ValueError) Error() string { return e.Text }
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The dispatcher releases the claim
-// without a failure of the task. If Unsure is true, the worker may start in spite of the error, so the claim stays until its
-// state is known.
+// without a failure of the task. If Unsure is true, the worker may start in spite of the error, so the claim stays until the
+// worker's state is known.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -167,8 +167,8 @@ func (e *PhantomError) Error() string {
 	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
-// Result lists the changes of one pass. Its JSON names are fixed by the contract with the agent's own command. Each list of
-// strings contains task ids.
+// Result lists the changes of one pass. Its JSON names are those of the agent's own command. Each list of strings contains
+// task ids.
 type Result struct {
 	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
 	Crashed             []string    `json:"crashed"`                    // tasks whose worker crashed, or exited without a result

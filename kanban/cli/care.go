@@ -209,7 +209,7 @@ func (x *examination) workers(ctx context.Context) error {
 	return err
 }
 
-// held reports ready tasks that the respawn guard holds back until an operator acts.
+// held reports ready tasks that the dispatcher holds back after a failure until an operator acts.
 func (x *examination) held(ctx context.Context) error {
 	for _, t := range x.ready {
 		if t.LastFailureError == "" {

@@ -58,7 +58,7 @@ type verb struct {
 	json          bool          // has --json
 	checks        bool          // checks the integrity of the whole file when it opens the board
 	noBoard       bool          // does not open the board
-	patience      time.Duration // how long the verb waits for other writers of the board; 0: the time in the contract
+	patience      time.Duration // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
 	define        func(c *call) action
 }
 
@@ -389,7 +389,7 @@ func when(text string) (int64, error) {
 	return n, err
 }
 
-// nothing is an empty cell of a table.
+// nothing is the text of an empty table cell.
 const nothing = "-"
 
 // at formats a time for people.

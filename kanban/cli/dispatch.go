@@ -119,7 +119,7 @@ func dispatch(c *call) action {
 	opt := kanban.TickOptions{}
 	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
-		cfg, _, _ := kanban.ReadConfig(c.configPath()) // by the contract, an unreadable file counts as empty
+		cfg, _, _ := kanban.ReadConfig(c.configPath()) // treat an unreadable file as empty, like the agent's own command
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
@@ -224,7 +224,7 @@ func serveBoards(c *call) action {
 	}
 }
 
-// daemon implements the agent's deprecated command of this name (contract, section 23.2).
+// daemon implements the verb daemon, which the agent's own command has and which is deprecated.
 func daemon(c *call) action {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")

@@ -185,7 +185,7 @@ func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Stor
 		}
 		do(m, s, err)
 		if s != nil {
-			_ = s.Close() // it has written nothing
+			_ = s.Close() // ignore the error: the store has written nothing
 		}
 	}
 	return err

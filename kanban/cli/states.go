@@ -44,9 +44,9 @@ func (c *call) reasons() func(words []string) string {
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines --run. The returned function returns an attempt: the verb changes the task only if this is the task's current
-// attempt; 0 allows any. By default it is the attempt of the worker that runs this command. A worker may change only its own
-// task.
+// attempt defines --run. The returned function returns the number of an attempt, or 0 for any. The verb changes the task
+// only if this is the task's current attempt. By default it is the attempt of the worker that runs this command. A worker
+// may change only its own task.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {

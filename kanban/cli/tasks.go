@@ -285,7 +285,8 @@ func archive(c *call) action {
 	}
 }
 
-// profile returns the assignee for a word on the command line. The words none, - and null mean no assignee (""), in any case.
+// profile returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
+// assignee ("").
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""

@@ -58,7 +58,7 @@ type local struct {
 	cfg  *config.Config
 }
 
-// agentName is the agent's usual command. It is used if the configured command does not exist (contract, section 21.1).
+// agentName is the usual name of the agent's command. It is used if the configured command does not exist.
 const agentName = "hermes"
 
 // Agent returns the path of the agent's command: the configured one if it exists, otherwise the one with the usual name. A name

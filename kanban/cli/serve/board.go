@@ -34,8 +34,8 @@ type board struct {
 }
 
 const (
-	// brokenRetry is the delay before a file that couldn't be opened is tried again, unless it changes earlier (contract, section
-	// 24).
+	// brokenRetry is the delay before a board's file that couldn't be opened is tried again. A change of the file ends the
+	// delay.
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
@@ -91,9 +91,9 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// hold takes the lock of the board. If another dispatcher holds the lock, hold tries again and again, because the file at the
-// lock's path may be replaced. If locking fails with an error, hold returns true without the lock. It returns false if ctx ends
-// or the board is removed.
+// hold takes the lock of the board. While another dispatcher holds the lock, hold opens the lock's file again for each
+// attempt, because the file may be replaced. If locking fails with an error, hold returns true without the lock. It returns
+// false if ctx ends or the board is removed.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {

@@ -87,7 +87,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.boardsAtWarning > 0 {
 				s.scan(ctx, &all)
 			}
-		case <-s.Wake: // every board examines its workers
+		case <-s.Wake: // a worker has ended: let every board examine its workers
 			s.mu.Lock()
 			for _, b := range s.serves {
 				pause.Wake(b.workerEnded)
