@@ -25,9 +25,9 @@ const (
 	nameTakenTime = 5 * time.Second // limit of the wait for a container that is being made or removed and still has the name
 )
 
-// findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may be doing the same.
-// If a process was killed while it made the container, the engine may still be making it. The engine does not list this container
-// yet, but its name, which is derived from the key, is already taken.
+// findOrMake finds or makes the sandbox's container. It holds the lock of the sandbox's key, because another process may be
+// looking for the same container. If a process was killed while it made the container, the engine may still be making it.
+// The engine does not list this container yet, but its name, which is derived from the key, is already taken.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // the command's error will say that it is paused, and how to unpause it
+			case state == Paused: // the command's error will say that the container is paused, and how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -172,7 +172,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // a taken name is reported by the engine
+	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine reports that
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -230,7 +230,7 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 	return m.engine.Pull(ctx, image)
 }
 
-// isHelperMount reports whether a mount is one that addHelper adds.
+// isHelperMount reports whether a mount is one of the two mounts that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
 // addHelper adds the mounts of the helper to a Spec. own reports whether it added them. If it did, the container has a record in

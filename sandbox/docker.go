@@ -32,9 +32,9 @@ import (
 // docker implements FullEngine for Docker and for engines with the same API.
 type docker struct{ c *client.Client }
 
-// Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
-// same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the first
-// existing socket. It does not connect yet.
+// Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one
+// with the same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the
+// first existing socket. The connection is made later, by the first request.
 func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
@@ -151,7 +151,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	since := strconv.FormatInt(time.Now().Unix()-1, 10) // the engine starts to send events a moment after its answer
+	since := strconv.FormatInt(time.Now().Unix()-1, 10) // one second early: the engine begins to send events after its answer
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:

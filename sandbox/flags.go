@@ -211,7 +211,7 @@ const (
 	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains one
 )
 
-// Capabilities are the only capabilities that a sandbox may have (contract, section 5.1).
+// Capabilities are the only capabilities that a sandbox may have. A sandbox has all of them by default.
 var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}
 
 // socketDirs are directories that may contain the socket of an engine.

@@ -101,7 +101,7 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	return nil // the machine may be busy; a lost helper is noticed while the command runs
 }
 
-// settleTime is the maximum time that the engine may need to notice that a container is ending. The helper notices it
+// settleTime is the maximum time that the engine may need to notice that a container is ending. The helper notices the end
 // immediately.
 const settleTime = 10 * time.Second
 
@@ -243,8 +243,8 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 // listenTime limits how long a started helper may take until it listens.
 const listenTime = 5 * time.Second
 
-// connectDirect starts the helper from its mount and connects to its socket. The exec that starts it has no input, so it ends as
-// soon as the helper listens.
+// connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input,
+// so the exec ends as soon as the helper listens.
 func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil

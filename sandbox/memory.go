@@ -40,8 +40,8 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	return value, err == nil
 }
 
-// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes it. If the value
-// can't be written, the old one is removed.
+// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored
+// value. If the value can't be written, the old one is removed.
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {

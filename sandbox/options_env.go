@@ -52,7 +52,7 @@ type Options struct {
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // describes which user root inside really is; shown by Describe
+	Root   string // describes which user of the host root in the container is; shown by Describe
 	NoRoot string // printed once, after a command that failed as if it needed root; "" for nothing
 
 	Warn func(string) // receives warnings for people; must not block; nil drops them
@@ -67,8 +67,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the environment variables of the contract (TERMINAL_DOCKER_IMAGE and so on). All other options
-// get their defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some
+// FromEnv reads the options from the agent's environment variables (TERMINAL_DOCKER_IMAGE and so on). All other options get
+// their defaults. Each invalid value is an *OptionError that names the variable, and all of them are joined. For some
 // variables an invalid value is only ignored with a warning.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()

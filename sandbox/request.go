@@ -38,8 +38,8 @@ func Named(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
-// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or NAME for the value in
-// callers.
+// Environment returns the variables that a list of docker's -e options sets. An option is NAME=value, or NAME, whose value
+// is then taken from callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {

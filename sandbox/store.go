@@ -203,8 +203,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist. These are the records whose names are not
-// in keep and that are older than before.
+// sweepRecords removes the records and directories of containers that no longer exist. These are the records whose names are
+// not in keep and that were last changed before the time before.
 func (v *store) sweepRecords(keep map[string]bool, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)

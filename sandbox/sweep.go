@@ -57,7 +57,7 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// OrphanAge returns the age from which an unused container is an orphan: twice the lifetime, which counts as at least a minute.
+// OrphanAge returns the age from which an unused container is an orphan. It is twice the lifetime, and at least two minutes.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
 // sweepOnce removes orphans before the first use of the manager, if Options.SweepOrphans is set. It ignores errors, because a
@@ -71,10 +71,10 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 // recheckTime is the delay after which a sweep again checks a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the age. It
-// never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
-// Sweep removes it only if it has ended. next is the time at which the next container reaches the age. It is zero if there is no
-// such container.
+// Sweep removes the unused containers of this volume: containers that are ended, created or dead and have reached the
+// maximum age. It never touches a container with another volume's label. A container without such a label may belong to
+// another user's agent, so Sweep removes it only if it has ended. next is the time at which the next container reaches the
+// maximum age. It is zero if there is no such container.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}

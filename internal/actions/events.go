@@ -39,10 +39,10 @@ const tailTimeout = 10 * time.Second
 // endedMark is the prefix of the mark of a process that was unhealthy and has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports whether
-// a mark has changed. first is true for the first status after a restart of hinit, when there are no marks yet. Then a failure is
-// an event, the end of an earlier run is not, and a ready service is one only shortly after the boot. held lists the services
-// whose events are delayed until the last log lines before their exit are known.
+// Apply updates the marks with a status change, and returns the new events in the order of the services. changed reports
+// whether a mark has changed. first is true for the first status after a restart of hinit, when there are no marks yet. In
+// this status, a failure is an event, but the end of an earlier run is not. A ready service is an event only shortly after
+// the boot. held lists the services whose events are delayed until the last log lines before their exit are known.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -124,13 +124,13 @@ type Message struct {
 	ID        string    `json:"id"`      // identifies the event; the same in each attempt
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // gateway-coder, dashboard
-	Profile   string    `json:"profile"` // "" when it belongs to no profile
+	Profile   string    `json:"profile"` // "" if the service belongs to no profile
 	Kind      string    `json:"kind"`    // gateway or service
 	State     string    `json:"state"`
 	Reason    string    `json:"reason"` // reason of the state, for people
-	Cause     string    `json:"cause"`  // cause of its last exit, "" before the first
+	Cause     string    `json:"cause"`  // cause of the service's last exit, "" before the first exit
 	Exit      *Exit     `json:"exit"`   // null before the first exit
-	Tail      []string  `json:"tail"`   // last log lines before its last exit, with secrets of known shapes hidden
+	Tail      []string  `json:"tail"`   // last log lines before the last exit, with secrets of known shapes hidden
 	At        time.Time `json:"at"`     // when the event was seen
 	Container string    `json:"container"`
 	Version   string    `json:"hinit"`
@@ -138,10 +138,10 @@ type Message struct {
 
 // Exit describes how the last run of a service ended.
 type Exit struct {
-	Code   *int      `json:"code"`   // null when a signal ended it or it never ran
-	Signal *int      `json:"signal"` // number of the signal that ended it, null when none did
+	Code   *int      `json:"code"`   // null if a signal ended the service or it never ran
+	Signal *int      `json:"signal"` // number of the signal that ended the service, null if none did
 	At     time.Time `json:"at"`
-	Error  string    `json:"error"` // why it could not be started, "" if it was started
+	Error  string    `json:"error"` // why the service could not be started, "" if it was started
 }
 
 // message returns the [Message] about an event, on one line. host is the name of the container.

@@ -231,8 +231,8 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If that
-// fails, the runner goes on, but the state is lost when it ends. The caller holds the lock.
+// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the
+// file can't be written, the runner goes on, but the state is lost when the runner ends. The caller holds the lock.
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {

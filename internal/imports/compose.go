@@ -72,7 +72,7 @@ func (im *importer) processCompose(path string) error {
 			c.env = e.variables()
 			c.noteReferences(e)
 		case "disable_env_expansion":
-			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // the words of YAML 1.1 too
+			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // also accept the words of YAML 1.1
 		case "shell":
 			for _, k := range e.keys() {
 				switch k.name {

@@ -15,8 +15,8 @@ type section struct {
 	keys []setting
 }
 
-// takeSetting returns a setting of the section and marks it as used. If the section does not contain it, used is false in the
-// result, and the place is the place of the section.
+// takeSetting returns a setting of the section and marks it as used. If the section does not contain the setting, used is
+// false in the result, and the place is the place of the section.
 func (s *section) takeSetting(name string) (found setting) {
 	found.place = s.place
 	for i := range s.keys { // the last setting is the valid one
@@ -34,9 +34,9 @@ type dialect struct {
 	unit       bool   // as in systemd.syntax(7): a comment is a whole line, and a backslash at the end continues a line
 }
 
-// parseINI parses an INI file. bad holds the places of lines that it can't parse. In supervisord's dialect, it also accepts "key:
-// value", comments after a blank, and keys in any case. An indented line then continues the value of the line before it. The
-// parser of go-systemd is not used here, because it drops line numbers, which the notes need.
+// parseINI parses an INI file. bad holds the places of lines that it can't parse. In supervisord's dialect, it also accepts
+// "key: value", comments after a blank, and keys in upper or lower case. An indented line then continues the value of the
+// line before it. The parser of go-systemd is not used here, because it drops line numbers, which the notes need.
 func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	var last *setting // the setting whose value the next line may continue
 	number := 0

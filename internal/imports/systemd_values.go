@@ -24,7 +24,7 @@ var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 // noVariable never matches. It is passed to quote if systemd does not replace variables.
 var noVariable = regexp.MustCompile(`[^\s\S]`)
 
-// separateVariable matches a word that is just $NAME. systemd replaces it with the variable's value, split at blanks.
+// separateVariable matches a word that is just $NAME. systemd replaces the word with the variable's value, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killCommand matches a kill command that sends a signal to the main process of the unit.

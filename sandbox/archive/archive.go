@@ -120,7 +120,7 @@ func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) err
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(w, f, h.Size) // the file may have grown
+	_, err = io.CopyN(w, f, h.Size) // copy no more than the header says: the file may have grown
 	return err
 }
 
@@ -153,7 +153,7 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // its file would be placed beside the target
+		case single && name != "": // the entry's file would be placed beside the target
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:

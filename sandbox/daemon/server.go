@@ -171,8 +171,8 @@ func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Str
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 
-// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for the other users. The goroutines
-// of package guard still end the service by a panic: without them a sandbox would wait for ever.
+// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for the other users. A panic in
+// a goroutine of package guard still ends the service, because a sandbox would wait for such a goroutine for ever.
 func (s *Server) catchPanic() {
 	if fault := recover(); fault != nil {
 		s.Panicked(fault, debug.Stack())

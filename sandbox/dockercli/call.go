@@ -147,8 +147,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the word of
-// HINIT_SANDBOX_ALLOW that permits it, or "". See [sandbox.Spec.FindEscape].
+// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the value of the
+// variable HINIT_SANDBOX_ALLOW that would permit it, or "". See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	for what, word := range c.raw.escapes {
 		if !slices.Contains(allow, word) {

@@ -13,8 +13,8 @@ import (
 )
 
 // run handles docker run -d and docker create. If the caller's earlier docker ps found no container, another caller may have
-// created one since then: run returns this one instead of a second one. A caller that did not call docker ps before always gets a
-// new container.
+// created one since then. In this case run returns that container and makes no second one. A caller that did not call docker
+// ps before always gets a new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)

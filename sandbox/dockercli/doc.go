@@ -1,4 +1,4 @@
-// Package dockercli emulates the docker command. It handles only the calls that are in the agent's contract, with docker's flags,
+// Package dockercli emulates the docker command. It handles only the calls that the agent makes, with docker's flags,
 // formats, exit codes and messages.
 //
 // [Parse] parses a command line. [Emulator] handles it with a manager of sandboxes. It differs from the real docker command in

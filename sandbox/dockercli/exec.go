@@ -15,11 +15,11 @@ import (
 )
 
 // goneTexts are texts that make the agent believe that a container is lost, if they occur anywhere in the output of a failed
-// command (contract, section 14).
+// command.
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec handles docker exec. The agent repeats a failed command if its output contains one of goneTexts. In this case exec does
-// not run the command again, but repeats its first answer.
+// exec handles docker exec. The agent repeats a failed command if its output contains one of goneTexts. In this case exec
+// does not run the command a second time. It prints the output of the first run again.
 func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
@@ -79,8 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// failNotBegun prints the error why, because of which a command was not started. If the container's current state explains the
-// failure, it prints an error about the state instead. It returns the exit code.
+// failNotBegun prints an error for a command that was not started, and returns the exit code. If the container's current
+// state explains the failure, the error describes that state. Otherwise the error is why.
 func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
@@ -125,7 +125,7 @@ func (r *recorder) Write(data []byte) (int, error) {
 	searched := max(0, len(r.kept)-longestGoneText)
 	r.kept = append(r.kept, data...)
 	r.foundGone = r.foundGone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*maxRecorded { // not at each write, because it copies
+	if len(r.kept) > 2*maxRecorded { // not at each write, because trimming copies the data
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-maxRecorded:]...)
 	}
 	return len(data), nil

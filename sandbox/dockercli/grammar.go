@@ -94,7 +94,7 @@ func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
 		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
-			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command rejects it, too
+			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // docker also rejects this value
 				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}

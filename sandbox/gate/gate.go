@@ -49,7 +49,8 @@ const (
 	Waiting = "waits\n"
 )
 
-// Wait waits for the verdict and becomes the command. It returns only on failure.
+// Wait blocks until the service outside has sent its verdict, and then executes the command in this process. It returns only
+// on failure.
 func Wait(argv []string) error {
 	path, err := awaitCommand(argv, true)
 	if err != nil {
@@ -59,7 +60,7 @@ func Wait(argv []string) error {
 }
 
 // Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. If
-// waits is true, it first waits for the verdict.
+// waits is true, Init first waits for the verdict of the service outside.
 func Init(argv []string, waits bool) (code int, err error) {
 	path, err := awaitCommand(argv, waits)
 	if err != nil {
@@ -97,7 +98,8 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// awaitCommand returns the path of the command's program. If waits is true, it first waits for the verdict.
+// awaitCommand returns the path of the command's program. If waits is true, it first waits for the verdict of the service
+// outside.
 func awaitCommand(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
@@ -114,7 +116,7 @@ func awaitCommand(argv []string, waits bool) (path string, err error) {
 	return path, nil
 }
 
-// awaitGo waits until a connection has sent Go.
+// awaitGo waits until a client has sent the verdict [Go].
 func awaitGo() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
@@ -136,8 +138,8 @@ func awaitGo() error {
 }
 
 // State reports whether the first process still waits for the verdict: [Waiting] or [Opened], or "" while the engine has not
-// started the first process. A process that became the command has another command line, and an init another name. Only a process
-// inside could forge them, and none runs before the verdict.
+// started the first process. A process that became the command has another command line, and an init another name. Only a
+// process inside could forge the command line or the name, and no process inside runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -157,10 +159,10 @@ func state(words []string, name string, err error) string {
 // stateTime limits how long Check waits for the first process.
 const stateTime = 5 * time.Second
 
-// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for
-// a missing one, and then an empty line. Then it carries out the lines that it reads. [Unpack] is followed by an archive, which
-// it unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has received it. It answers
-// each line with the same one.
+// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "-
+// -" for a missing one, and then an empty line. Then it reads commands, one on each line. [Unpack] is followed by an
+// archive, which Check unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has
+// received it. It answers each command by printing the same line.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {

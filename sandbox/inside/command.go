@@ -19,7 +19,7 @@ import (
 // silent for linger, but at most for maxLinger. The helper discards later output without an error for the writer.
 const (
 	linger    = 100 * time.Millisecond
-	maxLinger = 2 * time.Second // contract sandbox.md §13.3
+	maxLinger = 2 * time.Second
 )
 
 // runForeground runs a command whose streams are connected to the client.
@@ -65,7 +65,7 @@ func runEnd(r *run) mux.End {
 
 // streams holds the descriptors for a command's standard streams.
 type streams struct {
-	child      []*os.File // the command's ends; closed here after its start
+	child      []*os.File // the command's ends of the pipes or the terminal; this process closes them after the command's start
 	stdin      *os.File   // this process's end; nil without an input
 	outputs    []output
 	tty        *os.File       // this process's end of the terminal; nil without one

@@ -110,7 +110,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // allowed decides which clients may run commands
+	if err = os.Chmod(path, 0o666); err != nil { // the function allowed decides which clients may run commands
 		l.Close()
 	}
 	return l, err

@@ -41,7 +41,7 @@ func newSessions(s *server) *sessions {
 // snapshotTime limits how long login scripts may run.
 const snapshotTime = 30 * time.Second
 
-// validSession reports whether the name of a session is valid. It is used as a file name.
+// validSession reports whether the name of a session is valid. The name is used as a file name.
 func validSession(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }

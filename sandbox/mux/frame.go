@@ -21,7 +21,7 @@ const (
 	maxEnd  = 256 << 10
 	// unconfirmed is the maximum number of frames of a stream that may be sent before the receiver has consumed them.
 	unconfirmed = 4
-	// Window is the maximum number of bytes in these frames.
+	// Window is the maximum number of bytes in the unconfirmed frames of a stream.
 	Window = unconfirmed * MaxData
 	// MaxChannels limits the number of concurrent commands on a connection.
 	MaxChannels = 4096

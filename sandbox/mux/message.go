@@ -18,7 +18,7 @@ type Hello struct {
 // Op is the operation that a client requests when it opens a channel.
 type Op string
 
-// The operations.
+// The operations that a client can request.
 const (
 	OpRun           Op = "run"     // run a foreground command; it is ended when the connection ends
 	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started
@@ -62,10 +62,10 @@ type TerminalSize struct{ Columns, Rows uint16 }
 // Fault says why an operation failed.
 type Fault string
 
-// The faults.
+// The reasons why an operation failed.
 const (
 	NoFault   Fault = ""
-	NotBegun  Fault = "not begun" // the command was not started; Code is the exit code of a shell in this case
+	NotBegun  Fault = "not begun" // the command was not started; Code is the exit code that a shell would return
 	NoJob     Fault = "no job"
 	FileFault Fault = "file"
 	BadOpen   Fault = "bad" // the request is invalid

@@ -39,7 +39,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 	}
 }
 
-// PrivateDir creates a directory that only this user can use. It accepts an existing directory if it is private, too.
+// PrivateDir creates a directory that only this user can use. It accepts an existing directory if only this user can use it.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {

@@ -217,9 +217,9 @@ func (g *Guarded) checkCount(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks that each mount shows the
-// file at the path that was asked for, without following links. If a mount shows another file, the guard kills the container
-// before it passes its gate.
+// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks that each mount shows
+// the file at the path that was asked for, without following links. If a mount shows another file, the guard kills the
+// container before the container's command runs.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -243,7 +243,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	return g.startNow(ctx, c.ID)
 }
 
-// startNow starts a container and opens its gate.
+// startNow starts a container and opens its gate, so that the container's command runs.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
 	release, err := g.gate.lockContainer(ctx, id)
 	if err != nil {
@@ -275,8 +275,8 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed. Until
-// then, the mounts may be wrong. The caller holds the container's lock.
+// ensurePassed opens the gate of a running container, unless this service knows that the container has already passed its
+// gate. Before that, the mounts may be wrong. The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {

@@ -325,8 +325,8 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// addGate mounts the volume with the gate program in a container. If bound is true, the container gets files of its owner, so it
-// must wait at its gate: the program becomes its entry point.
+// addGate mounts the volume with the gate program in a container. If bound is true, the container gets files of its owner,
+// so it must wait at its gate. In this case the gate program becomes the container's entry point.
 func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {

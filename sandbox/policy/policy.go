@@ -1,8 +1,8 @@
 // Package policy limits what a caller's sandboxes may have, checks their mounts, and isolates callers from each other.
 //
-// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of the
-// allowed roots, and sees only containers with the caller's labels. All other code uses it instead of the engine itself, so it
-// can't forget a check.
+// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of
+// the allowed roots, and sees only containers with the caller's labels. All other code uses this engine instead of the real
+// one, so no code can forget a check.
 //
 // The package owns a goroutine only while it waits for the gate of a container.
 package policy
@@ -53,8 +53,8 @@ func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 // maxPids is the maximum and the default of a container's limit on processes.
 const maxPids = 256
 
-// Check checks a Spec and adds missing protections, as section 5.1 of the contract says. It does not check bind mounts, because
-// they depend on the file system.
+// Check refuses a Spec that asks for more than the policy allows, and adds missing protections. It does not check bind
+// mounts, because they depend on the file system.
 func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.FindEscape(); what != "" {
 		return &RefusedError{what, ""}
@@ -185,7 +185,8 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// openRoot opens the allowed root that contains source, with the rights of as. rel is the path of source relative to it.
+// openRoot opens the allowed root that contains source, with the rights of the actor as. rel is the path of source relative
+// to the root.
 func (p Policy) openRoot(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")

@@ -122,7 +122,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		place, ok := g.places.Outside(source) // a path inside would be the same in every container of the image
+		place, ok := g.places.Outside(source) // a path inside this container would be the same in every container of its image
 		if !ok {
 			place = g.places.self + source // such a path lasts only as long as this container
 		}
@@ -278,7 +278,7 @@ func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sand
 	if !isReplaced(c) {
 		return nil
 	}
-	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing it, and would restore the name after a failure
+	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing the container, and restore its name after a failure
 	if err != nil {
 		return err
 	}

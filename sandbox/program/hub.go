@@ -114,9 +114,8 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	}, nil
 }
 
-// Limits for the number of concurrent commands: of all users, of one user, and of one profile. If a caller does not read its
-// output, the service buffers two windows of package mux for the command, and as much again for each of these windows. This is at
-// most 400 MB for one user.
+// Limits for the number of concurrent commands: of all users, of one user, and of one profile. If callers do not read their
+// output, the service buffers it, up to a limit for each command. The buffers of one user take at most 400 MB.
 const (
 	maxCommands        = 512
 	maxUserCommands    = 256

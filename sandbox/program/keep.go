@@ -155,7 +155,7 @@ const gateKeepTime = 24 * time.Hour
 // private volumes whose directory is gone. It also removes volumes with other versions of the gate program. The engine itself
 // refuses to remove a volume that a container uses.
 func (k *sweeper) removeOld(ctx context.Context) {
-	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports it
+	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // ignore the error: the next scan reports it
 	for _, c := range made {
 		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {
 			k.log("cannot remove %s, which was made again: %v", c.Name, err)
