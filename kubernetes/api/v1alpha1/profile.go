@@ -186,19 +186,19 @@ const PlacementPod = "pod"
 // Phase is how a profile is, in one word.
 type Phase string
 
-// The phases.
+// The phases of a profile.
 const (
-	PhasePending  Phase = "Pending"  // it has no host yet
-	PhaseStarting Phase = "Starting" // its host is creating it, or its gateway is not ready yet
-	PhaseRunning  Phase = "Running"  // its gateway is up and ready
-	PhaseStopping Phase = "Stopping" // its gateway is being stopped
-	PhaseStopped  Phase = "Stopped"  // its gateway is down, as wanted
-	PhaseBackoff  Phase = "Backoff"  // its gateway has crashed and waits for its restart delay
-	PhaseParked   Phase = "Parked"   // starting its gateway again is pointless until something changes
-	PhaseFailed   Phase = "Failed"   // its gateway can't be started as defined
-	PhaseMoving   Phase = "Moving"   // its data is moving to another host
-	PhaseWaiting  Phase = "Waiting"  // its host is restarting
-	PhaseLost     Phase = "Lost"     // its host is lost, or the data is not on it
+	PhasePending  Phase = "Pending"  // the profile has no host yet
+	PhaseStarting Phase = "Starting" // the host is creating the profile, or the gateway is not ready yet
+	PhaseRunning  Phase = "Running"  // the gateway is up and ready
+	PhaseStopping Phase = "Stopping" // the gateway is being stopped
+	PhaseStopped  Phase = "Stopped"  // the gateway is down, as wanted
+	PhaseBackoff  Phase = "Backoff"  // the gateway has crashed and waits for its restart delay
+	PhaseParked   Phase = "Parked"   // starting the gateway again is pointless until something changes
+	PhaseFailed   Phase = "Failed"   // the gateway can't be started as defined
+	PhaseMoving   Phase = "Moving"   // the data is moving to another host
+	PhaseWaiting  Phase = "Waiting"  // the host is restarting
+	PhaseLost     Phase = "Lost"     // the host is lost, or the data is not on it
 )
 
 // AgentProfileStatus is how a profile is.

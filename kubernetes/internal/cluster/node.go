@@ -91,8 +91,8 @@ const MappedRuntime = "mapped"
 // Maps reports whether the nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
-// kubeletConfig is a template like containerdConfig. More words stand for the node: NODE (its name), ADDRESS, PKI (the directory
-// of the certificates) and GROUP (the parent control group).
+// kubeletConfig is a template like containerdConfig. It has four more placeholders: NODE (the node's name), ADDRESS, PKI
+// (the directory of the certificates) and GROUP (the parent control group).
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ADDRESS

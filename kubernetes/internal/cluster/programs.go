@@ -118,13 +118,14 @@ func findPlace() (place, error) {
 	return place{cache, root, bin}, err
 }
 
-// built reports whether the cache contains all programs. Optional ones may be missing.
+// built reports whether the cache contains all programs. Optional programs may be missing.
 func (p place) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
 
-// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out what few tests
-// need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes minutes.
+// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out the parts
+// that few tests need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes
+// minutes.
 func Build(out io.Writer, short bool) (bin string, err error) {
 	p, err := findPlace()
 	if err != nil {

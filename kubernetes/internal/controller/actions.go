@@ -135,7 +135,8 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// sumAnnotation records what was applied last, so that unchanged objects are not written again.
+// sumAnnotation is the annotation that identifies what was last applied to an object, so that unchanged objects are not
+// written again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
 // applyPool applies the objects of a pool, with the given number of hosts, if they have changed.
@@ -258,8 +259,8 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
 }
 
-// abandon clears the host of deleted profiles when no pod of their pool is left, so that the next round releases them. Their data
-// stays on the volumes.
+// abandon clears the host of deleted profiles when no pod of their pool is left, so that the next round releases the
+// profiles. Their data stays on the volumes.
 func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {

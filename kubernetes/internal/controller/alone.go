@@ -33,7 +33,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	for _, m := range v.podOwners { // StatefulSets come first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
-		if wanted && makers[name] != nil { // two controllers made one each, because only one of them knew of agent-sandbox
+		if wanted && makers[name] != nil { // two controllers have made one maker each: only one of them knew of agent-sandbox
 			remove(makers[name])
 		}
 		if wanted {

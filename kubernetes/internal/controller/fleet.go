@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// roundTime is the minimum time between two rounds of a pool. All changes in between are handled together.
+	// roundTime is the minimum time between two rounds of a pool. In a round, the controller reads the state of the pool,
+	// decides and acts. All changes between two rounds are handled together.
 	roundTime = 500 * time.Millisecond
 	// resyncInterval is the interval between rounds while no change is reported. These rounds are needed because some faults show
 	// only as time passes.
@@ -117,7 +118,8 @@ func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
 	return 0
 }
 
-// sightings returns the sightings of a pool. They are empty before the pool's first round.
+// sightings returns the record that tells since when each value of a pool is unchanged. It is empty before the pool's first
+// round.
 func (f *fleet) sightings(pool client.ObjectKey) *sightings {
 	f.mu.Lock()
 	defer f.mu.Unlock()

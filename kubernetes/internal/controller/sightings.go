@@ -15,7 +15,7 @@ type sighting struct {
 	moved bool      // the value appeared after the first round of this controller
 }
 
-// begin starts a round. A round that does not reach end leaves no trace.
+// begin starts a round. A round that fails before [sightings.end] changes nothing.
 func (s *sightings) begin() { s.now = map[string]sighting{} }
 
 // end completes a round. A key that the round has not seen is forgotten.

@@ -13,7 +13,7 @@ import (
 
 // Value describes one value of the chart.
 type Value struct {
-	Path    string         // the keys that lead to it, separated by dots
+	Path    string         // the keys that lead to the value, separated by dots
 	Default any            // a string, int, bool, []any or map[string]any
 	Doc     string         // one sentence
 	Schema  map[string]any // JSON Schema keywords in addition to the type and the description

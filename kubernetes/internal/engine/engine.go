@@ -48,7 +48,7 @@ var _ sandbox.Cluster = (*Engine)(nil)
 type ownPodInfo struct {
 	pod    *corev1.Pod
 	image  string
-	claims map[string]bool // its PersistentVolumeClaims; true if pods on other nodes can mount them, too
+	claims map[string]bool // the pod's PersistentVolumeClaims, by name; true if pods on other nodes can also mount the claim
 }
 
 // New returns an engine for a cluster. It does not connect yet. say reports to the operator which features the cluster can't
@@ -155,7 +155,7 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
-// mountOf returns the mount of a container that has a path, nil where the image has it.
+// mountOf returns the mount of a container that contains the path at, or nil if the path is in the image.
 func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	var out *corev1.VolumeMount
 	for i, m := range c.VolumeMounts {
@@ -167,8 +167,9 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless each container that reaches the socket has the hinit.yaml of this container. The file
-// says whether profiles are isolated, and isolated ones get no sandbox. All containers of the pod reach an abstract socket.
+// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as
+// this container. The file says which profiles are isolated, and an isolated profile must get no sandbox. Every container of
+// the pod can reach a socket in the abstract namespace.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)
@@ -196,7 +197,7 @@ func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	return nil
 }
 
-// ownPod asks for the pod of this process, once.
+// ownPod returns the pod of this process. It asks the API server only once.
 func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -238,8 +239,8 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	return o, nil
 }
 
-// owner returns the owner reference for all objects that the engine creates: when that owner is deleted, the cluster deletes
-// them. It is marked as the controller, because otherwise draining a node would need force.
+// owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes
+// these objects. The owner is marked as their controller, because otherwise draining a node would need force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil

@@ -85,7 +85,7 @@ func (e *Engine) touch(id string) {
 type attachment struct {
 	cancel context.CancelFunc
 	used   func()
-	quiet  atomic.Bool // its bytes don't count as a use of the container
+	quiet  atomic.Bool // the bytes of this connection don't count as a use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
 	stdin  *io.PipeReader // nil for a command without standard input
@@ -140,7 +140,7 @@ type tail struct {
 
 const tailMost = 2 << 10
 
-// Write keeps only the last bytes.
+// Write implements io.Writer. It keeps only the last 2 KiB.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -70,7 +70,7 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 	return out, nil
 }
 
-// find returns a container by its id, a prefix of it of at least 12 digits, or its name.
+// find returns a container by its id, by the first digits of its id (at least 12), or by its name.
 func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 	defer limit(&ctx)()
 	what := "inspect the sandbox " + short(ref)
@@ -233,8 +233,8 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. If final is set, nothing
-// replaces the pod when it is deleted.
+// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. final is true if no
+// controller replaces a deleted pod.
 func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
@@ -358,8 +358,8 @@ func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) 
 // Unpause implements sandbox.Engine. A pod is never paused.
 func (e *Engine) Unpause(context.Context, string) error { return nil }
 
-// Stop implements sandbox.Engine. The pod has its own grace period of two seconds, so grace only bounds the waiting. Files
-// outside of the mounts are lost.
+// Stop implements sandbox.Engine. The pod has its own grace period of two seconds, so grace only limits how long Stop waits.
+// Files outside of the mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r, err := e.find(ctx, id)
 	if err != nil {

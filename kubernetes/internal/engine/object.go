@@ -160,8 +160,9 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod. The next pod has
-// the helper at another path: the owner knows the old one, and a link in a mount could lead another mount there.
+// resume sets a Sandbox to running. If its pod has ended, it suspends the Sandbox first, which removes the pod. The next pod
+// has the helper at another path. The owner knows the old path, and a link in a mount could redirect another mount to that
+// path.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	again := r.pod == nil && r.object.GetAnnotations()[noteStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
@@ -171,7 +172,7 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 		again = true
 	}
 	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{noteStopped: nil}
-	_, claimed := claimOf(r.object) // it has no mounts that a link can lead elsewhere
+	_, claimed := claimOf(r.object) // a claimed Sandbox has no mounts that a link could redirect
 	if e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
@@ -219,8 +220,8 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// postponeExpiry postpones the expiry of a Sandbox. If no service does this any more, for whatever reason, the cluster deletes
-// the Sandbox.
+// postponeExpiry postpones the expiry of a Sandbox. If no service postpones it any more, for whatever reason, the cluster
+// deletes the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil

@@ -19,10 +19,10 @@ import (
 // Labels and annotations of the objects that the engine creates.
 const (
 	labelID      = "hinit.dev/sandbox"      // the id of a container
-	labelName    = "hinit.dev/name"         // the name that docker knows
+	labelName    = "hinit.dev/name"         // the container's name in docker commands
 	labelVolume  = "hinit.dev/volume"       // "true" on a PersistentVolumeClaim that implements a volume
 	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
-	labelNetwork = "hinit.dev/network"      // what NetworkPolicies select: none, default, or a name
+	labelNetwork = "hinit.dev/network"      // the network by which NetworkPolicies select the pod: none, default, or a name
 	labelPool    = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy    = "app.kubernetes.io/managed-by"
 	noteSpec     = "hinit.dev/spec" // the sandbox.Spec of the container, as JSON

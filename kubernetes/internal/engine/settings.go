@@ -23,28 +23,28 @@ import (
 
 // paths are files that the service shares with the containers of its callers.
 type paths struct {
-	socket string // of the service of sandboxes
+	socket string // the socket of the service of sandboxes
 	config string // the hinit.yaml that says whether profiles are isolated
 }
 
 // Settings hold the operator's configuration for sandboxes on a cluster. [Read] reads them from the environment.
 type Settings struct {
 	Namespace string
-	Pod       string // of this process, "" where it is in none
-	Container string // of this process in its pod
-	Image     string // has hinit-sandbox-kubernetes and the program inside; "" is the image of this process
-	Owner     string // a ConfigMap: with it, the cluster deletes all sandboxes
-	Paths     paths  // in the container of this process
-	Kind      string // Pod or Sandbox; "" is Sandbox where the cluster has that kind
+	Pod       string // the pod of this process, "" outside of a pod
+	Container string // the name of this process's container in the pod
+	Image     string // an image with hinit-sandbox-kubernetes and the helper; "" for the image of this process
+	Owner     string // the ConfigMap that owns all sandboxes: if it is deleted, the cluster deletes them
+	Paths     paths  // the shared files, as paths in the container of this process
+	Kind      string // Pod or Sandbox; "" for Sandbox if the cluster has that kind, otherwise Pod
 
 	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
-	HostUsers   string // "true" or "false"; "" is false if the nodes support it
+	HostUsers   string // "true" or "false"; "" for false if the nodes support user namespaces
 	PullPolicy  string
 	PullSecrets []string
 	CPU, Memory resource.Quantity // what a sandbox requests
-	Disk        resource.Quantity // the limit of what a sandbox has on the disk of its node
+	Disk        resource.Quantity // the maximum disk space of a sandbox on its node
 	Storage     resource.Quantity // the size of a volume
-	Class       string            // its StorageClass, "" for the cluster's default
+	Class       string            // the StorageClass of volumes, "" for the cluster's default
 	Idle        time.Duration     // how long a sandbox may have no commands and background jobs before it is suspended; 0 for never
 	Expire      time.Duration     // after this time without a running service, the cluster deletes a Sandbox; 0 for never
 	Warm        int               // the number of ready Sandboxes in each warm pool, if the cluster has warm pools

@@ -144,7 +144,7 @@ func tools(r *record) string {
 	return at
 }
 
-// renew gives the helper a new random path, which nothing left by an earlier pod can know.
+// renew gives the helper a new random path. No process or link that an earlier pod has left can know this path.
 func renew(r *record) {
 	old, at := tools(r), gate.Dir+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
@@ -183,8 +183,8 @@ type security struct {
 	groups       []int64
 }
 
-// securityOf returns the security contexts for a spec. mapped is whether pods get user namespaces: without them root inside is
-// refused.
+// securityOf returns the security contexts for a spec. mapped reports whether pods get user namespaces. Without a user
+// namespace, securityOf refuses a spec whose user is root.
 func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	no, yes := false, true
 	out := security{

@@ -14,9 +14,9 @@ import (
 	"hinit/sandbox"
 )
 
-// ObjectName returns the name of the Kubernetes object for a container or volume that docker knows by name. It is a hash of that
-// name, so that two objects never have the same docker name. Agents choose docker names: as the name of an object it could take
-// the name of the agents' next pod, or have characters that are not allowed.
+// ObjectName returns the name of the Kubernetes object for the container or volume with this docker name. The object's name
+// is a hash of the docker name, so two objects never have the same docker name. Agents choose docker names. Used directly,
+// such a name could be the name of the agents' next pod, or contain invalid characters.
 func ObjectName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])

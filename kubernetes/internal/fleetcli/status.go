@@ -96,7 +96,7 @@ func table(w io.Writer, head string, rows []string) {
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // the reader may be gone
+	_ = t.Flush() // ignore the error: the reader may be gone
 }
 
 func runStatus(ctx context.Context, c *call) error {

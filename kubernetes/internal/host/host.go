@@ -105,7 +105,7 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// pause waits for d. It reports false if ctx ended first.
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -15,7 +15,7 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTimeout is the time after its start for which the memory of a starting gateway is not reported, because it still changes a
+// startTimeout is the time after a gateway's start for which its memory is not reported, because the memory still changes a
 // lot.
 const startTimeout = 30 * time.Second
 

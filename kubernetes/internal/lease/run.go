@@ -122,7 +122,7 @@ func (l *reportingLock) Update(ctx context.Context, r resourcelock.LeaderElectio
 func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return r, raw, err // client-go will create it
+		return r, raw, err // client-go will create the Lease
 	}
 	l.tell(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {

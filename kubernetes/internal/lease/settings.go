@@ -35,7 +35,7 @@ const (
 // Settings specify the Lease to hold, and the pod and the init that it is held for.
 type Settings struct {
 	Name, Namespace string
-	Identity        string        // identifies this pod; no other pod may ever have the same
+	Identity        string        // identifies this pod; no other pod may ever have the same identity
 	Duration        time.Duration // whole seconds
 	Socket          string        // the socket on which the init receives datagrams
 	API             *rest.Config

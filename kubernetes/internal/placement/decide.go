@@ -14,20 +14,20 @@ import (
 type Profile struct {
 	Name      string
 	Owner     string // the name of the host that has the data, or "" if none
-	Installed bool   // its owner has the data
+	Installed bool   // the owner has the data
 	To        string // the host that a move goes to, or "" without a move
 	Received  bool   // the new host has stored the data: the move ends without the controller
-	Memory    int64  // the memory that the placement reserves for it
+	Memory    int64  // the memory that the placement reserves for the profile
 	Priority  int32
-	Pin       string // the only host that it may be on, or "" for any
+	Pin       string // the only host that the profile may be on, or "" for any
 	Pod       string // the name of the pod that would run this profile alone
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
 	Refused   string // why Pod can't be created, or "" if it can
-	Lost      string // what was last reported about its owner: [HostLost], [HostRestarts], or "" for nothing
-	Overdue   bool   // its owner has been restarting for too long, and is treated as lost
-	Missing   bool   // its owner has reported that the data is not on its volume
-	Here      bool   // its owner has reported that the data is on its volume
-	Pending   string // the reported reason why it is pending, or "" if it is not
+	Lost      string // what was last reported about the owner: [HostLost], [HostRestarts], or "" for nothing
+	Overdue   bool   // the owner has been restarting for too long, and is treated as lost
+	Missing   bool   // the owner has reported that the data is not on its volume
+	Here      bool   // the owner has reported that the data is on its volume
+	Pending   string // the reported reason why the profile is pending, or "" if it is not
 	LostHost  string // the host whose data the user gives up with spec.recover, or "" if none
 	Handled   bool   // the present spec.recover, which may be empty, is recorded as handled
 	Deleting  bool
@@ -37,15 +37,15 @@ type Profile struct {
 type Host struct {
 	Name      string
 	Ordinal   int
-	For       string // the only profile that it takes, or "" for a host that takes any
+	For       string // the only profile that the host takes, or "" for a host that takes any
 	Zone      string // the value of the topology key
-	Trouble   string // why it can't be used, or "" if it can
-	Ready     bool   // it can take profiles
-	Updated   bool   // it has the wanted image
-	Replacing bool   // its pod is ending or starting
-	Serving   bool   // it is being replaced, but its container runs: its gateways may answer, and it reports on them
-	Unheard   bool   // this controller has seen no sign of life of it yet
-	Broken    bool   // its containers don't run although its node is healthy
+	Trouble   string // why the host can't be used, or "" if it can
+	Ready     bool   // the host can take profiles
+	Updated   bool   // the host has the wanted image
+	Replacing bool   // the host's pod is ending or starting
+	Serving   bool   // the host is being replaced, but its container runs: its gateways may answer, and it reports on them
+	Unheard   bool   // this controller has seen no sign of life of the host yet
+	Broken    bool   // the host's containers don't run although its node is healthy
 }
 
 // Pool is the controller's view of an AgentPool.
@@ -135,7 +135,7 @@ type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
-	schedulable bool // it may get profiles
+	schedulable bool // the host may get profiles
 }
 
 // Decide returns what the controller has to do about a pool now. The same input always gives the same plan.
@@ -189,7 +189,7 @@ func (r *round) needsPod(p Profile) bool {
 	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
 }
 
-// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single one.
+// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single profile.
 func (r *round) loadOf(name string) *hostLoad {
 	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
 		return l
@@ -209,7 +209,7 @@ func (r *round) decide(p Profile) {
 	}
 	switch {
 	case !p.Handled && r.recover(p, trouble, serving):
-	case p.Owner != "" && serving: // it reports itself
+	case p.Owner != "" && serving: // the host itself reports on the profile
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
 			r.do(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})

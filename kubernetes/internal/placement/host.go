@@ -30,7 +30,7 @@ type Local struct {
 // Step is the next thing that a host does about one profile.
 type Step int
 
-// The steps.
+// The steps of a host.
 const (
 	Wait         Step = iota // nothing to do until another host or the controller acts
 	Run                      // start the gateway, or keep it running

@@ -22,7 +22,7 @@ var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta
 
 const (
 	first    = "-0" // what a StatefulSet appends to its name for its first pod
-	mostName = 43   // characters; with the hash and the suffixes that Kubernetes adds for labels, there are 63
+	mostName = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
 )
 
 // Pod returns the name of the pod for a single profile. It is the same for a StatefulSet and a Sandbox. It contains a hash,

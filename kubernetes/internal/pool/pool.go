@@ -143,7 +143,7 @@ func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum 
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
 		return nil, "", err
 	}
-	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller decides when
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller replaces the pods
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
 	pod.Spec.ServiceAccountName = Account(p.Name)
@@ -194,8 +194,8 @@ func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	}
 }
 
-// host returns the container of the host. It starts before the container of the agents. The agents run as the same user, but
-// can't see its files and processes.
+// host returns the container of the host program. It starts before the container of the agents. The agents run as the same
+// user, but can't see the files and processes of this container.
 func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
