@@ -331,7 +331,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report the end of this worker
+		at(here && w.sight == Unknown && !w.containerGone, p.now+interval) // the runner does not report this worker's end
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}

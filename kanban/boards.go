@@ -27,7 +27,7 @@ const DefaultBoard = "default"
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
 	Root string // result of [Root]
-	Env  Env    // environment; it can override paths, see [Boards.Paths]
+	Env  Env    // environment; variables can override paths, see [Boards.Paths]
 }
 
 // Meta is the content of a board's board.json.
@@ -194,9 +194,9 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", refuse("cannot remove board default: it is the one that always exists")
 	}
-	movedTo, err = b.archive(now, slug) // in one step, so that no service opens a partly removed board
+	movedTo, err = b.archive(now, slug) // move the board in one step, so that no service opens a partly removed board
 	if err == nil && hard {
-		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was created in it during the removal
+		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was created in the directory during the removal
 			err = os.RemoveAll(movedTo)
 		}
 		movedTo = ""

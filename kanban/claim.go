@@ -137,13 +137,13 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 type release struct {
 	event          string
 	payload        object
-	outcome        string    // of the run, also used as its status
+	outcome        string    // outcome and status of the run
 	why            string    // error of the run
 	resultList     *[]string // list of the [Result] that gets the task's id
 	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit that applies in place of the dispatcher's; 0: none
 	extra          object    // further members of the event gave_up, which is added if the task reaches the failure limit
-	set            string    // SQL that sets more columns; args are its arguments
+	set            string    // SQL that sets more columns; args are the arguments of this SQL
 	args           []any
 	unlessExtended bool // release only if the claim has not been extended since the pass read it: a heartbeat prevents the release
 }
@@ -202,7 +202,7 @@ func (p *pass) releaseStaleClaims() error {
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // the claim is valid, or the worker has ended: detectCrashed examines how it ended
+			continue // the claim is valid, or the worker has ended: detectCrashed examines how the worker ended
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err

@@ -46,7 +46,7 @@ const (
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // limits all running workers together, not the starts of one pass
+	MaxSpawn                *int // limits the number of all running workers, not the number of starts in one pass
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string

@@ -235,7 +235,7 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
-			t.promote([]string{child}, DefaultFailureLimit) // the child may have waited only for this parent
+			t.promote([]string{child}, DefaultFailureLimit) // the child may have waited for this parent only
 		}
 		return nil
 	})

@@ -36,12 +36,12 @@ type Dispatcher struct {
 	Backoff time.Duration
 
 	memories map[int64]*runNotes // notes about each run, by the run's number
-	holds    *Lock               // lock of the board, if it is held between passes
+	holds    *Lock               // lock of the board, if this dispatcher holds it between passes
 }
 
 // runNotes is the data that a dispatcher keeps about a run between passes.
 type runNotes struct {
-	start        uint64 // start time of the process that had the worker's pid when it was first seen
+	start        uint64 // start time of the process that had the worker's pid when the pid was first seen
 	askedToEndAt int64  // when the worker survived a request to end after its attempt; 0: never
 }
 
@@ -178,7 +178,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	}
 	for _, w := range p.watched {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.dead(w) {
-			who[w.CurrentRunID] = w.Assignee // the attempt has ended since this pass examined the worker, which is still alive
+			who[w.CurrentRunID] = w.Assignee // the worker is still alive, but its attempt has ended during this pass
 		}
 	}
 	for _, w := range p.leaving { // a worker whose attempt is over is counted until its process has ended

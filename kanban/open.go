@@ -24,7 +24,7 @@ import (
 
 // Options are the options for opening a board. With the zero value, a board is opened as the agent's own programs open it.
 type Options struct {
-	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if it is not set
+	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, or two minutes if the variable is not set
 	Env         Env           // nil: os.Getenv
 	Host        string        // the host in claims; empty: os.Hostname
 	PID         int           // the pid in claims; 0: this process
@@ -115,7 +115,7 @@ func (s *Store) open(ctx context.Context) error {
 		return s.attach(ctx, "rwc")
 	}
 
-	initialised.Lock() // only one first open at a time in this process
+	initialised.Lock() // allow only one first open at a time in this process
 	defer initialised.Unlock()
 	lock := s.lockInit(ctx)
 	if lock != nil {

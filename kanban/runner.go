@@ -97,7 +97,7 @@ type Exit struct {
 	Code       int  // exit code, if Signal is 0
 	Signal     int
 	OOM        bool // the kernel killed the worker because memory ran out
-	Terminated bool // ended on purpose: the dispatcher stopped it, its container stopped, or an operator requested it
+	Terminated bool // the worker was ended on purpose: by the dispatcher, by a stop of its container, or by an operator
 	Shutdown   bool // the worker ended because its container stopped
 	At         time.Time
 }

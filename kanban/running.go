@@ -16,7 +16,7 @@ import (
 // is over, but the worker may still run.
 type observedTask struct {
 	Task
-	since             int64  // start of the current run, or of the task if it has no run; if the attempt is over, its end
+	since             int64  // start of the current run, or of the task without a run; after the attempt, the end of the attempt
 	from              Status // status in which the task was claimed, and to which a release returns it
 	ref               Ref
 	dispatcherStarted bool // the ledger shows that a dispatcher started the run
@@ -262,7 +262,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner found the worker by its environment and has no run for it
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner found this worker by its environment
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
 		}

@@ -74,7 +74,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why != nil {
 		return why, nil
 	}
-	if err := p.Store.crashPoint("started"); err != nil || worker.PID == 0 { // without a pid, the attempt ends with its claim
+	if err := p.Store.crashPoint("started"); err != nil || worker.PID == 0 { // no pid: the attempt ends when its claim expires
 		return nil, err
 	}
 	if worker.Start == 0 {

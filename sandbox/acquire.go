@@ -212,12 +212,12 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
 	defer cancel()
-	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // otherwise another container may have the name
+	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // else another container may have the name
 		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // otherwise another container owns the name
+	if own { // remove the record only if this call has made it
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err

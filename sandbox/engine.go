@@ -141,8 +141,8 @@ type Container struct {
 	Labels    map[string]string `json:"labels"`
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
-	Started   time.Time         `json:"-"`    // Inspect; zero if it was never started
-	Finished  time.Time         `json:"-"`    // Inspect; zero if it has never ended
+	Started   time.Time         `json:"-"`    // Inspect; zero if the container was never started
+	Finished  time.Time         `json:"-"`    // Inspect; zero if the container has never ended
 	ExitCode  int               `json:"-"`    // Inspect
 	OOMKilled bool              `json:"-"`    // Inspect
 	User      string            `json:"user"` // Inspect; user of commands, "" for the image's user

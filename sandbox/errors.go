@@ -52,7 +52,7 @@ func (e *OptionError) Error() string {
 type LostError struct {
 	Began     bool      // true if the command certainly began, false if it may have begun
 	Why       string    // error of the connection
-	Container Container // state of the container; State is Gone for a removed one, and "" if the engine didn't answer
+	Container Container // state of the container; State is Gone for a removed container, and "" if the engine didn't answer
 }
 
 // Error implements error.

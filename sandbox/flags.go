@@ -208,7 +208,7 @@ func parseMount(v string) (Mount, error) {
 const (
 	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than a sandbox has
 	AllowHost       = "host"       // namespaces of the host or of another container
-	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains one
+	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that contains such a socket
 )
 
 // Capabilities are the only capabilities that a sandbox may have. A sandbox has all of them by default.

@@ -45,7 +45,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
-		_ = m.store.dir.Remove(file) // it may not exist
+		_ = m.store.dir.Remove(file) // the file may not exist
 	}
 	if before := m.newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
 		m.newBytes.Store(0)

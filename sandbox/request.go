@@ -30,7 +30,7 @@ type Request struct {
 
 	Timeout    time.Duration // 0 for Options.Timeout, negative for no limit
 	Grace      time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
-	Repeatable bool          // running the command twice is harmless, so it is repeated if the connection is lost
+	Repeatable bool          // running the command twice is harmless, so the command is repeated if the connection is lost
 }
 
 // Named returns the elements of a list of docker's -e options that are only a name, without a value.

@@ -49,7 +49,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	}
 	run := "rw,noexec,nosuid,size=64m"
 	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // s6 executes files that it puts there
+		run = "rw,exec,nosuid,size=64m" // s6 puts executable files there
 	}
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")

@@ -30,7 +30,7 @@ type store struct {
 
 // Directories in the store.
 const (
-	locksDir   = "locks"  // locked while the container of a key is found, made or removed; some keys share one
+	locksDir   = "locks"  // locked while the container of a key is found, made or removed; some keys share a lock
 	runDir     = "run"    // one directory for each container, with the socket of its helper; it is mounted into the container
 	recordsDir = "known"  // one record for each container
 	toolsDir   = "tools"  // one directory for each version of the helper

@@ -121,7 +121,7 @@ func conditions(s *client.Service) map[string]string {
 
 // Message is the JSON document that describes an event to an action.
 type Message struct {
-	ID        string    `json:"id"`      // identifies the event; the same in each attempt
+	ID        string    `json:"id"`      // identifies the event; each attempt to deliver the event has the same id
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // gateway-coder, dashboard
 	Profile   string    `json:"profile"` // "" if the service belongs to no profile

@@ -46,7 +46,7 @@ type Runner struct {
 	mu              sync.Mutex
 	state           state
 	senders         map[string]int // number of dropped jobs, for each target that a goroutine is delivering to
-	unsaved         string         // last error of saving the state; "" if it was saved
+	unsaved         string         // last error of saving the state; "" if the state was saved
 	rules           *config.Config
 	lastConfigError string        // last error of reading the configuration
 	lastStatus      client.Status // the whole status after the last change

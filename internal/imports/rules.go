@@ -18,7 +18,7 @@ type setting struct {
 	from
 	name, value string     // the value is "" for a list or a mapping
 	node        *yaml.Node // the value in YAML; nil in other formats
-	used        bool       // whether an importer has read it, see [section.takeSetting]
+	used        bool       // whether an importer has read the setting, see [section.takeSetting]
 }
 
 // from is the origin of a setting: its place, and its full name for notes.

@@ -29,7 +29,7 @@ type unit struct {
 	prefix, instance string // the parts of the name before and after @
 	place            place
 	keys             []setting // settings from all files of the unit
-	service          *service  // the service that the unit becomes, if it is a .service
+	service          *service  // the service that a .service unit becomes; nil for other units
 }
 
 // systemd reads a unit, an instance of a template, or all units of a directory.
@@ -191,7 +191,7 @@ func (u *units) replaceSpecifiers(n *unit) {
 
 // unitRules are the rules for the settings of a service, except for commands and for relations to other units.
 var unitRules = rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import them
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import these settings
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},

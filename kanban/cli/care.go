@@ -178,7 +178,7 @@ func (x *examination) claims(context.Context) error {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "" || t.ClaimExpires == 0: // the other writers of the board treat this as no claim
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // the other writers of the board treat such a task as unclaimed
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)

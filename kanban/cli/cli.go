@@ -55,9 +55,9 @@ type verb struct {
 	multiWordFlag string // flag that takes all words up to the next flag
 	summary       string
 	help          string
-	json          bool          // has --json
-	checks        bool          // checks the integrity of the whole file when it opens the board
-	noBoard       bool          // does not open the board
+	json          bool          // the verb has the flag --json
+	checks        bool          // the verb checks the integrity of the whole file when it opens the board
+	noBoard       bool          // the verb does not open the board
 	patience      time.Duration // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
 	define        func(c *call) action
 }
@@ -288,7 +288,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // it fails only if the reader of the output is gone, and then there is nothing to do
+	_ = w.Flush() // ignore the error: Flush fails only if the reader of the output is gone
 }
 
 // boards returns the boards of this installation.

@@ -160,10 +160,10 @@ type attemptLine struct {
 	Task      string `json:"task"`
 	Title     string `json:"title"`
 	Profile   string `json:"profile"`
-	Outcome   string `json:"outcome"` // "" while it runs
+	Outcome   string `json:"outcome"` // "" while the attempt runs
 	Error     string `json:"error"`
 	StartedAt int64  `json:"started_at"`
-	EndedAt   int64  `json:"ended_at"` // 0 while it runs
+	EndedAt   int64  `json:"ended_at"` // 0 while the attempt runs
 }
 
 // overviewMost is the maximum number of tasks, and of attempts, in an overview.

@@ -34,8 +34,8 @@ type Call struct {
 // verb is one command of hinit sandbox.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // not in the help; only the verb "cp" calls it
-	options string // which flags of [options.defineAll] it has
+	hidden  bool   // not in the help; only the verb "cp" calls this verb
+	options string // the flags of [options.defineAll] that the verb has
 	run     func(*invocation) (int, error)
 }
 
@@ -151,7 +151,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 
 // Needs lists what a command line needs from the environment of its caller.
 type Needs struct {
-	Names           []string // the names of the variables that it needs
+	Names           []string // the names of the variables that the command line needs
 	Stdin, Terminal bool
 }
 

@@ -96,7 +96,7 @@ func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all := s.unsent[uid]; len(all) >= maxUnsent {
-		_ = all[0].Close() // the goroutine of that connection ends then
+		_ = all[0].Close() // this also ends the goroutine of the connection
 		s.unsent[uid] = slices.Delete(all, 0, 1)
 	}
 	s.unsent[uid] = append(s.unsent[uid], c)

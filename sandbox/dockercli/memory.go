@@ -41,6 +41,6 @@ func (p *Emulator) forget(from Caller, kind, key string) {
 
 // toJSON returns a value as JSON. Equal values have equal texts, so a text can be part of a key.
 func toJSON(v any) string {
-	text, _ := json.Marshal(v) // never fails for these types
+	text, _ := json.Marshal(v) // Marshal never fails for these types
 	return string(text)
 }

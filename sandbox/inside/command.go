@@ -66,7 +66,7 @@ func runEnd(r *run) mux.End {
 // streams holds the descriptors for a command's standard streams.
 type streams struct {
 	child      []*os.File // the command's ends of the pipes or the terminal; this process closes them after the command's start
-	stdin      *os.File   // this process's end; nil without an input
+	stdin      *os.File   // this process's end of the input; nil without an input
 	outputs    []output
 	tty        *os.File       // this process's end of the terminal; nil without one
 	unfinished sync.WaitGroup // counts the outputs that have not ended

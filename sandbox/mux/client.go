@@ -109,7 +109,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.removeChannel(ch) { // otherwise fail has already finished it
+		if c.removeChannel(ch) { // otherwise fail has already finished the channel
 			ch.finish(end, nil)
 		}
 		return nil

@@ -36,7 +36,7 @@ type Kind uint8
 const (
 	KindHello    Kind = iota + 1 // c and i, as the first frame: Hello
 	KindOpen                     // c: Open; opens the channel
-	KindBegun                    // i: the process was started; its id, 4 bytes
+	KindBegun                    // i: the process was started; the process id, 4 bytes
 	KindInput                    // c: standard input
 	KindInputEnd                 // c: the end of standard input
 	KindOutput                   // i: standard output

@@ -20,7 +20,7 @@ type Op string
 
 // The operations that a client can request.
 const (
-	OpRun           Op = "run"     // run a foreground command; it is ended when the connection ends
+	OpRun           Op = "run"     // run a foreground command, which ends at the latest with the connection
 	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started
 	OpJobs          Op = "jobs"    // list the background commands
 	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
@@ -79,7 +79,7 @@ type End struct {
 	Interrupted bool   `json:"interrupted,omitempty"`
 	OOM         bool   `json:"oom,omitempty"`
 	Survivors   int    `json:"survivors,omitempty"`
-	Dir         string `json:"dir,omitempty"` // the session's directory after the command, "" if it is not known
+	Dir         string `json:"dir,omitempty"` // the session's directory after the command, "" if unknown
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // describes the Fault
 	Jobs        []Job  `json:"jobs,omitempty"`
@@ -94,7 +94,7 @@ type Job struct {
 	Started  time.Time `json:"started"`
 	Running  bool      `json:"running"`
 	Code     int       `json:"code"`   // the exit code; after a signal, 128+n in package sandbox and -1 in messages
-	Signal   int       `json:"signal"` // the signal that ended it, 0 for none
+	Signal   int       `json:"signal"` // the signal that ended the command, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
 	Output   int64     `json:"output"`  // bytes written so far

@@ -20,7 +20,7 @@ type Stream struct {
 	mu        sync.Mutex
 	frames    chan []byte // received frames that are not consumed yet; closed at the end
 	frame     []byte      // the frame that is being read
-	frameRead int         // how many of its bytes were read
+	frameRead int         // how many bytes of frame were read
 	ended     bool
 	err       error // returned by Read after the last byte
 }

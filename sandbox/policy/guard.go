@@ -235,7 +235,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has already replaced or started it
+			return err // another caller has already replaced or started the container
 		}
 		_, err = g.replaceContainer(ctx, c)
 		return err
@@ -252,7 +252,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.ensurePassed(ctx, id) // another caller has already started it
+		return g.ensurePassed(ctx, id) // another caller has already started the container
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		g.gate.volume.Store(nil) // a user may have removed the volume, and the engine has created an empty one: fill it again

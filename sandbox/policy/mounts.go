@@ -52,7 +52,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // otherwise the engine would create it as root, and follow symbolic links
+			m.CreateHostParent = false // otherwise the engine would create the source as root, and follow symbolic links
 		}
 		mounts[i] = m
 	}

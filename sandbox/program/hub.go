@@ -47,7 +47,7 @@ type service struct {
 type tenantKey struct {
 	uid      uint32
 	profile  string
-	operator bool // for root, who sees the containers of all profiles
+	operator bool // the tenant of root, which sees the containers of all profiles
 }
 
 // tenant is what the service keeps for one user and profile.
@@ -87,7 +87,7 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the files of an operator's sandboxes belong to the agent, too
+	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the agent also owns the files of an operator's sandboxes
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
@@ -150,8 +150,8 @@ func (h *service) checkLimits(key tenantKey) error {
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
-			delete(h.tenants, k)                                                  // its containers keep running
-			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // it does not close the engine, so it can't fail
+			delete(h.tenants, k)                                                  // the tenant's containers keep running
+			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // can't fail, because the engine stays open
 		}
 	}
 	return len(h.tenants) > 0

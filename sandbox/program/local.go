@@ -63,7 +63,7 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	for _, dir := range []string{opts.Home, opts.Dir} {
 		info, err := os.Stat(dir)
 		if err != nil {
-			continue // root will create it
+			continue // root will create the directory
 		}
 		if uid := fsutil.UID(info); uid != 0 {
 			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, uid)

@@ -149,7 +149,7 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	where := ""
 	if profile != "" {
 		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
-		spec.Path, _ = cmdline.Hinit() // it fails only without /proc, and then no process can be started anyway
+		spec.Path, _ = cmdline.Hinit() // Hinit fails only without /proc, and then no process can be started anyway
 		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
@@ -218,7 +218,7 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // it reads from memory, so it can't fail
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // reading from memory can't fail
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

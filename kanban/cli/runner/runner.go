@@ -107,7 +107,7 @@ func (r *Runner) note(run client.Run) {
 // tag returns the name of the run for an attempt. The name is unique among all boards of a container.
 func tag(ref kanban.Ref) string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(ref.DB)) // it never fails
+	_, _ = h.Write([]byte(ref.DB)) // a hash never returns an error
 	return fmt.Sprintf("%s.%x/%s/%d", ref.Board, h.Sum64(), ref.Task, ref.Run)
 }
 
@@ -151,7 +151,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
-		if !known && ref.PID == 0 && !fresh { // the dispatcher may have died after its claim, before it got the host's answer
+		if !known && ref.PID == 0 && !fresh { // the dispatcher may have died after its claim, before the host answered
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err

@@ -28,7 +28,7 @@ type board struct {
 	changes *Changes
 	version int64 // data version of the file before the last pass
 	took    time.Duration
-	stuck   time.Time // time since which tasks are ready and none is started; zero: no such state
+	stuck   time.Time // since when tasks are ready and none is started; zero: tasks are being started, or none is ready
 	warned  time.Time
 	summary time.Time // time of the last summary
 }
@@ -136,7 +136,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	defer changes.Close()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
-	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // Exists: the board may have been half removed when it was opened
+	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
 		select {
 		case <-ctx.Done():
 		case <-changes.C:

@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-list.C: // a new directory is empty at first; the watcher reports it again after a pause
+		case <-list.C: // a new directory is empty at first; the watcher reports the directory again after a pause
 			s.scan(ctx, &all)
 		case <-timer.C:
 			s.scan(ctx, &all)

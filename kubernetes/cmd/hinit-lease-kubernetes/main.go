@@ -28,7 +28,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	// Prevent an agent that runs as the same user from sending messages in this program's name, and from reading the token out of
 	// its memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it can't fail for the calling process
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
 	klog.SetLogger(logr.Discard())                   // package lease reports what matters
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -88,7 +88,7 @@ func makeGroups() error {
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc creates groups there too
+		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc also creates groups in this hierarchy
 			var dirs []string
 			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {

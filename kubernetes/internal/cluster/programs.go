@@ -26,7 +26,7 @@ type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // the C library that the module needs, or ""; if it is missing, the module is not built
+	c        string // the C library that the module needs, or ""; without this library, the module is not built
 	optional bool   // not built in a short build; the tests that need it are then skipped
 }
 
@@ -188,7 +188,7 @@ func (p place) forgetOthers() error {
 	others, err := filepath.Glob(filepath.Join(p.cache, "bin-*"))
 	for _, other := range others {
 		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > 24*time.Hour {
-			_ = os.RemoveAll(other) // if this fails, it only wastes space
+			_ = os.RemoveAll(other) // a failure only wastes space
 		}
 	}
 	return err

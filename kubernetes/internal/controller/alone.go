@@ -49,7 +49,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
-			remove(pod) // agent-sandbox creates no new pod while this one exists
+			remove(pod) // agent-sandbox creates no new pod while the ended pod exists
 		}
 	}
 	return runParallel(work)

@@ -47,7 +47,7 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of each pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of each profile, to find out which events to create
 	allowed map[client.ObjectKey]string               // the rights last granted to the hosts of each pool
-	seen    map[client.ObjectKey]*sightings           // for each pool, since when its values are unchanged
+	seen    map[client.ObjectKey]*sightings           // for each pool, since when each observed value is unchanged
 	leaving map[types.UID]time.Time                   // by the UID of a pod's maker: since when the pod's profile is elsewhere
 	refused map[types.UID]string                      // why the single pod of a profile can't be created
 }
@@ -217,7 +217,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	}
 	if s.SpareSince = v.pool.Status.SpareSince; plan.SpareSince.IsZero() {
 		s.SpareSince = nil
-	} else if s.SpareSince == nil { // keep the time that another controller wrote: otherwise two controllers would overwrite each other's
+	} else if s.SpareSince == nil { // never replace a time: two controllers would overwrite each other's time
 		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
 		s.SpareSince = &since
 	}

@@ -19,7 +19,7 @@ import (
 
 const (
 	askEvery = 2 * time.Second
-	askTime  = 2 * time.Second // for one connection
+	askTime  = 2 * time.Second // time limit of one connection
 	// mostSilent is the number of connections in a row that must fail before a node is regarded as silent.
 	mostSilent = 3
 	// silentLimit is the maximum time since a node's last answer for which the node is regarded as silent. By then Kubernetes has
@@ -40,8 +40,8 @@ type nodes struct {
 }
 
 type node struct {
-	answered time.Time // when it last answered
-	failed   int       // connections that have failed in a row since then
+	answered time.Time // when the node last answered
+	failed   int       // failed connections in a row since the last answer
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {

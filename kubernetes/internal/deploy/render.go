@@ -32,7 +32,7 @@ var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml",
 
 // Manifest is one Kubernetes object.
 type Manifest struct {
-	File string // its file name in source/
+	File string // the file name in source/
 	Text []byte // YAML with comments
 }
 

@@ -137,7 +137,7 @@ func schema() ([]byte, error) {
 		}
 		at["properties"].(map[string]any)[keys[len(keys)-1]] = one
 	}
-	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // Helm adds it
+	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // Helm adds this key
 	return json.MarshalIndent(root, "", "  ")
 }
 

@@ -208,7 +208,7 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	defer limit(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another caller has already created it
+		return nil // another caller has already created the pod
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the pod is gone already, and another may have its name
+		return nil // the pod is gone already, and another pod may have the same name
 	} else if err != nil {
 		return err
 	}

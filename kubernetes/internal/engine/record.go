@@ -38,9 +38,9 @@ type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
-	pod      *corev1.Pod                // nil if it does not exist
+	pod      *corev1.Pod                // nil if the pod does not exist
 	object   *unstructured.Unstructured // the Sandbox, nil for a plain pod
-	claim    *unstructured.Unstructured // the claim, if it has no Sandbox yet
+	claim    *unstructured.Unstructured // the claim, if no Sandbox was bound to it yet
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
@@ -144,7 +144,7 @@ func fill(c *sandbox.Container, pod *corev1.Pod) {
 // the start times of two pods differ.
 func began(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(pod.UID)) // it can't fail
+	_, _ = h.Write([]byte(pod.UID)) // a hash never returns an error
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 

@@ -41,7 +41,7 @@ type Settings struct {
 	HostUsers   string // "true" or "false"; "" for false if the nodes support user namespaces
 	PullPolicy  string
 	PullSecrets []string
-	CPU, Memory resource.Quantity // what a sandbox requests
+	CPU, Memory resource.Quantity // the processor time and memory that a sandbox requests
 	Disk        resource.Quantity // the maximum disk space of a sandbox on its node
 	Storage     resource.Quantity // the size of a volume
 	Class       string            // the StorageClass of volumes, "" for the cluster's default

@@ -174,7 +174,7 @@ func runHost(ctx context.Context, c *call) error {
 	if err := host.Refuse(); err != nil {
 		return err
 	}
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // keeps other processes of its user from reading the tokens in its memory; it can't fail
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // hide the tokens in memory from this user's other processes
 	init, home, err := reach(ctx, c.log())
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	case err != nil:
 		return 0, err
 	case !settled(&s):
-		return 0, errRetry // for example, a user has started it by hand
+		return 0, errRetry // for example, a user has started the gateway by hand
 	}
 	return s.Run, nil
 }

@@ -54,7 +54,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 			message = s.Problem
 		}
 	}
-	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // a new run does not change Since then
+	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run does not change Since
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}

@@ -32,7 +32,7 @@ func serviceName(profile string) string { return "gateway-" + profile }
 // act first. p is the object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is
 // read afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
-	fresh := p == nil // the caller has already read from the API server that it is gone
+	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
 	for range mostSteps {
 		local, err := h.look(name, uid, p)
 		if err != nil {
@@ -64,7 +64,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write returns the fresh object, too
+		fresh = p == nil || version != p.ResourceVersion // a compare-and-swap write also returns the fresh object
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, mostSteps)
 }
@@ -114,7 +114,7 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	run := uint64(0)
 	switch {
 	case !local.Live:
-		run = anyRun // the data is set aside, so the gateway can't have run since
+		run = anyRun // the data is set aside, so the gateway can't have run since then
 	case s != nil:
 		run = s.Run
 	}
@@ -135,7 +135,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	s, known := h.service(p.Name)
 	switch {
 	case !known:
-		return true, nil // hinit will report soon, and the profile is queued again
+		return true, nil // hinit will report soon, which queues the profile again
 	case p.Status.ObservedGeneration != p.Generation, p.Status.Applied == "":
 		return false, nil
 	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !settled(s):
@@ -251,7 +251,7 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	applied, changed, configured := h.configure(ctx, p)
 	switch {
-	case configured != nil && p.Status.Applied == "": // its files have never been written: don't start it without them
+	case configured != nil && p.Status.Applied == "": // the files were never written: don't start the gateway without them
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err

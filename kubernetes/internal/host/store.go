@@ -176,7 +176,7 @@ func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
-		_ = s.root.Remove(temp) // after the rename there is none
+		_ = s.root.Remove(temp) // after a successful rename, no temporary file is left
 		return err
 	}
 	return nil

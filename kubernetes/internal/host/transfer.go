@@ -79,7 +79,7 @@ func (c *callers) add(one *call) bool {
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // then its request fails
+		_ = c.all[i].Conn.Close() // closing the connection makes its request fail
 		c.all = slices.Delete(c.all, i, i+1)
 	}
 	c.all = append(c.all, one)
@@ -118,7 +118,7 @@ type call struct {
 	net.Conn
 	callers *callers
 	address string
-	named   atomic.Bool // its request names an offer, so it is not closed for others
+	named   atomic.Bool // the request names an offer, so the connection is not closed in favour of others
 }
 
 // callKey is the key under which the context of a request holds its call.
@@ -228,7 +228,7 @@ func (o *offers) listen() error {
 		},
 	}
 	server.SetKeepAlivesEnabled(false)  // a connection has one request
-	go func() { _ = server.Serve(l) }() // it ends with the listener
+	go func() { _ = server.Serve(l) }() // Serve ends with the listener
 	return nil
 }
 
@@ -359,7 +359,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.From = at
 	default:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if it can't be read, the status says enough
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if the reason can't be read, the status says enough
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
 	if err := s.receive(im, name, uid, from.Nonce, progressReader{answer.Body, func() {

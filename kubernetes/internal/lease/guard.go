@@ -42,7 +42,7 @@ func (g *guard) watch(ctx context.Context) {
 		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
 			continue
 		}
-		_ = unix.Kill(-1, unix.SIGKILL) // spares this process and process 1; fails if there are no others
+		_ = unix.Kill(-1, unix.SIGKILL) // kill(-1) spares this process and process 1; it fails if no other process exists
 		if told != end {
 			told = end
 			g.log("the lease has ended and hinit is stopped: killed every other process of the container")

@@ -136,7 +136,7 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 
 // reportWrite handles the result of a request that wrote the Lease r. began is the time before the request.
 func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // otherwise another pod was faster
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // a conflict only means that another pod was faster
 		l.tell(ctx, err)
 	}
 	if err != nil || r.HolderIdentity != l.settings.Identity {
@@ -157,7 +157,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 // waits tells the init and the log that another pod holds the Lease, once for each pod.
 func (l *reportingLock) waits(who string) {
 	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
-		return // tried again after the next request
+		return // waits is called again after the next request
 	}
 	l.other, l.holds = who, false
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
@@ -207,6 +207,6 @@ func (l *reportingLock) release(ctx context.Context) error {
 // boottime returns CLOCK_BOOTTIME (clock_gettime(2)). The init uses the same clock, and it does not stop during a suspend.
 func boottime() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it exists on every Linux that runs Go
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // every Linux that runs Go has this clock
 	return time.Duration(ts.Nano())
 }

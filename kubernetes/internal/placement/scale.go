@@ -42,7 +42,7 @@ func (r *round) replace(hosts []*hostLoad) {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // its current image may be the reason
+		case !l.Updated && l.Broken: // the host's current image may be the reason
 			r.do(Replace{l.Name})
 			away++
 		default:

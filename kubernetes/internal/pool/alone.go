@@ -21,7 +21,7 @@ import (
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
-	first    = "-0" // what a StatefulSet appends to its name for its first pod
+	first    = "-0" // the suffix of the name of a StatefulSet's first pod
 	mostName = 43   // characters; the hash and the suffixes that Kubernetes adds for labels make it 63
 )
 
