@@ -21,7 +21,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// DefaultBoard is the board that always exists.
+// DefaultBoard is the slug of the board that always exists.
 const DefaultBoard = "default"
 
 // Boards gives access to the boards of one installation. The zero value isn't usable.
@@ -175,7 +175,7 @@ func (b *Boards) save(m Meta) error {
 	return writeWhole(filepath.Join(b.dir(m.Slug), "board.json"), append(data, '\n'))
 }
 
-// Switch makes a board the current one.
+// Switch makes a board the current board, see [Boards.Current].
 func (b *Boards) Switch(slug string) error {
 	slug, err := b.existing(slug)
 	if err != nil {

@@ -83,7 +83,7 @@ type tx struct {
 	err   error
 }
 
-// exec changes rows and returns their number.
+// exec runs a statement and returns the number of rows that the statement has changed.
 func (t *tx) exec(query string, args ...any) (rows int64) {
 	if t.err != nil {
 		return 0
@@ -394,7 +394,7 @@ type Stats struct {
 	Now        int64                     `json:"now"`
 }
 
-// Stats counts the board's tasks.
+// Stats counts the board's tasks by status and by assignee.
 func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 	st := Stats{Now: now.Unix(), ByStatus: make(map[Status]int), ByAssignee: make(map[string]map[Status]int)}
 	counts, err := read[struct {

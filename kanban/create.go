@@ -205,7 +205,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 	})
 }
 
-// Link makes child wait for parent.
+// Link makes the task child wait until the task parent is finished. It refuses a link that would close a cycle.
 func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
 	if parent == child {
 		return refuse("cannot link %s to itself", parent)

@@ -57,7 +57,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
-		// phantoms are tasks that the worker only claims to have created
+		// phantoms are tasks that the worker only claims to have created.
 		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
 			return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
@@ -223,7 +223,7 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	return promoted
 }
 
-// promoteChildren is the promotion pass for the tasks that waited for parent.
+// promoteChildren makes the tasks ready that waited for parent, unless they must still wait for another reason.
 func (t *tx) promoteChildren(parent string) {
 	t.promote(readInTx[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }

@@ -100,7 +100,7 @@ func (p *pass) leaveDeadline(w *observedTask) int64 {
 	return at
 }
 
-// endLeaving ends the leaving workers whose deadline has passed, see [pass.leaveDeadline].
+// endLeaving ends the workers whose attempt is over and whose deadline has passed, see [pass.leaveDeadline].
 func (p *pass) endLeaving() error {
 	due, stay := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
 	p.leaving = append(stay, p.terminateDeparted(due)...)

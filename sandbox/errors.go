@@ -88,7 +88,7 @@ func (e *StateError) Unwrap() error {
 	return nil
 }
 
-// describeState describes the state of a container.
+// describeState describes the state of a container in a sentence for the user.
 func describeState(c Container) string {
 	if c.Reason != "" {
 		return c.Reason

@@ -191,7 +191,7 @@ func (e *envReader) integer(name string, def int64, want string) int64 {
 	})
 }
 
-// parseJSON reads a variable whose value is JSON.
+// parseJSON reads a variable whose value is JSON. It returns def if the variable is not set or is not JSON.
 func (e *envReader) parseJSON(name, want string, def any) any {
 	return readValue(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))

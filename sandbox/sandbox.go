@@ -127,7 +127,7 @@ func (s *Sandbox) addOwnFacts(d *Description) {
 	}
 }
 
-// describe returns what the engine knows about a container.
+// describe converts the engine's data about a container to a [Description].
 func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }

@@ -158,7 +158,6 @@ func (m *Manager) containerName(labels map[string]string) string {
 	return fmt.Sprintf("hermes-%x", sum[:4])
 }
 
-// randomName returns a random name for a container.
 func randomName() string { return "hermes-" + randomHex(4) }
 
 // forwardedVariables returns the values of the forwarded variables, from this process or, if it is empty there, from the

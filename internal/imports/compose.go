@@ -179,7 +179,7 @@ func (c *compose) readProcess(p setting) {
 var processRules = rules{
 	{name: "disabled", key: "enabled", scalar: whenSet("false", "")},
 	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
-	// process-compose starts a foreground process only on request
+	// process-compose starts a foreground process only on request.
 	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")},
 	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
@@ -278,7 +278,6 @@ func days(value string) (string, error) {
 	return fmt.Sprintf("%dh", 24*n), nil
 }
 
-// processKeys imports the settings of a process.
 func (c *compose) processKeys(p setting, keys []setting, s *service) {
 	s.addVariables(c.env...)
 	s.set("env_file", c.dotenv)

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// The names of the formats.
+// The names of the formats that [Convert] reads.
 const (
 	Supervisord    = "supervisord"
 	ProcessCompose = "process-compose"
@@ -88,7 +88,8 @@ func Convert(path, format string) (Result, error) {
 // firstSection matches the beginning of an INI file: comments, and the heading of the first section.
 var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
 
-// detect returns the format of a file or a directory.
+// detect returns the format of a file or a directory. It looks at the names in a directory, and at the beginning and the
+// top-level keys of a file.
 func detect(path string) (string, error) {
 	if slices.Contains(unitKinds, filepath.Ext(path)) {
 		return Systemd, nil
@@ -177,7 +178,7 @@ func (im *importer) add(at place, name string) *service {
 	return s
 }
 
-// needCommand removes the service, with a note, if it has no command.
+// needCommand removes a service that has no command, and adds a note.
 func (im *importer) needCommand(s *service, at from) {
 	if len(s.list("command")) == 0 {
 		im.note(at, "has no command and is left out")

@@ -71,7 +71,7 @@ func (s *service) drop(key string) (dropped bool) {
 // isTask reports whether the service is a task, which ends by itself.
 func (s *service) isTask() bool { return s.text("once") != "" || s.text("schedule.cron") != "" }
 
-// addVariables adds environment variables.
+// addVariables appends environment variables. A later variable replaces an earlier one of the same name.
 func (s *service) addVariables(list ...pair) {
 	have, _ := s.values["env"].([]pair)
 	s.set("env", append(slices.Clip(have), list...))

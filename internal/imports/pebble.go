@@ -134,9 +134,9 @@ var pebbleRules = rules{
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
-	// order and checksOfServices import the next keys
+	// The methods order and checksOfServices import the keys of the next rule.
 	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
-	// service imports the next keys
+	// The method service imports the keys of the next rule.
 	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace

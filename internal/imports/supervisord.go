@@ -311,7 +311,7 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return strings.ReplaceAll(text, "%%", "%"), refers
 }
 
-// environmentOf parses KEY="value",OTHER=value.
+// environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
 func environmentOf(value string) (list []pair, err error) {
 	rest := strings.TrimSpace(value)
 	for rest != "" {

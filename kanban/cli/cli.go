@@ -47,7 +47,7 @@ func NewTerminal() *Terminal {
 // action runs a verb. s is the open board, or nil for a verb with noBoard set. words are the arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
-// verb is one command.
+// verb is one command of hinit kanban.
 type verb struct {
 	name          string
 	aliases       []string
@@ -62,7 +62,7 @@ type verb struct {
 	define        func(c *call) action
 }
 
-// call is a verb with its arguments.
+// call is one invocation of a verb.
 type call struct {
 	*cmdline.Call
 	*Terminal
@@ -168,7 +168,7 @@ var (
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
 )
 
-// usageError is a mistake in the arguments.
+// usageError is a mistake in the arguments. The exit code for it is cmdline.WrongUsage.
 type usageError struct{ error }
 
 func misused(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -392,7 +392,7 @@ func when(text string) (int64, error) {
 // nothing is the text of an empty table cell.
 const nothing = "-"
 
-// at formats a time for people.
+// at formats a time in seconds since 1970 for the user. 0 means that there is no such time.
 func at(epoch int64) string {
 	if epoch == 0 {
 		return nothing

@@ -224,7 +224,7 @@ func serveBoards(c *call) action {
 	}
 }
 
-// daemon implements the verb daemon, which the agent's own command has and which is deprecated.
+// daemon implements the deprecated verb daemon of the agent's own command.
 func daemon(c *call) action {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")

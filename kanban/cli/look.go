@@ -257,7 +257,6 @@ func assignees(c *call) action {
 	}
 }
 
-// total returns the sum of the counts.
 func total(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
 
 // boardVerbs are the verbs that create, list and remove boards.

@@ -171,7 +171,7 @@ func showTask(c *call) action {
 	}
 }
 
-// row prints one property, unless it is empty.
+// row prints the name and the value of a property on one line. It prints nothing if the value is empty.
 func (c *call) row(name, value string) {
 	if value != "" && value != nothing {
 		c.print("  %-16s %s\n", name, value)

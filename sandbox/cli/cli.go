@@ -82,7 +82,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed defines the named flags for a verb.
+// defineNamed defines the flags that names lists, separated by blanks.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)

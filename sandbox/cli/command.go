@@ -25,7 +25,7 @@ func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
 	return i.manager.Open(i.ctx, i.key())
 }
 
-// adopt returns the running sandbox that find returns for name.
+// adopt returns the running sandbox that [invocation.find] finds by name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	d, err := i.find(name)
 	if err != nil {
@@ -281,7 +281,7 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
-// transfer returns the verb that calls do for the selected sandbox.
+// transfer returns the run function of a verb that calls do with the selected sandbox.
 func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
 	return func(i *invocation) (int, error) {
 		box, err := i.openSandbox()

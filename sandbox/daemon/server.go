@@ -21,7 +21,7 @@ type Peer struct {
 	Conn     net.Conn
 }
 
-// Request is one command line.
+// Request is one command line, with the data of the caller that its command needs.
 type Request struct {
 	Docker bool              `json:"docker,omitempty"` // for the docker command; otherwise for hinit sandbox
 	Args   []string          `json:"args"`
@@ -39,7 +39,7 @@ type Streams = sandbox.Streams
 // Handler handles a request and returns the exit code of its command. The context ends when the caller has gone.
 type Handler func(ctx context.Context, from Peer, req Request, streams Streams) int
 
-// Server answers connections.
+// Server serves the connections of clients.
 type Server struct {
 	Handle Handler
 	// Allow returns an error that says why a caller may not use the service, or nil if it may. A nil Allow allows all callers.

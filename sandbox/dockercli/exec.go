@@ -117,7 +117,7 @@ const maxRecorded = 256 << 10
 // longestGoneText is the length of the longest text in goneTexts.
 const longestGoneText = 17
 
-// Write never fails.
+// Write implements io.Writer. It never fails.
 func (r *recorder) Write(data []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

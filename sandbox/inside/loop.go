@@ -226,7 +226,7 @@ func (l *loop) finish(r *run) {
 	}
 }
 
-// forget drops a run that was kept.
+// forget drops a run that was spawned with keep.
 func (l *loop) forget(r *run) {
 	l.calls <- func() {
 		r.kept = false

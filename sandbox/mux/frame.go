@@ -53,14 +53,14 @@ const (
 // ErrProtocol is wrapped by the errors for a violation of the protocol by the other side.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
-// Frame is one frame of a connection.
+// Frame is one frame of a connection. Channel is 0 in frames that belong to no channel, such as Hello and Ping.
 type Frame struct {
 	Kind    Kind
 	Channel uint32
 	Data    []byte
 }
 
-// maxSize returns the maximum size of a frame's data.
+// maxSize returns the maximum number of data bytes in a frame of this kind.
 func maxSize(kind Kind) int {
 	switch kind {
 	case KindOpen:
@@ -72,7 +72,7 @@ func maxSize(kind Kind) int {
 	}
 }
 
-// Reader reads frames.
+// Reader reads frames. It must not be used concurrently.
 type Reader struct {
 	r    *bufio.Reader
 	keep func(size int) error // called before a request is read, and may refuse it; nil accepts all

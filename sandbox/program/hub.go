@@ -57,7 +57,7 @@ type tenant struct {
 	manager     *sandbox.Manager
 }
 
-// handle handles a request and returns its exit code.
+// handle handles a request with the tenant of its caller, and returns the exit code.
 func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer h.releaseTimer.Reset(releaseAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)

@@ -23,7 +23,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// serve runs hinit sandbox serve.
+// serve runs the command hinit sandbox serve, and returns the exit code.
 func (p Program) serve(args []string) int {
 	debug.SetGCPercent(40) // the service mostly waits, so memory matters more than processor time
 	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
@@ -53,7 +53,8 @@ func (p Program) serve(args []string) int {
 	return cmdline.Done
 }
 
-// serveUntil serves until the context ends.
+// serveUntil runs the service until the context ends. It first waits until the engine answers. log receives messages for the
+// operator.
 func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
 	engine, err := p.Engine(opts.Docker)
 	if err != nil {

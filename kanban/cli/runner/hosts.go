@@ -186,7 +186,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 	}
 }
 
-// output runs a command and returns its output.
+// output runs a command and returns at most gitMost bytes of its output. It stops the command when ctx ends.
 func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	b, err := book()
 	if err != nil {

@@ -172,7 +172,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	return out, nil
 }
 
-// sighting returns the state of a run.
+// sighting converts the state of a run to a [kanban.Sighting].
 func sighting(run client.Run) kanban.Sighting {
 	s := kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
 	if run.End != nil {
@@ -206,7 +206,7 @@ func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {
 	return run, known
 }
 
-// exitOf returns how a run ended.
+// exitOf converts the end of a run to a [kanban.Exit].
 func exitOf(run client.Run) kanban.Exit {
 	e := run.End
 	x := kanban.Exit{

@@ -168,7 +168,7 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// ClusterRoles from the manifests that are bound to the hosts.
+// The names of the ClusterRoles in the manifests that are bound to the hosts.
 const (
 	hostRole  = "hinit-fleet-host"
 	tokenRole = "hinit-fleet-host-tokens"

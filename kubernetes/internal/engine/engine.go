@@ -143,7 +143,7 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	return c, nil
 }
 
-// containerOf returns the container with that name, which may be a sidecar.
+// containerOf returns a container of a pod by its name. The container may be a sidecar.
 func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {

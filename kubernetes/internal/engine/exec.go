@@ -132,7 +132,7 @@ func (a *attachment) Close() error {
 // Said implements sandbox.Attachment.
 func (a *attachment) Said() string { return strings.TrimSpace(a.errs.String() + " " + a.said.String()) }
 
-// tail keeps the beginning or the end of what is written to it.
+// tail keeps the beginning or the end of a text.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte

@@ -283,7 +283,7 @@ func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	return ""
 }
 
-// failed returns the last event about a failure of a pod.
+// failed returns the last warning event about a failure of a pod as text, or "".
 func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
 	defer limit(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}

@@ -73,7 +73,7 @@ func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) 
 	return err
 }
 
-// templateOf returns a pod as the template of a Sandbox.
+// templateOf converts a pod to the template of a Sandbox.
 func templateOf(pod *corev1.Pod) (map[string]any, error) {
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
 	meta := map[string]any{"labels": toAnyMap(pod.Labels), "annotations": toAnyMap(pod.Annotations)}

@@ -186,7 +186,7 @@ func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, i
 	return same && image, same && !image
 }
 
-// agents adapts the container of the agents to a pool.
+// agents adapts the container of the agents to the spec of a pool.
 func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // a pool has no default profile
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
