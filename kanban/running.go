@@ -68,8 +68,8 @@ func (p *pass) replaced(w *observedTask) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// observeWorkers determines the state of two kinds of workers: those of running tasks, and those in the dispatcher's ledger
-// whose attempt is over.
+// observeWorkers determines the state of the workers of all running tasks. It also determines the state of the workers in
+// the dispatcher's ledger whose attempt is over.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -177,8 +177,8 @@ func (p *pass) saveLedger() {
 }
 
 // isGone reports whether the worker of a ledger entry has certainly ended. This is the case if an earlier boot or container
-// of this host made the entry. It is also the case if the entry's container had the data volume that this container has now,
-// because only one container at a time can have the volume.
+// of this host made the entry. It is also the case if the entry's container had the data volume of this container, because
+// only one container at a time can have the volume.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)

@@ -167,8 +167,8 @@ func (e *PhantomError) Error() string {
 	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
-// Result lists the changes of one pass. Its JSON names are those of the agent's own command. Each list of strings contains
-// task ids.
+// Result lists the changes of one pass. Its JSON names are the names in the output of the agent's own command. Each list of
+// strings contains task ids.
 type Result struct {
 	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
 	Crashed             []string    `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
