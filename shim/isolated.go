@@ -13,8 +13,9 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolatedProfile returns the profile of a command, if PID 1 has isolated it, else "". It is "" for a lifecycle command of a gateway,
-// which reads no file of a profile. An error means that the list of isolated profiles or the choice of a profile can't be read.
+// isolatedProfile returns the profile of a command if PID 1 has isolated this profile, and otherwise "". The result is also
+// "" for a lifecycle command of a gateway, which reads no file of a profile. An error means that the list of isolated
+// profiles or the choice of a profile can't be read.
 func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	words := argv[min(1, len(argv)):]
 	if _, order := lifecycle.Parse(words); order || o.native == "" {
@@ -25,7 +26,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil // no profile is isolated
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // those commands are about all profiles
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // these commands concern all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {
@@ -37,22 +38,22 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	return profile, err
 }
 
-// chosenProfile returns the profile that the agent takes without the option -p, "" for the default one. HERMES_HOME chooses it, if
-// that is the home of a profile. Otherwise the choice of `hermes profile use` counts, which is a file in the agent's home.
+// chosenProfile returns the profile that the agent uses without the option -p, or "" for the default profile. If HERMES_HOME
+// is the home of a profile, it decides. Otherwise a file in the agent's home decides, which `hermes profile use` writes.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {
 		return normalize(name), nil
 	}
 	if lookupEnv(env, "HERMES_S6_SUPERVISED_CHILD") != "" || lookupEnv(env, "HERMES_SUPERVISED_CHILD") != "" {
-		return "", nil // the choice does not count in a gateway
+		return "", nil // a gateway ignores the chosen profile
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // the agent finds no choice either
+		return "", nil // the agent can't read the choice either
 	}
 	defer unix.Close(dir)
-	// The agent can replace the file, and this process is root.
+	// Follow no link: this process is root, and the agent can replace the file.
 	fd, err := unix.Openat2(dir, "active_profile", &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
@@ -97,9 +98,9 @@ func normalize(name string) string { return strings.ToLower(strings.TrimSpace(na
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
 func (o *options) execIsolated(profile string, argv, env []string) error {
-	// The name of the gateway can't be a service, a pattern or a group, which hinit shell takes too.
+	// hinit shell also accepts services, patterns and groups. A word with the prefix gateway- can only be a gateway.
 	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
-	if profileOf(argv[1:]) == "" { // inside, the agent can't read which profile is chosen
+	if profileOf(argv[1:]) == "" { // the isolated agent can't read which profile is chosen
 		command = append(command, "-p", profile)
 	}
 	return unix.Exec(o.native, append(command, argv[1:]...), env)

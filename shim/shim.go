@@ -31,7 +31,7 @@ const (
 	// exitNotFound is the exit code that shells use for a program that does not exist.
 	exitNotFound = 127
 
-	// optOutEnv is the variable by which root runs the agent as root. Its value must mean yes, see truthy.
+	// optOutEnv is the variable that makes the shim run the agent as root. Its value must mean yes, see truthy.
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
 	// homeEnv is the variable that overrides HOME for the agent's processes. Its value must be an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
@@ -177,8 +177,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. It does so only if the file contains the
-// ids of the user called who.
+// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the file contains the ids of
+// another user than who, u does not change.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {

@@ -100,7 +100,8 @@ func (c *Call) agent() int {
 	return code
 }
 
-// hasClosedHomes reports whether this user can't look into the homes of some profiles, because they have users of their own.
+// hasClosedHomes reports whether this user can't look into the homes of some profiles, because these profiles have their own
+// users.
 func (c *Call) hasClosedHomes() bool {
 	init, err := c.Dial()
 	if err != nil || os.Geteuid() == 0 {
@@ -149,9 +150,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// resolveProfile returns the agent's home and the profile that a command is for. named is the profile in the command. If it is
-// empty, the profile is the one whose home is HERMES_HOME. If that is not the home of a profile, it is the active profile, see
-// activeProfile. The result profile is "" if the named profile does not exist.
+// resolveProfile returns the agent's home and the profile that a command is for. named is the profile in the command. If
+// named is empty and HERMES_HOME is the home of a profile, the command is for this profile. If HERMES_HOME is no such home,
+// the command is for the active profile, see activeProfile. The result profile is "" if the named profile does not exist.
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -212,7 +213,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// printError prints an error message to stdout, where the agent prints its errors too, and returns exitFailed.
+// printError prints an error message to stdout, where the agent also prints its errors. It returns exitFailed.
 func (c *Call) printError(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
 	return exitFailed

@@ -80,8 +80,8 @@ func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable. If the variable is unset or empty, it returns the default value, which
-// is the argument otherwise.
+// Variable returns the value of an environment variable. The parameter otherwise is the default, for a variable that is
+// unset or empty.
 func (c *Call) Variable(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v

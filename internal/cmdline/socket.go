@@ -25,8 +25,9 @@ func Here(env Env) *dial.Client { return dial.Here(configuredSocket(env), env) }
 // Dial connects to the init of this container, see [dial.Find]. It works even if the configuration has mistakes.
 func Dial(env Env) (*dial.Client, error) { return dial.Find(configuredSocket(env), env) }
 
-// configuredSocket returns the path of the control socket from the configuration file, or "" if the file does not set it or
-// HINIT_RUNTIME_DIR wins over the file. It reads no other key: most commands need only this one and live for two milliseconds.
+// configuredSocket returns the path of the control socket from the configuration file. The result is "" if the file does not
+// set the path or HINIT_RUNTIME_DIR wins over the file. configuredSocket reads no other key: most commands need only this
+// key and live for two milliseconds.
 func configuredSocket(env Env) string {
 	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return ""

@@ -30,7 +30,9 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `
 // Parse returns the variables of a file, in order.
 func Parse(text string) []Var {
 	var vars []Var
-	var open [256]bool // by quote character: the rest of the text is known to contain no closing quote, so later lines don't search it again
+	// By quote character: the rest of the text is known to contain no closing quote, so later lines need not search it
+	// again.
+	var open [256]bool
 	for text != "" {
 		var line string
 		line, text, _ = strings.Cut(text, "\n")

@@ -20,7 +20,7 @@ type Identity struct {
 type Actor struct {
 	id       Identity
 	switches bool
-	bounded  bool // each Do takes a turn of share
+	bounded  bool // each Do counts against the limit of share, see In
 	share    blocking.Share
 	homes    *homes // see OwnHomes
 }
@@ -46,8 +46,8 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor that works like a, except that every Do takes a turn of share (see [blocking.Do]). So does every operation
-// of a [Dir] with this actor. Calls of its Do must not be nested.
+// In returns an actor that works like a, but limits the number of concurrent operations. Every Do, and every operation of a
+// [Dir] with this actor, runs through [blocking.Do] with share. Calls of its Do must not be nested.
 func (a *Actor) In(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
@@ -60,8 +60,8 @@ func (a *Actor) Identity() Identity { return a.id }
 // Switches reports whether Do switches to an identity other than the process's.
 func (a *Actor) Switches() bool { return a.switches }
 
-// Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor
-// takes turns, see [Actor.In].
+// Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Calls of Do may be nested,
+// unless the actor comes from [Actor.In].
 //
 // While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
 // (see setfsuid(2)). During that time the thread doesn't have root's capabilities for files, see capabilities(7), "Effect of user
@@ -90,7 +90,7 @@ func (a *Actor) do(fn func() error) (err error) {
 	defer func() {
 		if restoreErr := setThreadIdentity(old); restoreErr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot switch back from uid %d: %w", a.id.UID, restoreErr))
-			return // the thread stays locked, see above
+			return // the thread stays locked, so the runtime ends it with the goroutine
 		}
 		runtime.UnlockOSThread()
 	}()

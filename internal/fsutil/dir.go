@@ -18,14 +18,16 @@ import (
 // inside the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
-// Dir is an open directory. Names are resolved relative to it, and never through a symbolic link. If its path is renamed or
-// replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted inside the directory.
+// Dir is an open directory. Names are resolved relative to this directory, and never through a symbolic link. If its path is
+// renamed or replaced, the Dir still refers to the same directory. Names may lead into file systems that are mounted inside
+// the directory.
 //
 // A relative name, the parameter rel of the methods, is a slash-separated path. Empty and "." components are skipped. A leading
 // slash, a ".." component or a NUL byte causes the error fs.ErrInvalid. Every operation runs with the identity of the actor given
 // to [OpenDir].
 //
-// All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
+// All methods may be called from several goroutines. Close waits for running operations; later operations fail with
+// fs.ErrClosed.
 type Dir struct {
 	path      string
 	actor     *Actor
@@ -36,8 +38,8 @@ type Dir struct {
 	fd int          // O_PATH; -1 when closed
 }
 
-// OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in it. A nil actor
-// means [Self]. The caller closes the Dir.
+// OpenDir opens the directory at path, for operations with the identity of a. It trusts path and follows links in path. A
+// nil actor means [Self]. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	if a == nil {
 		a = Self()
@@ -73,7 +75,7 @@ func (d *Dir) Close() error {
 // configuration of other programs. Opening it again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
-// Sub opens the directory rel as another Dir with the same actor. Both must be closed.
+// Sub opens the directory rel as another Dir with the same actor. The caller must close d and the new Dir.
 func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
@@ -99,8 +101,8 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 }
 
 // WithIdentity calls fn with a Dir for the same directory, and changes the identity only once for all operations in fn. See
-// [Actor.Do] for the rules that fn must follow. Only the goroutine of fn may use this Dir and the Dirs that its Sub returns: in
-// other goroutines they would use the identity of the process. It is closed with d, so fn must not close it.
+// [Actor.Do] for the rules that fn must follow. Only the goroutine of fn may use this Dir and the Dirs that its Sub returns:
+// in other goroutines they would use the identity of the process. Closing d also closes this Dir, so fn must not close it.
 func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -135,9 +137,9 @@ func (d *Dir) describe(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// Born returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode
-// number, this value is never the same for a later file. The error wraps errors.ErrUnsupported if the file system does not store
-// the time.
+// Born returns the time when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file
+// may get the same inode number, but never the same creation time. The error wraps errors.ErrUnsupported if the file system
+// does not store the time.
 func (d *Dir) Born(rel string) (born int64, err error) {
 	err = d.describe(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -172,7 +174,7 @@ func (d *Dir) Has(rel string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err = d.Lstat(rel) // it may be a link
+	_, err = d.Lstat(rel) // rel may be a link, which open refuses
 	return err
 }
 
@@ -240,8 +242,8 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	return nil
 }
 
-// at works like do, but calls fn with the directory that contains the last component of rel, and with that component as base. fn
-// must not follow a link at base.
+// at works like do, but calls fn with the directory that contains the last component of rel. The last component itself is
+// base. fn must not follow a link at base.
 func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
 	return d.do(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }

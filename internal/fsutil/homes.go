@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// homes describes the home directories that belong to users of their own, and not to the actor's user.
+// homes describes the home directories that belong to their own users, and not to the actor's user.
 type homes struct {
 	dir         string // the directory that contains the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
 }
 
-// OwnHomes returns an actor that works like a, except within the homes in the directory dir. Within a home whose owner's uid is
-// from first to last, Dirs of the new actor act as this owner. That is safe because only root can have given the home to such a
-// user. Creating, removing and renaming the home itself is still done as a.
+// OwnHomes returns an actor that works like a, except within the homes in the directory dir. Within a home whose owner's uid
+// is from first to last, Dirs of the new actor act as this owner. That is safe because only root can have given the home to
+// such a user. To create, remove or rename the home itself, the new actor acts like a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {

@@ -59,7 +59,7 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			m.walk.Store(true) // as in Dir.open
+			m.walk.Store(true) // openat2 does not work here, so do not try it again
 		case errors.Is(err, unix.EXDEV):
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):

@@ -32,8 +32,9 @@ type Owner struct {
 	// KeepLinked refuses root's regular files with several names, with [ErrHardLink]. Unless [HardLinksProtected] is true, a user
 	// could link one of root's files into a directory whose files are then given to this user.
 	KeepLinked bool
-	// Keep reports whether the user uid keeps its files, which are then refused with [ErrKept]. If Keep is nil, no user keeps its
-	// files. A decision by a file's name would not be enough, because the agent renames directories of other users too.
+	// Keep reports whether the user uid keeps its files, which are then refused with [ErrKept]. If Keep is nil, no user
+	// keeps its files. A decision by a file's name would not be enough, because the agent can also rename directories of
+	// other users.
 	Keep func(uid uint32) bool
 }
 
@@ -63,7 +64,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			was = st.Uid
-			return nil // the usual case: nothing to change, so don't open it
+			return nil // usually the owner is already right, so don't open the file
 		}
 		fd, st, err := d.openAnyType(names)
 		if err != nil {

@@ -16,8 +16,8 @@ const (
 	// maxRemoveDepth is the maximum number of nested directories that RemoveAll keeps open at the same time. It first moves
 	// deeper directories to the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses limits the number of times that RemoveAll empties the tree again, because another process may keep creating
-	// files in it.
+	// maxRemovePasses limits the number of times that RemoveAll empties the tree, because another process may keep creating
+	// files in the tree.
 	maxRemovePasses = 1 << 16
 	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles; the next pass handles the
 	// rest.

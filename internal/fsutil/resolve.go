@@ -24,8 +24,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason, such as an
-			// immutable file; then walkBeneath fails too.
+			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason, such as
+			// an immutable file. Then walkBeneath also fails.
 			d.noOpenat2.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 			// walkBeneath always terminates, and its error contains the name of the component that is a link.

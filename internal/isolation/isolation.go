@@ -15,8 +15,8 @@ import (
 // Program is the file name of the program that isolates itself and then executes the command. It is installed beside hinit.
 const Program = "hinit-isolate"
 
-// Argv returns the arguments for [Program], which is at path. With them, it isolates itself according to plan and then executes
-// command. Each word of plan is KEY=VALUE or a flag; "it" is the command:
+// Argv returns the arguments for [Program], which is at path. With these arguments, the program isolates itself according to
+// plan and then executes command. Each word of plan is KEY=VALUE or a flag; "it" is the command:
 //
 //	name, home     name of the profile, and the directory that it may change
 //	hide           file or directory that it may not use, even if it is in a permitted directory

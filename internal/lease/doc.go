@@ -15,7 +15,7 @@
 // Any process that can open the data directory can lock it. Such a process in another container can delay the next start of an
 // init, but it can't take the lock from an init that holds it. [Holder] describes the process that holds the lock.
 //
-// Every call that may wait for the volume takes a turn of [blocking.Volume]. The package owns one goroutine while Acquire waits,
-// and one while it watches a lock that can be lost. All methods may be called from several goroutines, but Acquire only by one at
-// a time.
+// Every call that may wait for the volume runs through [blocking.Volume], which limits how many calls wait at once. The
+// package owns one goroutine while Acquire waits, and one while it watches a lock that can be lost. All methods may be
+// called from several goroutines, but Acquire only by one at a time.
 package lease

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// noteName is the file in which the holder of the lock describes itself (the note). The agent can write to it, so hinit displays
-	// it but bases no decision on it.
+	// noteName is the file in which the holder of the lock describes itself (the note). The agent can write to this file, so
+	// hinit displays the note but bases no decision on it.
 	noteName = DirName + "/holder"
 	mostNote = 1024
 	mostWord = 64
@@ -53,7 +53,7 @@ func (h Holder) String() string {
 // placeOf returns the identity of a directory as it appears in /proc/locks.
 func placeOf(dir *os.File) string {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the number is 0, and no file has that number
+	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the inode number is 0, which no file has
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
@@ -107,7 +107,7 @@ func (v *Volume) leaveNote(local bool) {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.withDir(func(d *fsutil.Dir) error { // an error is ignored: the note is only displayed
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // the next start removes the rest
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // if there are more files, the next start removes them
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}

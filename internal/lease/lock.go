@@ -52,7 +52,7 @@ const (
 	proveEvery = 10 * time.Second
 	proveTime  = 19 * time.Second // limit for the server's answer
 	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
-	askEvery   = time.Second      // between two tries to get the lock while another machine holds it
+	askEvery   = time.Second      // delay between two attempts to get the lock while another machine holds it
 
 	// DirName is the directory, inside the data directory, that holds the lock file and the note of the lock's holder.
 	DirName = ".hinit"
@@ -89,7 +89,7 @@ type Handover struct {
 	Lock *os.File `reexec:"FD"` // the open data directory, whose descriptor holds the lock; older versions hand it over as "FD"
 	File *os.File // the lock file on a network file system, nil on a local one
 
-	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without one
+	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without a lease
 }
 
 func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even after an error
@@ -184,9 +184,9 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	return nil
 }
 
-// withDir takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
-// permissions limit f. If that user lacks a permission, withDir tries again as this process. Because root is not tried first,
-// withDir also works with a server that refuses root.
+// withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that the
+// agent's permissions limit f. If that user lacks a permission, withDir tries again as this process. Because root is not
+// tried first, withDir also works with a server that refuses root.
 func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -297,9 +297,10 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	return false, "hinit can't tell which file system it has"
 }
 
-// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds the
-// lock. If the directory of the file can't be used, lockFile renames it and makes a new one. If refused is true, it also does so
-// if this user may not open the file. moved reports whether the directory was renamed; it is also valid after an error.
+// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine holds
+// the lock. If the directory of the file can't be used, lockFile renames the directory and makes a new one. If refused is
+// true, it also replaces the directory if this user may not open the file. moved reports whether the directory was renamed;
+// it is also valid after an error.
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {

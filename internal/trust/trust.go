@@ -165,7 +165,7 @@ func Check(path string, judge Judge) (*Doubt, error) {
 // walk is the state of the resolution of one path.
 type walk struct {
 	judge    Judge
-	anyMount bool   // check files on a read-only mount too
+	anyMount bool   // also check files on a read-only mount
 	doubt    *Doubt // first doubt found
 	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries in it
 	parent   int    // directory that contains at

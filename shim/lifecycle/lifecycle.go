@@ -56,8 +56,8 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
-// Lists reports whether the words after the agent's name list all profiles. Where profiles have users of their own, hinit
-// answers: the agent's user can't look into their homes.
+// Lists reports whether the words after the agent's name list all profiles. If profiles have their own users, hinit carries
+// out this command, because the agent's user can't read their homes.
 func Lists(words []string) bool {
 	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
 }

@@ -36,10 +36,11 @@ type Walk struct {
 	// RefuseLinked refuses files that also have names (hard links) outside the tree, so that a file is never in the directories
 	// of two users.
 	RefuseLinked bool
-	// Copied is the uid of a user, or 0. A file of this user that RefuseLinked would refuse is replaced by a copy instead.
+	// Copied is the uid of a user, or 0. If RefuseLinked would refuse a file of this user, the walk replaces the file by a
+	// copy.
 	Copied uint32
-	// TopLast changes the top directory only after everything in it, and only if no change in it failed. So the owner of the top
-	// directory shows whether the walk was complete.
+	// TopLast changes the top directory only after everything below it, and only if no change below it failed. So the owner
+	// of the top directory shows whether the walk was complete.
 	TopLast bool
 	// DryRun makes the walk change nothing. Changed then counts the entries that would change.
 	DryRun bool

@@ -23,7 +23,7 @@ const headSize = int(unsafe.Sizeof(rules{}))
 
 // The buffers are static, because there is no heap before the Go runtime starts.
 var (
-	ruleBuffer  [256 << 10]byte // rules
+	ruleBuffer  [256 << 10]byte // the rules of this container, beginning with the header head
 	scratch     [64 << 10]byte  // content of the file that was read last
 	envp        [16 << 10]uintptr
 	line        bare.Text

@@ -45,7 +45,7 @@ func Main(argv, env []string) int {
 		}
 	}
 	if err == nil && slices.Contains(words, "degrade") && slices.Contains(words, "marked") {
-		status, _ := os.ReadFile("/proc/self/status") // if it is missing, PID 1 can't read it either
+		status, _ := os.ReadFile("/proc/self/status") // if the file is missing, PID 1 can't read it either
 		err = checkFilterCount(string(status))
 	}
 	if err == nil {
@@ -87,8 +87,8 @@ func values(words []string, key string) (list []string) {
 // value returns the first value of a key in the words of a plan, or "" if the key is missing.
 func value(words []string, key string) string { return append(values(words, key), "")[0] }
 
-// saveRules saves the rules to file, and returns the exit code. It fails if another user than root can change the directory of
-// file. The file is replaced atomically, so a reader finds the old rules or the new ones.
+// saveRules saves the rules to file, and returns the exit code. It fails if another user than root can change the directory
+// of file. The file is replaced atomically, so a reader finds the old rules or the new rules.
 func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
@@ -108,8 +108,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of system call filters. PID 1
-// recognises isolated processes by that number. All kernels with Landlock report it.
+// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of system call filters.
+// PID 1 recognises isolated processes by the number of their filters. All kernels with Landlock report this number.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +

@@ -70,16 +70,16 @@ var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. They are
-// hidden, except for the paths in them that are in alwaysAllowed.
+// sharedDirs lists the directories that all users of a container can write to, or that hold files of other programs. These
+// directories are hidden, except for the paths in alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
 // places are files and directories that are hidden from isolated processes, because they do not belong to the image.
 type places []string
 
-// hiddenPlaces returns the paths in more, the directories in sharedDirs, and the container's mount points. If a path contains
-// symbolic links, the resolved path is returned too. Mounts of a single file, such as /etc/hosts, are left out, because the
-// container engine makes them.
+// hiddenPlaces returns the paths in more, the directories in sharedDirs, and the container's mount points. If a path
+// contains symbolic links, hiddenPlaces also returns the resolved path. Mounts of a single file, such as /etc/hosts, are
+// left out, because the container engine makes them.
 func hiddenPlaces(mounts string, more []string) places {
 	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {

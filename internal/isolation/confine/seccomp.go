@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused lists system calls that an agent's tools do not need. They could break the isolation, or expose large parts of the
-// kernel to attacks.
+// refused lists system calls that an agent's tools do not need. These calls could break the isolation, or expose large parts
+// of the kernel to attacks.
 var refused = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
@@ -33,8 +33,8 @@ var refusedOn = map[string][]uint32{"amd64": {154}}
 
 // refusedControls lists the requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
-	unix.TIOCSTI, unix.TIOCLINUX, // they insert input into a terminal that another process may read
-	unix.TIOCSETD, // it gives a terminal another line discipline, which is a driver in the kernel
+	unix.TIOCSTI, unix.TIOCLINUX, // these requests insert input into a terminal that another process may read
+	unix.TIOCSETD, // this request sets a terminal's line discipline, which is a driver in the kernel
 	// With these requests the owner of a file could evade the quota of the file's project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
@@ -51,15 +51,15 @@ const (
 // families lists the address families of sockets that programs need. The filter refuses all other families.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half first.
-// Of numbers, the filter reads only that half.
+// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits with the low half
+// first. Of an argument that is a number, the filter reads only the low half.
 const (
 	dataNumber = 0
 	dataArch   = 4
 	dataArg0   = 16
 	dataArg1   = 24
 	dataArg2   = 32
-	upperHalf  = 4 // from the low half of an argument to the other one
+	upperHalf  = 4 // distance from the low half of an argument to its high half
 )
 
 // namespaces are the flags of clone(2) that make namespaces.
@@ -125,9 +125,9 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// keepMark returns instructions that make a change of the limit RLIMIT_RTTIME fail, which is the mark of a run (package proc). With
-// the mark of another profile, a process would count as that profile's; with none, as no profile's. Reading the limit is allowed.
-// After the instructions, the number of the call is loaded again.
+// keepMark returns instructions that make a change of the limit RLIMIT_RTTIME fail. Its value is the mark by which hinit
+// finds the processes of a run (package proc). With a changed mark, a process could count as another profile's process, or
+// as no profile's. Reading the limit is allowed. After the instructions, the number of the call is loaded again.
 func keepMark() []bpf.Instruction {
 	return append(failCallUnless(unix.SYS_SETRLIMIT, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 1}, unix.EPERM),
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_PRLIMIT64, SkipTrue: 8},
