@@ -73,9 +73,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces this process by a program that it finds in PATH. It works like execvp(3), but does not use a shell for files
-// without a magic number. If it fails, it returns the exit code. The error message begins with who, the name of a tool: where s6
-// executes a chain of tools, the last one reports the error.
+// become replaces this process by a program that it finds in PATH. It works like execvp(3), but does not use a shell for
+// files without a magic number. If it fails, it returns the exit code. The error message begins with who, the name of a
+// tool. If s6 executes a chain of tools, who is the last tool of the chain.
 func (c *Call) become(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {

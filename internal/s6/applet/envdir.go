@@ -113,8 +113,8 @@ const (
 // without changes.
 //
 // It reads only regular files and the null device, without blocking. If this process is root, it follows a symbolic link only if
-// the directory that contains the link is writable by root alone. This also applies to links in the path of dir. Otherwise the
-// agent could make root read any file and pass its content on.
+// the directory that contains the link is writable by root alone. The rule also applies to links in the path of dir. Without
+// this rule, the agent could make root read any file and pass its content on.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {

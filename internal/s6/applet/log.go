@@ -17,8 +17,8 @@ import (
 const (
 	// partialTime is the time that s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// mostPending is the maximum number of bytes that s6-log keeps in memory for a directory while writing to it fails. At this
-	// limit s6-log stops reading, so the program that writes to it blocks.
+	// mostPending is the maximum number of bytes that s6-log keeps in memory for a directory while it can't write there. At
+	// this limit s6-log stops reading, so the program that produces the output blocks.
 	mostPending = 4 << 20
 )
 
@@ -33,7 +33,7 @@ type logger struct {
 
 	partial []byte // the beginning of a line that is not complete yet
 	out     []byte // output waiting for stdout
-	outGone bool   // the reader of stdout has closed it
+	outGone bool   // the reader of stdout has closed the pipe
 	// The time stamps of the current input, in local time and as a TAI64N label.
 	local []byte
 	label []byte
@@ -253,8 +253,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly that length is kept, because its end
-// may come next.
+// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly that length is kept, because the
+// newline may come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {

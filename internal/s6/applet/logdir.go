@@ -33,7 +33,7 @@ type logDir struct {
 
 	pending []byte    // output that has not been written yet
 	starts  []int     // offsets in pending at which a new file begins
-	retryAt time.Time // do not try again before this time; zero for now
+	retryAt time.Time // do not try again before this time; zero means try immediately
 }
 
 // openLogDir opens and locks a log directory. If the last component of the path is missing, it creates this directory. If this
@@ -116,8 +116,8 @@ func (l *logDir) same(other *logDir) bool {
 	return unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes two locks: the lock that s6 takes, which belongs to the process, and a second lock, which belongs to the open
-// file. Only the second one fails if the same process has already locked the file. lockFile returns EBUSY if a lock is held
+// lockFile takes two locks. The first is the lock that s6 takes, which belongs to the process. The second belongs to the
+// open file, and fails even if the same process has already locked the file. lockFile returns EBUSY if a lock is held
 // already.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
@@ -135,8 +135,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file "current". If an earlier s6-log has completed that file, new lines are appended to it. Otherwise that
-// s6-log was killed: begin archives the file with the suffix ".u", and starts a new one.
+// begin opens the file "current". If an earlier s6-log has completed this file, new lines are appended to the file. If an
+// earlier s6-log was killed, begin archives the file with the suffix ".u", and starts a new file.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -159,7 +159,7 @@ func (l *logDir) begin(now time.Time) error {
 }
 
 // refuseLinks refuses a file with several hard links, if this process is root and other users can create files in the
-// directory. Such a file may really belong elsewhere.
+// directory. The file could be another user's link to a file elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {

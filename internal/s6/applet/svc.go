@@ -41,7 +41,7 @@ func svc(c *Call, options []option) int {
 	}
 	ctx := context.Background() // no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
-	// Begin the current runs first, so that a run that ends before the wait begins counts too.
+	// Record the current runs before the command is sent, so that a run that ends before the wait begins counts too.
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {

@@ -8,7 +8,7 @@ import (
 )
 
 // svdt prints when and how the runs of a service have ended, the oldest first. Option -n limits the number of lines, and -s
-// prints signals as numbers. There is no such record for gateways; use "hinit events" for them.
+// prints signals as numbers. Gateways have no such record: use "hinit events".
 func svdt(c *Call, options []option) int {
 	most, names := formats.MaxTally, true
 	for _, o := range options {

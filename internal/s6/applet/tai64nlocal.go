@@ -17,7 +17,7 @@ func tai64nlocal(c *Call, options []option) int {
 	out := bufio.NewWriterSize(c.Out, 1<<16)
 	stamp := make([]byte, 0, 32)
 	for start := true; ; {
-		piece, err := in.ReadSlice('\n') // for a long line, only a part of it
+		piece, err := in.ReadSlice('\n') // a long line comes in several pieces
 		if start {
 			if t, rest, ok := formats.ParseTAI64N(piece); ok {
 				if greenwich {

@@ -102,8 +102,8 @@ func (s *Service) closePipe() {
 	}
 }
 
-// Take opens the directory at path for the service. link is true if path is a symbolic link. If the service of a previous
-// directory of this name has not ended yet, the new one uses the same pipe. Call Begin next.
+// Take opens the directory at path for the service. link is true if path is a symbolic link. If an earlier directory of this
+// name has a service that has not ended yet, the new service uses the same pipe. Call Begin next.
 func (s *Service) Take(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Service) define() {
 	if s.Main.moved || had != s.LoggerPlace || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerPlace != nil { // do this last: the service must have another output first
+	if !def.Logger && s.LoggerPlace != nil { // do this last, because the service must get another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -256,7 +256,7 @@ func (s *Service) dropLogger() {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.LoggerPlace.Path) // if the outer directory was moved, the watch still exists
+	s.scanner.Unwatch(s.LoggerPlace.Path) // the watch still exists if the outer directory was moved
 	s.closePipe()
 	s.LoggerPlace.close()
 	s.LoggerPlace = nil
@@ -280,7 +280,7 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle repeats the work for records of the supervisor that were lost. If the supervisor has forgotten a service that is being
+// Settle does the work for which a supervisor record was lost. If the supervisor has forgotten a service that is being
 // removed, Settle marks it as gone. It also removes a logger that has exited or whose time is over.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {

@@ -20,7 +20,7 @@ const (
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // then no other directory can take its place
+	if p.Pin != nil { // no other directory can take the place of a pinned one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil

@@ -16,12 +16,12 @@ const (
 	variable = "HINIT_S6"
 	// commandDir is the directory of the s6 tools in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the process name of PID 1. The agent's commands recognize s6 by it.
+	// comm is the process name of PID 1, by which the agent's commands recognize s6.
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init must act as s6. The environment decides if it sets HINIT_S6; otherwise, the init must be PID 1
-// in an image made for s6.
+// Wanted reports whether this init must act as s6. If HINIT_S6 is set, it decides. If not, the init acts as s6 if it is PID
+// 1 in an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)

@@ -59,7 +59,7 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			host.Warn("%v", err) // the scanner tries again later
+			host.Warn("%v", err) // after an error the scanner tries again later
 		}
 	}
 	return s, nil

@@ -21,8 +21,8 @@ type Switch struct {
 	s6       atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls follow with it and with the
-// variables that each slot's script exports. follow must make the registry report all slots to the personality.
+// NewSwitch returns a Switch that is off. When the personality is turned on, the Switch calls follow with the personality
+// and with the variables that each slot's script exports. follow must make the registry report all slots to the personality.
 func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, follow: follow, settings: with}
 }

@@ -101,8 +101,8 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. If an existing directory can be emptied
-// quickly, emptyDir keeps it. Otherwise it makes a new one.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that
+// it can empty quickly. Otherwise it makes a new directory.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner)
@@ -143,8 +143,9 @@ func (l Layout) emptyOld(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity with which the content of the directory at path must be removed. This is owner if owner owns the
-// directory, and this process otherwise. The owner may have moved a directory of root into it, which must not be removed as root.
+// removerAt returns the identity with which the content of the directory at path must be removed: owner if owner owns the
+// directory, and this process if not. The owner may have moved a directory of root into it, which must not be removed as
+// root.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -345,7 +346,8 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes the directories that makeFresh has moved aside, in this process or an earlier one. It ignores errors.
+// removeOld removes the directories that makeFresh has moved aside, in this process or in an earlier process. It ignores
+// errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")

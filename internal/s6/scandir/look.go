@@ -31,7 +31,7 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune handles removed directories like Scan, but ignores new ones.
+// Prune handles removed directories like Scan, but ignores new directories.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
 // Refresh reads the definition of a service in a foreign directory again, for its next start. It does nothing for other
@@ -133,7 +133,7 @@ func (s *Scanner) superviseNew() {
 	s.partial = partial
 }
 
-// noRoom returns the reason why another service can't be supervised. It returns "" if another one can.
+// noRoom returns the reason why no further service can be supervised. It returns "" if there is room for a further service.
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {

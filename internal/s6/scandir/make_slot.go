@@ -218,7 +218,8 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // other errors mean that the slot has just been removed
+	// ErrClosed and ErrNotExist mean that the slot has just been removed.
+	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }

@@ -34,7 +34,7 @@ const (
 	settleTime   = 50 * time.Millisecond  // delay from a notification to the check that it causes
 	lookAgain    = time.Second            // minimum time between two checks that notifications cause
 	completeTime = 100 * time.Millisecond // delay from the last new slot until the scanner begins to complete the slots
-	holdTime     = 3 * time.Second        // wait of a re-execution for the scanner, before and after; announcing a stop takes less
+	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after the execution
 )
 
 // Host is the part of PID 1 that a scanner needs. The methods are called in the scanner's goroutine, and may block.
@@ -48,7 +48,7 @@ type Host interface {
 	Reserved(name string) string
 	// CheckCapacity returns an error with the reason if no further service can be supervised.
 	CheckCapacity() error
-	// Register must also make a log for the service.
+	// The method Register must also create a log for the service.
 	foreign.Supervisor
 }
 
@@ -260,7 +260,7 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.poll
 }
 
-// scheduleCheck schedules an early check, at least lookAgain after the last one.
+// scheduleCheck schedules an early check, at least lookAgain after the last check.
 func (s *Scanner) scheduleCheck() {
 	if !s.hinted {
 		s.hinted = true

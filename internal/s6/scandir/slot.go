@@ -27,7 +27,7 @@ type Slot struct {
 	Kind    kind              // who defines the service
 	ID      foreign.ID        // identity of the directory
 	Link    foreign.ID        // identity of the link, if the name is a symbolic link
-	Exports map[string]string // variables from the run script of a gateway's slot that a client has made
+	Exports map[string]string // variables from the run script, if a client has made this gateway's slot
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
 	dir    *fsutil.Dir `reexec:"-"` // the open directory, opened as a user who may read it
@@ -50,7 +50,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // readers don't need it
+	c.rest = nil // readers don't need these files
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
