@@ -42,7 +42,7 @@ type source struct {
 	masker  redact.Masker
 
 	waiting int   // queued bytes
-	dropped int64 // number of dropped lines that the next notice reports; later lines wait until it is written
+	dropped int64 // number of dropped lines that the next notice reports; later lines wait for this notice
 	urgent  bool  // [Log.Tail] waits for the last lines of the run, so the pump must not wait
 }
 
@@ -57,9 +57,9 @@ type share struct {
 	bytes  int
 }
 
-// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines into
-// blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the queue waits, as long as the
-// reader makes progress. Its service has to wait too, once its pipe is full.
+// console writes the lines of all services to one of the container's streams, stdout or stderr. Pumps put complete lines
+// into blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the queue waits, as long as
+// the reader makes progress. When the pipe of its service is full, the service also waits.
 type console struct {
 	stream string
 	mode   ConsoleMode
@@ -239,8 +239,8 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp sets the time for JSON lines to now. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued after
-// the call delay this too.
+// whenWritten returns a channel that is closed when nothing is queued, or when the reader is gone. Lines that are queued
+// after the call also delay this moment.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

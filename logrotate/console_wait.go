@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// stalled reports whether the console's reader has read nothing for so long that pumps no longer wait for it. The caller holds
-// mu.
+// stalled reports whether the console's reader has read nothing for so long that pumps must not wait for the reader. The
+// caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }

@@ -107,7 +107,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 	var n int
 	var err error
-	// the caller holds f.mu, so a file that hangs occupies only one of the turns
+	// the caller holds f.mu, so a file that hangs occupies only one of the calls that blocking.Logs allows
 	blocking.Run(blocking.Logs, func() { n, err = f.writeFormatted(p, now) })
 	if err != nil {
 		f.beginFault(err, now)
@@ -115,8 +115,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes of p that are now in the
-// file. They are always whole lines.
+// writeFormatted writes the formatted lines p, with rotations as needed. done is the number of bytes of p that are now in
+// the file. These bytes are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for n := 0; done < len(p) && err == nil; done += n {
 		if n, err = 0, f.prepare(now); err == nil {

@@ -88,7 +88,7 @@ func (l *lines) tooLong(whole []byte) bool {
 }
 
 // split is the slow path of feed, for lines that are too long. It returns a copy of whole in which long lines are split into
-// marked pieces. If rest, the unfinished line, is too long for carry, its first pieces are in the result too.
+// marked pieces. If rest, the unfinished line, is too long for carry, the result also contains its first pieces.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {

@@ -41,15 +41,15 @@ type counters struct {
 type Stats struct {
 	Lines uint64 // lines read from the pipes
 	Bytes uint64 // size of these lines, with newlines
-	// lines above the rate limit, which were not written to the sinks; Lines includes them, and a record in the log states their
-	// number
+	// Suppressed counts the lines above the rate limit, which were not written to the sinks. Lines includes them, and a
+	// record in the log states their number.
 	Suppressed     uint64
 	ConsoleDropped uint64 // lines missing on the console, where a notice states their number
 	LinesLost      uint64 // lines missing in the file, where a gap marker states their number
 	LastError      string // the file's current error, or ""
 }
 
-// Stats returns the counters. They are read one after another, so they may not be consistent with each other.
+// Stats returns the counters. The counters are read one after another, so they may not be consistent with each other.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),

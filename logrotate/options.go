@@ -27,8 +27,8 @@ const (
 
 // Options configures a [Set]. The zero value of each field means its default.
 type Options struct {
-	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed it. A single line that is
-	// longer gets a file of its own. Default 1,000,000.
+	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed the limit. A single
+	// line that is longer than the limit is alone in its file. Default 1,000,000.
 	MaxSize int64
 	// Archives is the number of rotated files that are kept for each service. Default 10; negative keeps none.
 	Archives int
@@ -59,10 +59,10 @@ type Options struct {
 	// [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
-	period       time.Duration // replaces the constant of this name; tests set a shorter time
-	tailPatience time.Duration // replaces the constant of this name; tests on slow machines set a longer time
-	closeReserve time.Duration // replaces the constant of this name; tests on slow machines set a longer time
-	floodWindow  time.Duration // replaces the constant of this name; tests that need a flood set a longer time
+	period       time.Duration // in place of the constant period; tests set a shorter time
+	tailPatience time.Duration // in place of the constant tailPatience; tests on slow machines set a longer time
+	closeReserve time.Duration // in place of the constant closeReserve; tests on slow machines set a longer time
+	floodWindow  time.Duration // in place of the constant floodWindow; tests that need a flood set a longer time
 	floodPause   time.Duration // shortest pause during a flood, if longer than the constant; set by tests
 }
 

@@ -132,7 +132,7 @@ type stream struct {
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// This has no effect in a flood, when the file is closed and the pump checks after each pause.
+	// The deadline has no effect in a flood, when the file is closed and the pump checks after each pause.
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -222,8 +222,8 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn runs a pipe operation that never blocks, in a turn of [blocking.Short]. The small number of turns limits the
-// threads that all pumps use at the same time.
+// inShortTurn runs a pipe operation that never blocks, through [blocking.Short]. This limits the threads that all pumps use
+// at the same time.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {

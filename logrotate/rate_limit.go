@@ -13,8 +13,8 @@ type limiter struct {
 	rate   atomic.Int64 // lines per second; 0: no limit
 	active atomic.Bool  // some suppressed lines are not yet reported by a record
 
-	// A stream that is limited holds its turn lock while it writes to its sinks. So the record about suppressed lines appears at
-	// the place where they are missing. The lock is held during I/O.
+	// turns holds one lock for each stream. A stream that is limited holds its lock while it writes to its sinks, which is
+	// I/O. So the record about suppressed lines appears at the place where they are missing.
 	turns       [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // delay from the last suppressed line to the record, if no other line comes

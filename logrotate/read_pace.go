@@ -38,8 +38,8 @@ type pace struct {
 	sincePause int           // bytes read since the last pause
 	pause      time.Duration // length of the next pause
 	pauses     int           // number of pauses during this flood after which there was enough data
-	// number of consecutive floods that ended at their first pause, because the writer waits for an answer to each line; each one
-	// doubles the number of reads that starts a flood
+	// fruitlessFloods is the number of consecutive floods that ended at their first pause, because the writer waits for an
+	// answer to each line. Each of them doubles the number of reads that starts a flood.
 	fruitlessFloods uint
 }
 
@@ -94,10 +94,10 @@ func (p *pace) adaptPause() {
 	p.rest, p.sincePause = true, 0
 }
 
-// changePace enlarges the pipe and removes it from the poller when a flood has begun, or undoes both when it has ended. While a
-// pipe is in the poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process.
-// Only closing a file removes it from the poller, so changePace opens the pipe a second time first. If that fails, the pipe stays
-// in the poller, and only the pauses reduce the cost.
+// changePace enlarges the pipe and removes it from the poller when a flood has begun, or undoes both when the flood has
+// ended. While a pipe is in the poller, each write to the pipe wakes the poller (EPOLLET of epoll(7)), which costs the
+// writer as much as this process. Only closing a file removes it from the poller, so changePace opens the pipe a second time
+// first. If that fails, the pipe stays in the poller, and only the pauses reduce the cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
 		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {

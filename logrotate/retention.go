@@ -21,9 +21,9 @@ type Limits struct {
 	// Quota is the largest total size, in bytes, of all files of the log. The current file counts as MaxSize. The oldest archives
 	// are removed first.
 	Quota int64
-	// MinFree is the number of bytes that must stay free on the file system for the agent's user. This is checked at most once a
-	// second, when lines are written. If fewer bytes are free, the oldest archives are removed. If this is not enough, the file
-	// is not written, as if the disk were full.
+	// MinFree is the number of bytes that must stay free on the file system for the agent's user. The free space is checked
+	// at most once a second, when lines are written. If fewer bytes are free, the oldest archives are removed. If this is
+	// not enough, the file is not written, as if the disk were full.
 	MinFree int64
 	// Compress compresses archives with gzip, a second or more after their rotation.
 	Compress bool

@@ -51,7 +51,7 @@ func New(o Options) *Set {
 		live:  make(map[*stream]struct{}),
 		idle:  make(chan struct{}),
 	}
-	// a quarter of this process's memory limit, if that is less
+	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputs.New = func() any {
 		b := make([]byte, o.MaxLine+readSize)
@@ -300,8 +300,8 @@ const (
 	// maxBudget is the maximum memory, in bytes, for the unfinished lines and kept lines of all services together. The first
 	// bytes of each buffer (keptAllowance or partialLineAllowance) don't count.
 	maxBudget = 16 << 20
-	// keptAllowance is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines wait
-	// in memory while their file can't be written. partialLineAllowance is the same for an unfinished line.
+	// keptAllowance is the number of bytes of kept lines that each file may hold without using the shared budget. Kept lines
+	// wait in memory while their file can't be written. For an unfinished line, partialLineAllowance has the same meaning.
 	keptAllowance = 16 << 10
 )
 

@@ -53,7 +53,7 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // waits for a turn before each operation
+	actor *fsutil.Actor // limits the number of concurrent file operations, see blocking.Logs
 	young time.Duration
 	gzip  *gzip.Writer // reused for every archive
 	buf   []byte
@@ -73,8 +73,8 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 		if ctx.Err() != nil {
 			return r
 		}
-		// If the clock was set back, an archive may have a time far in the future. Such an archive is not young, so compare the
-		// distance.
+		// If the clock was set back, an archive may have a time far in the future. Such an archive must not count as young,
+		// so compare the distance between the times.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue

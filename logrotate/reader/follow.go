@@ -107,7 +107,7 @@ type reader struct {
 	at    int64    // offset in file after the last emitted line
 	carry []byte   // the unfinished line at that offset
 	known string   // newest archive that was read or passed over
-	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that isn't
+	since []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
 	broken map[string]error // archives that can't be read, by name, with the reason
 }
@@ -115,7 +115,7 @@ type reader struct {
 func (r *reader) run(ctx context.Context) error {
 	var hint *watch
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that it misses no later change
+		hint = newWatch(r.o.Dir, &watches, pollEvery) // started before the history is read, so that no later change is missed
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
@@ -170,7 +170,8 @@ func (r *reader) currentReplaced() (bool, error) {
 	}
 	f, err := open(r.dir, archive.Current)
 	if err != nil {
-		// Either a rotation is in progress, or the file was removed. The writer may still use the open file, so stay with it.
+		// Either a rotation is in progress, or the file was removed. The writer may still use the open file, so keep reading
+		// it.
 		return false, nil
 	}
 	defer f.Close()
@@ -205,7 +206,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	// All archives up to r.known, and the archive that the old file has become, were already read. If no archive is the old file,
 	// the old file was removed or pruned.
 	var next []string
-	// Pruning begins with the oldest archive: if r.known exists, so do all later ones.
+	// Pruning begins with the oldest archive: if r.known exists, so do all later archives.
 	found := old == nil || slices.Contains(archives, r.known)
 	for _, name := range archives {
 		if name <= r.known {

@@ -38,11 +38,11 @@ func (w *watch) close() {
 
 // watchAgain makes inotify watch the directory at w.dir. If another directory is there now, all followers of w.dir wake up.
 func (w *watch) watchAgain() {
-	st, _ := os.Stat(w.dir) // nil when it doesn't exist
+	st, _ := os.Stat(w.dir) // nil if the directory doesn't exist
 	w.hub.watchDir(w.dir, st)
 }
 
-// wake ends the current wait, or else the next one. It doesn't block.
+// wake ends the current wait, or the next wait if there is no current one. It doesn't block.
 func (w *watch) wake() {
 	select {
 	case w.woken <- struct{}{}:
