@@ -12,9 +12,9 @@ type Event interface{ event() }
 // Appeared reports a new profile: a directory that has the marker and a valid name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile no longer exists, or was replaced by a symbolic link. The removal of the
-// marker alone is not reported, because an editor may replace the marker file. A directory that is removed and created again
-// between two scans is not reported either.
+// Disappeared reports that the directory of a profile no longer exists, or was replaced by a symbolic link. The removal of
+// the marker alone is not reported, because an editor may replace the marker file. A directory that is removed and created
+// again between two scans is also not reported.
 type Disappeared struct{ Profile Profile }
 
 // StateChanged reports that gateway_state.json changed in a way that [State.Equal] detects. The first scan reports every file

@@ -151,9 +151,9 @@ func (h *dirWatches) retain(keep func(path string) bool) {
 // handleGone reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was
 // removed or renamed, handleGone also removes its watch.
 //
-// A rename causes two events: first one from the parent directory, then one from the directory itself. Between the two, the old
-// watch still exists. A new watch under the new name would be the same kernel object, and handling the second event would remove
-// it.
+// A rename causes two events. The first event comes from the parent directory, and the second from the directory itself.
+// Between the two events, the old watch still exists. A new watch under the new name would be the same kernel object, and
+// handling the second event would remove it.
 func (h *dirWatches) handleGone(ev fsnotify.Event) bool {
 	path := filepath.Clean(ev.Name)
 	if _, ok := h.watched[path]; !ok {
@@ -315,8 +315,8 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce reports err as a warning unless it is the same as the last error with this key. A nil err means that the problem is
-// gone, so that the same error is reported again if it returns.
+// warnOnce reports err as a warning, unless err is the same as the last error with this key. A nil err means that the
+// problem is gone. If the same error comes back later, warnOnce reports it again.
 func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	if err == nil {
 		delete(w.warned, key)

@@ -60,7 +60,7 @@ type intent struct {
 	want    string
 	at      time.Time
 	pending bool      // the order is not on the disk yet, because a write failed
-	missing time.Time // when Restore first found the state file missing; zero if it exists
+	missing time.Time // when Restore first found the state file missing; zero if the file exists
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
@@ -72,7 +72,7 @@ func NewIntents(s *Store) *Intents {
 // that it survives the end of this process. The returned function sync makes the order survive a crash of the machine. The caller
 // may act on the order before it calls sync.
 //
-// If the write fails, for example because the disk is full, the order is valid all the same. The next Restore then writes it
+// If the write fails, for example because the disk is full, the order is still valid. The next Restore writes the order
 // again.
 //
 // Call Record before you start a gateway, which writes the same file. Call sync once; after several calls of Record for a profile,
@@ -135,7 +135,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	_ = in.store.recordIntent(profile, want, now) // for the next process, if this one ends within seconds
+	_ = in.store.recordIntent(profile, want, now) // for the next process, in case this process ends within seconds
 	in.put(profile, intent{want: want, at: now})
 }
 
@@ -209,7 +209,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 			return err
 		}
 		var err error
-		st, err = readState(d, home) // an unusable file is treated like one without desired_state
+		st, err = readState(d, home) // a state file that can't be used counts as one without desired_state
 		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
@@ -232,7 +232,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so that raceWindow isn't extended
+	in.put(profile, i) // i.at stays the time of the command, so raceWindow isn't extended
 	return Restored, nil
 }
 

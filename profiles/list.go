@@ -31,7 +31,7 @@ type listing struct {
 	profilesLeftOut bool     // some profiles were dropped because of the limit
 	unmarkedLeftOut bool     // some directories without the marker were dropped because of the limit
 	silentDirs      []string // directories that did not answer in time
-	dir             stamp    // metadata of profiles/ before it was read; zero if it is missing
+	dir             stamp    // metadata of profiles/ before the directory was read; zero if profiles/ is missing
 	warnings        []Warning
 	warningsLeftOut bool // some warnings were left out
 }

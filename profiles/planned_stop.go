@@ -35,11 +35,11 @@ type plannedStop struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned, so that it exits with code 0 and records
-// "stopped". To do so, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker, so the marker
-// alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The marker is valid
-// for 60 seconds, and the gateway removes it (contract, section 6.1). It isn't synced, because no gateway survives a crash of the
-// machine.
+// PlannedStop tells the gateway with the PID pid that its coming stop signal is planned, so that it exits with code 0 and
+// records "stopped". For this, PlannedStop writes a marker file into the gateway's home. A gateway polls for the marker, so
+// the marker alone also makes it stop. startTime is the start time of the process (see [StartTime]), or 0 if unknown. The
+// marker is valid for 60 seconds, and the gateway removes it (contract, section 6.1). The marker isn't synced, because no
+// gateway survives a crash of the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -80,7 +80,7 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	})
 }
 
-// takeover is the part of takeoverFile that hinit uses. A gateway writes this file when it replaces a running one.
+// takeover is the part of takeoverFile that hinit uses. A gateway writes this file when it replaces a running gateway.
 type takeover struct {
 	TargetPID       int     `json:"target_pid"`
 	TargetStartTime *uint64 `json:"target_start_time"`

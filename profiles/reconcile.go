@@ -53,8 +53,8 @@ type BootOptions struct {
 	Getenv func(string) string
 	// Now returns the time for the boot log. Nil is time.Now.
 	Now func() time.Time
-	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second one.
-	// Found may be nil.
+	// Reconcile calls Found with the number of profiles, including the default profile, before it decides about the second
+	// profile. Found may be nil.
 	Found func(profiles int)
 	// Reconcile calls Decided for each decision, in order and as soon as the decision is final. The calls come from a goroutine
 	// that does not have the agent's identity. All calls have returned before the boot log is written. Decided may be nil.
@@ -71,7 +71,7 @@ type Decision struct {
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
-	Start      bool      // whether the boot starts the gateway; then Action is ActionStarted
+	Start      bool      // whether the boot starts the gateway; if so, Action is ActionStarted
 	Used       time.Time // when the agent was last used, according to the timestamps of its files
 }
 
@@ -79,11 +79,11 @@ type Decision struct {
 type Plan struct {
 	// Skipped is true if this container gets no gateways, because it runs a dashboard.
 	Skipped bool
-	// Topology tells whether the default gateway serves all profiles. Then the boot starts no other gateways.
+	// Topology tells whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
 	Topology Topology
-	// Silent lists profile directories that did not answer. Unread is true if profiles/ itself did not answer. Reconcile makes no
-	// decision about these profiles. The watcher reports each of them as soon as its directory answers. Its gateway then starts if
-	// it ran before.
+	// Silent lists profile directories that did not answer. Unread is true if profiles/ itself did not answer. Reconcile
+	// makes no decision about these profiles. When a directory answers, the watcher reports its profile. The gateway of this
+	// profile then starts if it ran before.
 	Silent []string
 	Unread bool
 	// Profiles contains a decision for each profile, the default profile first. It is empty only if Skipped is true.
@@ -142,7 +142,8 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is the number of decisions that may wait for a call of Decided. When that many wait, Reconcile waits too.
+// decidedAhead is the number of decisions that may wait for a call of Decided. When this many decisions wait, Reconcile
+// waits until one of them is delivered.
 const decidedAhead = 64
 
 // plan makes the decisions and passes them to o.Decided. args is the CMD without wrappers. volume is false if the volume can't be
@@ -195,7 +196,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
-		if !p.Topology.Multiplexed { // otherwise the default gateway also uses the other homes, so clean them first
+		if !p.Topology.Multiplexed { // a multiplexing gateway also uses the other homes, so clean them before it starts
 			p.makeFinal(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {

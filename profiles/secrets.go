@@ -13,8 +13,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// Limits on the secrets that are taken from a .env file. The agent writes this file. Each secret costs memory in PID 1, and time
-// because every log line is searched for it.
+// Limits on the secrets that are taken from a .env file, which the agent writes. Each secret costs memory in PID 1. It also
+// costs time, because every log line is searched for every secret.
 const (
 	leastSecret     = 8 // shorter values may be ordinary words
 	mostSecrets     = 256

@@ -42,14 +42,14 @@ const (
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
-	Desired    string // desired_state; if it isn't a string, its JSON text
+	Desired    string // desired_state; a value that isn't a string appears as its JSON text
 	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // gateway_state, which the gateway writes; if it isn't a string, its JSON text
+	Gateway    string // gateway_state, which the gateway writes; a value that isn't a string appears as its JSON text
 
 	PID              int    // PID of the gateway that wrote the file; 0 if unknown
 	StartTime        uint64 // start time of PID in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
 	RestartRequested bool
-	ExitReason       string // "" if there is none
+	ExitReason       string // exit_reason; "" if the file has none
 	Active           int    // number of answers the gateway is working on
 
 	Platforms int    // number of the gateway's chat platforms
@@ -57,7 +57,7 @@ type State struct {
 	platforms string // result of Trouble
 
 	HasServed bool   // served_profiles exists: the gateway reports which profiles it serves
-	served    string // the names of these profiles, with "/" before, between and after them
+	served    string // the names in served_profiles, with "/" before, between and after the names
 
 	// Written is the modification time of the file. Beat is the time at which the gateway wrote it, or zero if hinit or a command
 	// wrote it last. Equal ignores both, and Active.
@@ -152,7 +152,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in order, so that the last value of a repeated key counts, as in Python
+	for _, m := range members { // in the order of the file, so that the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = jsonText(m.value)

@@ -55,10 +55,10 @@ type Store struct {
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
-// "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File operations
-// run with the identity of actor. Each waits for a turn of [blocking.Volume], which limits how many calls may block on the volume
-// at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory as a profile; ""
-// means SOUL.md.
+// "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File
+// operations run with the identity of actor. They run through [blocking.Volume], which limits how many calls may block on
+// the volume at once. A nil actor means the identity of this process. marker is the name of the file that marks a directory
+// as a profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -184,7 +184,7 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether any goroutine of this process is writing to a profile or waits to do so. It doesn't block.
+// Writing reports whether any goroutine of this process is writing to a profile or waits to write. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,8 +230,8 @@ type HomeID struct {
 	born     int64
 }
 
-// HomeID returns the identity of a profile's home, by which a caller notices that the directory was replaced. It reads the disk.
-// The error wraps errors.ErrUnsupported if the file system does not record the creation times of directories.
+// HomeID returns the identity of a profile's home. If it changes, the directory was replaced. HomeID reads the disk. The
+// error wraps errors.ErrUnsupported if the file system does not record the creation times of directories.
 func (s *Store) HomeID(profile string) (id HomeID, err error) {
 	err = s.inHome(profile, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)

@@ -31,9 +31,9 @@ type WatchOptions struct {
 	// Settle is the time that the watcher waits for more notifications before it scans, so that a single scan handles a burst.
 	// Default 100 ms.
 	Settle time.Duration
-	// Appear is a shorter wait that is used in place of Settle when a profile appears or disappears. It is also used when a state
-	// file changes and its profile was not scanned during the last Settle. A client or the next gateway may wait for such a change.
-	// Default 5 ms, at most Settle.
+	// Appear is a wait that is shorter than Settle. It is used in place of Settle when a profile appears or disappears. It
+	// is also used when a state file changes and its profile was not scanned during the last Settle. A client or the next
+	// gateway may wait for such a change. Default 5 ms, at most Settle.
 	Appear time.Duration
 	// MaxSettle limits the total wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
@@ -86,7 +86,7 @@ type lastScan struct {
 	scannedAt   time.Time // when the scan began
 	notBefore   time.Time // a notification must not start a full scan before this time
 	dir         stamp     // metadata of profiles/ at the last scan
-	dirComplete bool      // as long as dir is unchanged, the names in profiles/ are too
+	dirComplete bool      // while dir is unchanged, the names in profiles/ are unchanged too
 }
 
 // pending says what must be scanned next because of notifications, and when.
@@ -96,7 +96,7 @@ type pending struct {
 	dirtyAll     bool
 	soon         bool      // an early scan is pending, see WatchOptions.Appear
 	first        time.Time // time of the first notification since the last scan; zero if none came
-	due          time.Time // when to scan for these notifications
+	due          time.Time // when to scan because of these notifications
 	nextPoll     time.Time
 }
 
@@ -113,7 +113,7 @@ type scanned struct {
 	state         State
 	beat          time.Time // time of the last beat
 	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // as long as stateStamp is unchanged, state is too
+	stateComplete bool      // while stateStamp is unchanged, state is unchanged too
 	inputs        [3]stamp
 	inputsSure    bool
 }
@@ -162,8 +162,8 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // After the end of the watcher the error wraps [context.Canceled].
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
-// Find scans for one profile that the watcher doesn't know yet, and waits like Rescan. It scans only the directory of that name,
-// or the whole volume if that directory isn't enough.
+// Find scans for one profile that the watcher doesn't know yet. Like Rescan, it waits for the scan. It scans only the
+// directory of that name, or the whole volume if that directory isn't enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
 		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
@@ -312,8 +312,8 @@ func (w *Watcher) clearPending() {
 	clear(w.changedNames)
 }
 
-// markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases, so it
-// ignores files that hinit doesn't use.
+// markChanged records what must be scanned because of the notification ev. Homes also contain busy files such as databases,
+// so markChanged ignores files that hinit doesn't use.
 func (w *Watcher) markChanged(ev fsnotify.Event) {
 	self := w.inotify.handleGone(ev)
 	dir, file := filepath.Split(ev.Name)
@@ -332,7 +332,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
-		return // temporary directories of hinit and of other programs
+		return // a temporary directory of hinit or of another program
 	case dir == profilesPath:
 		w.changedNames[file] = true
 		w.scheduleSoon()
@@ -345,7 +345,7 @@ func (w *Watcher) markChanged(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.soon: // if soon is set, an earlier scan handles this change too
+		case !w.soon: // if soon is set, the early scan also handles this change
 			w.scheduleScan(w.o.Settle)
 		}
 	}
@@ -357,7 +357,7 @@ func (w *Watcher) isQuiet(name string) bool {
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
 }
 
-// endNotifications drops an inotify instance that has failed. The next scan makes a new one.
+// endNotifications drops an inotify instance that has failed. The next scan makes a new instance.
 func (w *Watcher) endNotifications() {
 	w.inotify.close()
 	w.inotify = nil

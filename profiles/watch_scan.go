@@ -249,7 +249,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if w.markAll(); !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
 			break
 		}
-		_ = w.scanAll(ctx) // scans the remaining names too; the error was reported as a warning
+		_ = w.scanAll(ctx) // also scans the remaining names; an error was reported as a warning
 		return
 	}
 	slices.Sort(names)
@@ -282,9 +282,9 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans the directory called name in profiles/ after a change. It returns false if only a full scan can handle the name.
-// That is the case if the name belonged to another directory before, is a link, can't be a profile, does not answer or can't be
-// watched.
+// scanNew scans the directory called name in profiles/ after a change. It returns false if only a full scan can handle the
+// name. A full scan is needed if the name belonged to another directory before, is a link, can't be a profile, does not
+// answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if NameProblem(name) != nil {
 		return false
@@ -303,7 +303,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return true
 	case errors.Is(err, fs.ErrNotExist):
 		w.forgetCandidate(name)
-		return true // the directory was removed again
+		return true // the directory was created and removed
 	case err != nil, info.Mode()&fs.ModeSymlink != 0:
 		return false
 	case !info.IsDir():
@@ -339,7 +339,7 @@ func (w *Watcher) dropCandidate() {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop one without
+		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop a candidate without one
 			w.forgetCandidate(name)
 			return
 		}

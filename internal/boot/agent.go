@@ -126,7 +126,7 @@ func (a Agent) withCred() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // set even if root can't change users: the start then fails, so the agent never runs as root by accident
+	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent with root's rights
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a

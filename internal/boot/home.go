@@ -60,7 +60,8 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 				continue
 			}
 			err := d.Mkdir(rel, 0o755)
-			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the agent may put a link there
+			// Ignore a link: the agent may have put it in place of the directory.
+			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil {
 				first = err
 			}
 		}
@@ -94,7 +95,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 			return err
 		}
 		own, err := d.SubSame(name)
-		if err != nil { // it is a mount, whose owner the host has chosen
+		if err != nil { // name is a mount, whose owner the host has chosen
 			return err
 		}
 		defer own.Close()

@@ -34,7 +34,7 @@ const (
 	// ProfilesDir is the directory of the profiles' homes, in the data directory.
 	ProfilesDir = "profiles"
 	// RecordFile is the file in the data directory that records the inputs of each step's last success. It belongs to the
-	// agent, who may delete it; then all steps run again.
+	// agent. If the agent deletes it, all steps run at the next boot.
 	RecordFile = ".hinit-boot.json"
 	// PendingFile marks that a repair of the whole data directory has begun. After an interruption the next boot resumes the
 	// repair.
@@ -65,7 +65,7 @@ type Options struct {
 	Budget      time.Duration                    // time limit of all phases; 0 for 30 s
 
 	Stamp        string   // identifies the build of the agent's image
-	Seeds        bool     // the image's boot script fills the data directory, so hinit does not
+	Seeds        bool     // the image's boot script fills the data directory in place of hinit
 	Full         bool     // the repair checks all of the agent's directories, see [Report]
 	OnlyProfiles []string // the repair handles only the homes of these profiles; nil for all
 }
@@ -77,8 +77,8 @@ func (o Options) Owner() fsutil.Owner {
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID}
 }
 
-// Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The boot
-// program does the same for all profiles, and handles the other files later. Adopt does nothing if it can't change owners, or
+// Adopt makes the agent's user the owner of the files that a gateway needs to start, in the home of one named profile. The
+// boot program handles all profiles in this way, and later the other files. Adopt does nothing if it can't change owners, or
 // if the profile is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
@@ -145,8 +145,8 @@ func (h *Homes) GiveFiles(home *fsutil.Dir) {
 	}
 }
 
-// MayExist lists the directory d, and returns a function that reports whether a name may exist in it. If the listing fails, the
-// function always returns true.
+// MayExist lists the directory d, and returns a function that reports whether a name may exist in d. If the listing fails,
+// the function always returns true.
 func MayExist(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {

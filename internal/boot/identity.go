@@ -17,7 +17,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// DockerSockets lists the possible paths of the Docker socket. The first one that exists is used.
+// DockerSockets lists the possible paths of the Docker socket. The first existing path is used.
 var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 
 // GraphicsDir is the directory of the graphics devices.

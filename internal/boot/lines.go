@@ -18,7 +18,7 @@ type Line struct {
 	Text    string
 }
 
-// LogPrefix is the prefix that the image's boot script gives to its messages. People and tests search for it.
+// LogPrefix is the prefix that the image's boot script gives to its messages. People and tests search for this prefix.
 const LogPrefix = "[stage2] "
 
 // SetupComplete is the last message of the image's boot script (contract, section 2.1, step 20). It is printed after all other
@@ -50,8 +50,8 @@ func (t *Teller) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
-// CannotChown reports that the owner of path could not be changed. It does so only once, because most other changes will fail
-// too.
+// CannotChown reports that the owner of path could not be changed. It reports only the first failure, because most later
+// changes will also fail.
 func (t *Teller) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }

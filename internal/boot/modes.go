@@ -74,7 +74,7 @@ func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []s
 	return lines
 }
 
-// adviceFor returns the advice that fits this container: pod if it is in a pod, otherwise docker.
+// adviceFor returns the advice that fits this container: pod if the container is in a pod, and docker if it is not.
 func (o ModesOptions) adviceFor(docker, pod string) string {
 	if o.Pod {
 		return pod

@@ -89,8 +89,8 @@ func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
 }
 
-// giveHome makes the agent the owner of the data directory. If the owner was another user, everything in it must be checked
-// (step.full).
+// giveHome makes the agent the owner of the data directory. If the owner was another user, giveHome sets step.full: then
+// everything in the data directory must be checked.
 func (o *ownershipPhase) giveHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -114,17 +114,17 @@ func (o *ownershipPhase) giveHome() error {
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // no other owner could be changed either
+		_ = o.root.Remove(PendingFile) // the owners of other files can't be changed either
 		return nil
 	}
 	o.step.full = true
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. is reports whether the mark is valid. was is the agent's
-// former uid, or 0 if the mark has none. The agent can't forge the mark, because it can't create a file that root owns, or write
-// to one. The agent can't keep the mark and restore it later either. A rename or a link sets the ctime of the inode, which
-// otherwise equals the time of the last write (inode(7)).
+// PendingRepair reads PendingFile, the mark of an unfinished repair. is reports whether the mark is valid. was is the
+// agent's former uid, or 0 if the mark has none. The agent can't forge the mark, because it can't create or write a file
+// that root owns. The agent also can't keep the mark and restore it later. A rename or a link sets the ctime of the inode,
+// which in a valid mark equals the time of the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -153,8 +153,8 @@ func (o *ownershipPhase) giveFile(name, action string) {
 // reportChown reports the result of a change of owner, if it is worth a message.
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.Chowned(o.Home, path, err) }
 
-// giveDirectory makes the agent the owner of one of its directories, but not of the content. A mount point is queued for
-// giveMounts.
+// giveDirectory makes the agent the owner of a directory, but not of the directory's content. rel is the path of the
+// directory below in. A mount point is queued for giveMounts.
 func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubSame(rel)
 	switch {
@@ -164,7 +164,7 @@ func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(rel))
 		return
-	case err != nil: // it is missing, or is not a directory
+	case err != nil: // the directory is missing, or is not a directory
 		return
 	}
 	defer d.Close()
@@ -190,7 +190,7 @@ func (o *ownershipPhase) giveProfiles(d *fsutil.Dir) {
 	slices.Sort(found)
 	for _, name := range found {
 		if o.homes.InTime != nil && o.homes.InTime() != nil {
-			return // the repair in the background handles the rest
+			return // the repair in the background handles the remaining homes
 		}
 		home, err := d.SubSame(name)
 		if errors.Is(err, fsutil.ErrMount) {
@@ -218,7 +218,7 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.full { // otherwise the repair in the background handles it
+	if !o.step.full { // if full is set, the repair in the background handles this directory
 		o.giveDirectory(o.root, "logs", "chown")
 	}
 	o.giveDirectory(o.root, rel, "chown")

@@ -39,10 +39,10 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // otherwise a hung phase may still be writing these fields
+	if !r.Unusable { // if the volume hangs, a phase may still be writing these fields
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}
-	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // otherwise a hung phase may still be using the directory
+	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // if the volume hangs, a call may still be using the directory
 		p.root.Close()
 	}
 	return r

@@ -91,7 +91,7 @@ type Message struct {
 	Agents *Line             `json:",omitempty"` // a line for the log that an agent can cause
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
 	Begin  *int              `json:",omitempty"` // number of hooks that follow
-	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
+	Hook   *Hook             `json:",omitempty"` // a hook for PID 1 to run; PID 1 answers with the hook's number and exit code
 	Steps  []client.BootStep `json:",omitempty"` // all hooks have ended
 	Repair *client.Repair    `json:",omitempty"` // progress of the repair
 	Result string            `json:",omitempty"` // summary of the repair
@@ -115,8 +115,8 @@ type Answer struct {
 	Report *Report  // the report of [Prepare]; the boot program waits for it before it begins
 	Env    []string // environment for programs that run as the agent
 	Hook   int      // number of the hook that has ended
-	Code   int      // its exit code, 128+n after signal n
-	Err    string   // why there is no exit code
+	Code   int      // exit code of the hook, 128+n after signal n
+	Err    string   // why the hook has no exit code
 }
 
 // Report is the result of the preparation of the data volume.
@@ -125,8 +125,8 @@ type Report struct {
 	Phases   []client.BootStep
 	Warnings []string // texts of the messages that are warnings
 
-	// Env holds environment variables to set for all programs that start later. Home is the HOME to set for them, or "" for no
-	// change.
+	// Env holds environment variables to set for all programs that start later. Home is the HOME to set for these programs,
+	// or "" for no change.
 	Env  map[string]string
 	Home string
 
@@ -142,7 +142,8 @@ type Report struct {
 	// HasSecrets is true if the data directory has files that the boot program must check, even if it has nothing else to do.
 	HasSecrets bool
 
-	// Unusable is true if the data volume did not answer, or does not exist. Then only services that don't need it can start.
+	// Unusable is true if the data volume did not answer, or does not exist. Then only services that don't need the volume
+	// can start.
 	Unusable bool
 }
 
@@ -188,8 +189,8 @@ func ConfiguredHooks(cfg *config.Config) []Hook {
 	return hooks
 }
 
-// hookName returns the file name of the script if the command is an interpreter with a script, and otherwise the file name of the
-// program.
+// hookName returns the file name of the script if the command is an interpreter with a script. For other commands it returns
+// the file name of the program.
 func hookName(command []string) string {
 	if len(command) > 1 && filepath.IsAbs(command[1]) && filepath.Ext(command[1]) != "" {
 		return filepath.Base(command[1])
@@ -207,7 +208,7 @@ type Gateway struct {
 	Isolated, Stopped bool
 	Warn, Stop        uint64
 	Weight            int  // cpu.weight of the profile; 0 for the default
-	Pinned            bool // the configuration says on which processors it runs
+	Pinned            bool // the configuration says on which processors the gateway runs
 	Rank              int  // gateways with a higher rank get memory first
 }
 
@@ -224,5 +225,5 @@ const (
 	MeasureDisk  = ""       // measure the disk use of profiles
 	MeasureShare = "share"  // keep profiles from using the processors and ports of others
 	RecordMemory = "record" // record how much memory the gateways use, for the next boot
-	AdmitMemory  = "admit"  // before the gateways start: find those for which there is not enough memory
+	AdmitMemory  = "admit"  // find the gateways for which there is not enough memory, before they start
 )

@@ -243,9 +243,9 @@ func Breadcrumb(profile string) string {
 `
 }
 
-// CommandFinder returns a function that finds a program, given PATH and the working directory, like a shell's "command -v". If a
-// word has a slash, the file only has to exist; an error appears when it is run. Any other word must name an executable file in a
-// directory of path.
+// CommandFinder returns a function that finds a program, given PATH and the working directory, like a shell's "command -v".
+// If a word has a slash, the file only has to exist; an error appears when the file is run. Any other word must name an
+// executable file in a directory of path.
 //
 // A directory that does not answer, such as a hung data volume early on the PATH, does not hide the programs in later
 // directories. Before a word counts as unknown, the directories that did not answer are tried once more, with more patience. So

@@ -35,7 +35,7 @@ func (p *bootSteps) browser(ctx context.Context, s *boot.Step) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() (err error) { // as the user who will run the browser, so that no link leads to another user's file
+		if err := p.Agent.Do(func() (err error) { // act as the browser's user, so that no link leads to another user's file
 			path, err = findBrowser(ctx, dir)
 			return err
 		}); err != nil {

@@ -44,7 +44,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// bootSteps is the state that the boot steps of this package share. They run one after the other.
+// bootSteps is the state that the boot steps of this package share. The steps run one after the other.
 type bootSteps struct {
 	Options
 

@@ -72,8 +72,8 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentDoubt returns how the agent's user could change the file to which path leads, through links too. It returns nil if that
-// user can't, or if hinit is not root.
+// agentDoubt returns how the agent's user could change the file to which path leads, also through links. It returns nil if
+// that user can't change the file, or if hinit is not root.
 func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil

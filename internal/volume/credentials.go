@@ -117,7 +117,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 				p.ownCredentials(s, top, dir)
 				p.ownFromRoot(s, top, dir)
 			}
-			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // none if it is missing
+			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // no entries if the directory is missing
 			for _, e := range profiles {
 				p.ownCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
 				p.ownFromRoot(s, top, boot.ProfilesDir+"/"+e.Name())

@@ -51,7 +51,7 @@ func checks(o Options, job boot.Job) []check {
 		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
-				return // the other checks say why
+				return // the other checks report the reason
 			}
 			free := float64(st.Bavail) * float64(st.Bsize)
 			if free < lowSpace {

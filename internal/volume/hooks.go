@@ -37,8 +37,8 @@ var ErrHook = errors.New("a required boot step has failed")
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as inputs.
-// Then the hook can't be skipped.
+// skillsElsewhere reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as
+// inputs. In this case the hook can't be skipped.
 func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {

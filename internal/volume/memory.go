@@ -80,8 +80,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admitGateways decides which gateways of list may start with the memory c of the container. It judges by how much memory each of
-// them used before.
+// admitGateways decides which gateways of list may start with the memory c of the container. It judges by how much memory
+// each gateway used before.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {

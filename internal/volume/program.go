@@ -92,7 +92,7 @@ func optionsOf(job boot.Job) Options {
 func (p *program) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // fails only if PID 1 is gone; then readAnswers ends everything
+	_ = p.to.Encode(m) // fails only if PID 1 is gone; readAnswers then ends the program
 }
 
 func (p *program) line(l boot.Line) { p.send(boot.Message{Line: &l}) }

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// diskTime limits the measurement of all homes together. They are measured in random order, so that every home is measured
-	// from time to time even if the time is short.
+	// diskTime limits the measurement of all homes together. The homes are measured in random order, so that every home is
+	// measured from time to time even if the time is short.
 	diskTime = 30 * time.Second
 	// homeTime limits the measurement of one home. The search for open files of its profile has the same limit.
 	homeTime = 5 * time.Second
@@ -76,7 +76,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway) (found []b
 		} else {
 			s.addDir(homes, w.Profile, 0)
 			devices[home.Dev] = true
-			end = time.Now().Add(homeTime) // so that a home with many files leaves time to find its open files
+			end = time.Now().Add(homeTime) // the search for open files gets its own time, even after a home with many files
 		}
 		s.addUnnamed(processes[w.Service], home, devices)
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
@@ -106,8 +106,9 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the disk usage of a profile's home by statfs(2). data is the data directory. The second result is false
-// unless the home is a file system of its own or has a project quota: otherwise statfs describes the whole volume.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). data is the data directory. The second result is
+// false if statfs describes the whole volume. It describes the home alone only if the home is a separate file system or has
+// a project quota.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -122,7 +123,7 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds the directory name with everything in it to the usage. It follows no link and enters no other mount.
+// addDir adds the directory name and everything below it to the usage. It follows no link and enters no other mount.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	d, err := in.SubSame(name)
 	if err != nil || depth > maxDepth {
@@ -170,10 +171,10 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	s.bytes += max(leastFile, uint64(st.Blocks)*512)
 }
 
-// addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files take space too.
-// home is the status of its home, and devices has the file systems whose files count.
+// addUnnamed adds the deleted files of a profile that its processes still hold open or mapped, because these files also take
+// space. home is the status of its home, and devices has the file systems whose files count.
 func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices map[uint64]bool) {
-	mapped := make(map[uint64]uint64) // the least size of files that are only mapped, by inode
+	mapped := make(map[uint64]uint64) // minimum size of the files that are only mapped, by inode
 	// Act as the profile's user: the kernel shows a user its own processes' files.
 	_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
 		for _, pid := range processes {
@@ -185,7 +186,7 @@ func (s *diskUsage) addUnnamed(processes []int, home *syscall.Stat_t, devices ma
 				}
 				var st unix.Stat_t
 				if unix.Stat(dir+"/fd/"+name.Name(), &st) == nil && st.Nlink == 0 && devices[st.Dev] && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
-					s.linked[st.Ino] = true // a process may have it open twice
+					s.linked[st.Ino] = true // a process may have the file open twice
 					s.bytes += uint64(st.Blocks) * 512
 				}
 			}

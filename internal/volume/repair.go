@@ -28,7 +28,7 @@ import (
 type Culprit struct {
 	Path string
 	UID  uint32 // the former owner
-	Err  string // why the owner could not be changed; "" if it was
+	Err  string // why the owner could not be changed; "" after a success
 }
 
 // Result is the outcome of [Repair].
@@ -144,8 +144,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// withIdlePriority runs work on a thread that uses the disk only while it is idle, if the kernel allows that. It restores the
-// thread's priority afterwards and keeps the thread, because a process limit may prevent a new one.
+// withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. It
+// restores the thread's priority afterwards. It keeps the thread, because a process limit may prevent a new thread.
 func withIdlePriority(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -242,11 +242,11 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	return nil
 }
 
-// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts. A
-// profile that is a tenant, with a user of its own, gets the files in its home, and also the home itself if that has another
-// owner. A home that belongs to a tenant's user and has another profile's name stays as it is.
+// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and
+// mounts. A tenant is a profile with its own user. This user gets the files in the home, and also the home itself if another
+// user owns it. A home that belongs to a tenant's user and has another profile's name stays as it is.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
-	all, err := d.Sub(boot.ProfilesDir) // Sub opens it even if it is a mount
+	all, err := d.Sub(boot.ProfilesDir) // Sub opens the directory even if it is a mount
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
@@ -300,7 +300,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 
 // pauseBetween is called between two batches of files. It reports the progress, checks the limits and pauses.
 func (r *repair) pauseBetween(ctx context.Context) error {
-	if ctx.Err() != nil { // then Repair may have returned, so progress must not be called
+	if ctx.Err() != nil { // Repair may have returned, so progress must not be called any more
 		return context.Cause(ctx)
 	}
 	r.publish(nil, false)

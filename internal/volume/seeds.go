@@ -38,7 +38,7 @@ func (p *bootSteps) seeds(ctx context.Context, s *boot.Step) error {
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // 0: the mode of the source, without write permission for others
+		mode         fs.FileMode // 0 means the mode of the source, without write permission for others
 	}{
 		{boot.EnvFile, ".env.example", envMode},
 		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
@@ -120,7 +120,7 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 		s.Refuse("seed", p.Path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
-		return nil // another process created it meanwhile
+		return nil // another process has created the file meanwhile
 	}
 	return err
 }
@@ -159,7 +159,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// If .env itself is a mount, it can be written but not replaced. Then append the line: the last assignment counts.
+	// If .env itself is a mount, it can be written but not replaced. So append the line: the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}

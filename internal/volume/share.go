@@ -26,14 +26,14 @@ const (
 	mostPasses = 10
 )
 
-// tenant is what was measured about the processes of a tenant, which is a profile with a user of its own.
+// tenant is what was measured about the processes of a tenant, which is a profile with its own user.
 type tenant struct {
 	boot.Gateway
 	uid      uint32
-	used     float64 // processors
-	waits    bool    // one of its threads was waiting for a processor
-	confined bool    // one of its processes is already limited to a few processors
-	files    int     // total size of the file descriptor tables of its processes, at most twice the number of open descriptors
+	used     float64 // number of processors that its processes used, on average
+	waits    bool    // a thread of the profile was waiting for a processor
+	confined bool    // a process of the profile is already limited to a few processors
+	files    int     // total size of its processes' file descriptor tables, at most twice the number of open descriptors
 }
 
 // shareResources finds profiles that take processors or ports away from others. It limits a greedy profile to fewer processors
@@ -84,10 +84,10 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	return found
 }
 
-// greedyTenants reports for each profile whether it may use only as many processors as the parameter processors says. A profile
-// is greedy if it uses more than its share while another one waits and gets less than half of its share. No profile becomes
-// greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy until it uses less than
-// half of its processors.
+// greedyTenants reports for each profile whether it may use only as many processors as the parameter processors says. A
+// profile is greedy if it uses more than its share while another profile waits and gets less than half of its share. No
+// profile becomes greedy unless crowded says that processors are scarce. A profile that is already confined stays greedy
+// until it uses less than half of its processors.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
@@ -114,9 +114,9 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile with the most file descriptors if it probably exhausts the ports. That is the case if the number of
-// open sockets is at least three quarters of the number of ports, and the profile's descriptors at least a quarter. Otherwise it
-// returns nil.
+// portHog returns the profile with the most file descriptors if it probably exhausts the ports, and otherwise nil. It
+// probably does if the number of open sockets is at least three quarters of the number of ports, and the profile's
+// descriptors are at least a quarter.
 func portHog(tenants []*tenant, sockets, ports int) *tenant {
 	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
@@ -201,6 +201,6 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 		}
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno == 0 {
-		runtime.UnlockOSThread() // otherwise the thread stays locked and ends with its goroutine
+		runtime.UnlockOSThread() // after an error the thread stays locked, and ends with its goroutine
 	}
 }

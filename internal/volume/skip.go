@@ -23,9 +23,9 @@ import (
 	"hinit/internal/guard"
 )
 
-// StepRecord records the inputs of successful boot steps, so that a step can be skipped at the next boot if its inputs are the
-// same. It only records steps that have inputs and run as the agent. The agent could forge the record, but only to have its own
-// steps skipped.
+// StepRecord records the inputs of successful boot steps. A step can be skipped at the next boot if its inputs have not
+// changed. It only records steps that have inputs and run as the agent. The agent could forge the record, but only to have
+// its own steps skipped.
 //
 // Its methods may be called from several goroutines. They block on the data volume for a short time. Inputs that can't be read in
 // time count as changed.
@@ -44,7 +44,7 @@ type StepRecord struct {
 // recordedStep is a boot step that can be recorded.
 type recordedStep struct {
 	hook                boot.Hook
-	volume, vars, image []string      // its inputs
+	volume, vars, image []string      // the inputs: files in the data directory, variables, other files
 	read                chan struct{} // closed when seal and now have been set
 	seal                string        // see Options.sealNumber
 	now                 kept.Step     // hashes of the inputs that don't change in this container; empty if unknown

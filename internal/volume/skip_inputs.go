@@ -90,7 +90,7 @@ type inputHasher struct {
 	files int
 	where string // directory to which names are relative, for messages
 
-	listed  string // the directory listed last, which "**" needs again
+	listed  string // the directory that was listed last, which the pattern "**" lists again
 	entries []fs.DirEntry
 }
 
@@ -103,9 +103,9 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. They cover names, types,
-// permissions, sizes and times, and that a file is missing. where is the directory to which names are relative. hashInputs fails
-// if a file can't be read reliably.
+// hashInputs returns the two hashes of inputHasher over all files in src that match one of the patterns. The hashes cover
+// names, types, permissions, sizes and times, and that a file is missing. where is the directory to which names are
+// relative. hashInputs fails if a file can't be read reliably.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -191,7 +191,7 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	return nil
 }
 
-// addTree adds the file rel, or the directory rel with everything in it.
+// addTree adds the file rel, or the directory rel and everything below it.
 func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
@@ -274,12 +274,13 @@ func overlap(a, b string) bool {
 // a program there (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
-// sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build, else "". Then
-// the files there need not be examined. The parameter mounts is the content of /proc/self/mountinfo (proc(5)).
+// sealNumber returns the build number of the image if nothing below o.Image.Install has changed since the build. In this
+// case the files there need not be examined. Otherwise it returns "". The parameter mounts is the content of
+// /proc/self/mountinfo (proc(5)).
 //
 // The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory again
-// in the layer of the change. Then the ctime of the directory is later than the ctime of the seal. A mount below the directory is
-// found in mounts. On other file systems than sealableFileSystem, sealNumber returns "".
+// in the layer of the change. So the ctime of the directory is later than the ctime of the seal. A mount below the directory
+// is found in mounts. On other file systems than sealableFileSystem, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -307,7 +308,7 @@ func (o Options) sealNumber(mounts string) string {
 	return string(number)
 }
 
-// beneath reports whether a path is dir or in it.
+// beneath reports whether path is dir or is inside dir.
 func beneath(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)

@@ -20,7 +20,7 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs assigns a uid to each tenant, which is a profile with a user of its own. homes has the current owner of every home,
+// assignUIDs assigns a uid to each tenant, which is a profile with its own user. homes has the current owner of every home,
 // by profile. A tenant keeps the uid that owns its home.
 //
 // If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to
@@ -56,7 +56,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 			assigned[name], taken[uid] = uid, true
 		}
 	}
-	for _, uid := range homes { // a home that was renamed keeps its user too
+	for _, uid := range homes { // a renamed home also keeps its user
 		taken[uid] = true
 	}
 	for _, name := range names {
@@ -128,12 +128,13 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome changes the owner of a profile's home, the directory d, from the user was to the user to. It changes the files in the
-// home first and the home itself last. So a home that has the new owner is complete, and a caller can repeat an interrupted move.
-// tenant is true if the user belongs to this profile alone. w counts the results. If w.DryRun is set, nothing changes.
+// MoveHome changes the owner of a profile's home from the user was to the user to. The home is the directory called profile
+// in d. MoveHome changes the files in the home first and the home itself last. So a home that has the new owner is complete,
+// and a caller can repeat an interrupted move. tenant is true if the user belongs to this profile alone. w counts the
+// results. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
-	if tenant { // the agent could have linked files of other profiles here
+	if tenant { // the agent could have linked files of other profiles into this home
 		w.Copied = was
 	}
 	err := w.Give(d, profile, false)

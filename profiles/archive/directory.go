@@ -24,7 +24,7 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 	return f, info, nil
 }
 
-// directory is an open directory. Paths are resolved relative to it, and no link can lead out of it.
+// directory is an open directory. Paths are resolved relative to this directory, and no link can lead out of it.
 type directory struct {
 	*os.Root
 

@@ -33,11 +33,12 @@ type Export struct {
 	// Snapshot is the name that this archive has in Head.Snapshot.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
-	Snapshot     string // send the snapshot of this name, which an earlier Run has kept; "" makes a new one
+	Snapshot     string // send the kept snapshot with this name; "" makes a new snapshot
 	From         int64  // offset in the archive at which Run begins to send, to continue an interrupted transfer
 
-	// Backup copies the SQLite database called name between two open directories, from and to. It must not follow links out of them,
-	// because an agent may change the home at the same time. It must return soon after the end of ctx, even if an agent delays it.
+	// Backup copies the SQLite database called name from the open directory from to the open directory to. It must not
+	// follow links out of these directories, because an agent may change the home at the same time. Backup must return soon
+	// after the end of ctx, even if an agent delays the copy.
 	Backup func(ctx context.Context, from, to *os.File, name string) error
 	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
 	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
@@ -48,8 +49,8 @@ type Export struct {
 // keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists. After the end of ctx
 // Run sends no more files.
 //
-// An agent may put links into its home at any time. So Run resolves all names relative to open directories, and no link leads out
-// of them.
+// An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no
+// link out of these directories.
 func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
 	home, err := os.OpenRoot(x.Home) // the open directory keeps Run in this home, even if the home is renamed
 	if err != nil {

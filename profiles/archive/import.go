@@ -29,7 +29,7 @@ type Import struct {
 	Dir                 string       // directory that contains the homes of profiles; created if missing
 	Name                string       // name of the new profile
 	Marker              string       // name of the file that every profile must have; "" for no such file
-	Replace             bool         // replace an existing profile; Ready must stop its gateway
+	Replace             bool         // replace an existing profile, whose gateway Ready must stop
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
 	Links               bool         // allow links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
@@ -43,7 +43,7 @@ type unpacking struct {
 	tempDir string     // path of the temporary directory, next to the homes
 	held    *directory // the temporary directory, locked
 	archive *os.File   // the file that receives the archive, or the input stream if the stream is a regular file
-	own     bool       // archive is in the temporary directory, so a later import can continue it
+	own     bool       // archive is in the temporary directory, so a later import can continue the transfer
 	top     *os.Root   // the new home while it is unpacked
 	head    Head
 	sums    sums
@@ -303,8 +303,8 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames the new home from the path home to its final path. If it replaces a profile, the same step moves the old home to
-// the temporary path.
+// commit renames the new home from the path home to its final path. If the import replaces a profile, the same rename moves
+// the old home to the temporary path.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)

@@ -218,7 +218,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 		err = s.files.Symlink(target, rel)
 	case n.db && s.backup(rel, info) == nil:
 	case n.db:
-		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Then it is copied as an ordinary file.
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Copy such a database as an
+		// ordinary file.
 		s.failedDatabases[rel] = true
 		if err = s.files.RemoveAll(rel); err == nil {
 			_, err = s.copyFile(rel)
@@ -333,7 +334,8 @@ func (s *snapshot) finish(dir *directory) error {
 // own backup includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// companion reports whether the file rel is a companion of an existing database. Such a file is not copied by itself.
+// companion reports whether the file rel is a companion of an existing database. A companion is not copied by itself,
+// because SQLite copies its content with the database.
 func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))

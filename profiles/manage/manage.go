@@ -24,9 +24,10 @@ Replace this text with your own.
 // ErrExists is wrapped by errors about a profile that already exists.
 var ErrExists = errors.New("the profile exists already")
 
-// Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own command
-// does the same (contract, section 4). It builds the home under a temporary name and renames it when it is complete. The error
-// wraps [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in use.
+// Create creates the profile called name with its directories, an empty .env (mode 0600) and a marker. The agent's own
+// command creates the same files (contract, section 4). Create builds the home under a temporary name, and renames the home
+// when it is complete. The error wraps [profiles.ErrName] for a name that isn't allowed, and [ErrExists] if the name is in
+// use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -106,9 +107,9 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename renames a profile. from is its current name, and to is the new one. If it is the active profile, it stays active under
-// its new name. The caller must stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from
-// doesn't exist, or [ErrExists] if to is in use.
+// Rename gives the profile called from the new name to. An active profile stays active under its new name. The caller must
+// stop the gateway first. The error wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists]
+// if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err

@@ -83,7 +83,8 @@ func settle(o Options) (agent, error) {
 	return a, nil
 }
 
-// asked returns the id that the container asks for in one of two variables. An invalid id causes a warning and is ignored.
+// asked returns the id that the container asks for in one of the two variables in names. An invalid id causes a warning and
+// is ignored.
 func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.RequestedID(func(name string) string { return boot.Value(o.Env, name) }, names)
 	if !ok && text != "" {
