@@ -31,8 +31,8 @@ func (x Exit) mayBeRequested() bool {
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns the time from which the end of a worker is a failure, if the board has no reason for the end by then. 0
-// means immediately.
+// failureTime returns the time at which the end of a worker becomes a failure, unless the board has a reason for the end by
+// then. 0 means that the end is a failure immediately.
 func (w *observedTask) failureTime() int64 {
 	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -40,11 +40,11 @@ func (w *observedTask) failureTime() int64 {
 	return w.exit.At.Unix() + reasonGrace
 }
 
-// detectCrashed finds workers that have ended, and releases their tasks. If at least systemicCrashes of them failed in the same
-// way, they probably have a common cause, so a failure limit of 1 applies to them.
+// detectCrashed finds workers that have ended, and releases their tasks. If at least systemicCrashes workers failed in the
+// same way, they probably have a common cause. A failure limit of 1 then applies to them.
 //
-// An end that the runner has seen is handled immediately, unless another program may have requested it. If only the missing pid
-// shows the end, detectCrashed ignores it for a grace period after the start, because a new worker may not be visible yet.
+// An end that the runner has seen is handled immediately, unless another program may have requested it. An end that shows
+// only in the missing pid is ignored for a grace period after the start, because a new worker may not be visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
@@ -82,8 +82,8 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify decides how to release the task of a worker that has ended, what to record, and whether the end is a failure of the
-// task.
+// classify decides how to release the task of a worker that has ended. It also decides what to record, and whether the end
+// is a failure of the task.
 func (p *pass) classify(w *observedTask) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
@@ -148,9 +148,9 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 // countFailure adds a failure to a task that this transaction has released. If blocks is true, it also blocks the task.
 //
 // A block at the failure limit isn't sticky: when the limit is raised, the next promotion pass makes the task ready again. A
-// release may have a lower limit (limitOverride). Such a task is blocked while its failures are still below the ordinary limit,
-// and the next promotion pass of any program would undo the block. So countFailure then adds a `blocked` event, which makes the
-// block sticky for all programs.
+// release may have a lower limit (limitOverride). Such a task is blocked while its failures are still below the ordinary
+// limit. The next promotion pass of any program would undo this block. So countFailure then adds a `blocked` event, which
+// makes the block sticky for all programs.
 func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
@@ -290,8 +290,8 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// recordGuarded records that a task is held back. It adds no event if the latest event of the task already says so, because
-// an event for each pass would fill the task's history.
+// recordGuarded records that a task is held back. It adds no event if the latest event of the task already says so. An event
+// for each pass would fill the task's history.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {

@@ -145,14 +145,14 @@ func (e *TornError) Error() string {
 		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
 }
 
-// tornWait is the time for which a database file may be shorter than its header says before the file is reported as damaged. A
-// checkpoint writes the header before the pages that extend the file. The file can also seem too short if a writer restarts the
-// write-ahead log between the checks of the file and of the log.
+// tornWait is the time for which a database file may be shorter than its header says. After that, the file is reported as
+// damaged. A checkpoint writes the header before the pages that extend the file. The file can also seem too short if a
+// writer restarts the write-ahead log between the two checks.
 const tornWait = 2 * time.Second
 
-// checkLength returns a [TornError] if the file is shorter than the page count in its header says, and the missing pages are not
-// in the write-ahead log either. A process that dies in a checkpoint, or finds the disk full, leaves pages in the log, and the
-// next checkpoint writes them.
+// checkLength returns a [TornError] if pages are missing at the end of the file. A page counts as missing if neither the
+// file nor the write-ahead log has it. A process that dies in a checkpoint, or finds the disk full, leaves pages in the log.
+// The next checkpoint writes these pages.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
@@ -186,9 +186,9 @@ func (s *Store) torn() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog reports whether a write-ahead log contains every page from first to last. size is the size of a page. In SQLite's format,
-// the log is a header of 32 bytes and then frames, each with a header of 24 bytes and a page. Frames with another salt than the
-// header are ignored.
+// inLog reports whether a write-ahead log contains every page from first to last. size is the size of a page. In SQLite's
+// format, the log is a header of 32 bytes, followed by frames. Each frame is a header of 24 bytes and a page. Frames with
+// another salt than the header are ignored.
 func inLog(path string, size, first, last int64) bool {
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -303,8 +303,8 @@ func (p *pass) detectStale() error {
 // Reclaim terminates the worker of a task and releases the task. It returns false if the task is neither running nor
 // claimed. It releases the task even if the worker can't be killed, because an operator has requested the release.
 //
-// A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then get another
-// worker. Reclaim does not touch that new attempt.
+// A dispatcher that runs at the same time may see the end of the worker first and release the task. The task may then get
+// another worker. Reclaim does not touch that new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {

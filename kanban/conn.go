@@ -50,8 +50,8 @@ const unchanging = "ro&immutable=1"
 // damaged.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain returns an explanation for users why the board's file can't be used, if the message of SQLite or the kernel is not
-// clear enough. Otherwise it returns "".
+// Explain tells users why the board's file can't be used. It returns "" if the message of SQLite or the kernel is clear
+// enough.
 func Explain(err error) string {
 	switch {
 	case busy(err):
@@ -231,9 +231,9 @@ func load[T any](ctx context.Context, q querier, t table, rest string, args ...a
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the list of a table's columns for a SELECT by [load]. SQLite lets any writer store a value of a type other
-// than the column's, so each column is converted to the type of its field in T. The conversion never fails. A null becomes the
-// zero value, unless the field is a pointer.
+// selection returns the list of a table's columns for a SELECT by [load]. SQLite lets any writer store a value whose type is
+// not the column's type. So each column is converted to the type of its field in T. The conversion never fails. A null
+// becomes the zero value, unless the field is a pointer.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
@@ -364,7 +364,8 @@ func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
 }
 
-// Events returns the events with an ID greater than after: the events of one task, or of all tasks if task is empty.
+// Events returns the events of one task, or of all tasks if task is empty. It returns only events with an ID greater than
+// after.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)

@@ -33,8 +33,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds one with a duration of zero, to
-// keep the summary and the metadata in e.
+// closeOrAddRun closes the task's current run and returns its id. If the task has no run, it adds a run with a duration of
+// zero. This run keeps the summary and the metadata in e.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -197,8 +197,8 @@ const promotable = `(status = 'todo' OR status = 'blocked'
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: it makes all todo and blocked tasks ready that may start now (see [promotable]), and
-// returns their number.
+// RecomputeReady is the promotion pass: it makes todo and blocked tasks ready if they may start now (see [promotable]). It
+// returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
 	if err != nil || len(ids) == 0 {
@@ -250,8 +250,8 @@ func sameEnding(outcome, err string) ending {
 }
 
 // closeRun closes a run if it is open. The caller clears the task's current_run_id. closeRun never stores an end before the
-// start. The time of this transaction may be earlier than the start, because it was taken before the transaction waited for the
-// database's lock. During that wait, another process may have started the run, or the clock may have been set.
+// start. The time of this transaction was taken before the transaction waited for the database's lock, so it may be earlier
+// than the start. During that wait, another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return

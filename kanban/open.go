@@ -68,7 +68,8 @@ var initialised = struct {
 
 // Open opens a board. It creates a missing file. It migrates an old file after a backup.
 //
-// It follows symbolic links, as other writers of the board do, so a caller that is root must become the agent's user first.
+// Open follows symbolic links, as other writers of the board do. So a caller that is root must become the agent's user
+// first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 	if opt.Env == nil {
 		opt.Env = os.Getenv
@@ -300,8 +301,8 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release releases the lock. It unlocks the file before it closes it, because a child that is being started may still have a copy
-// of the descriptor, which would keep the lock.
+// Release releases the lock. It unlocks the file before it closes it. A child that is being started may still have a copy of
+// the descriptor, which would keep the lock.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)

@@ -42,8 +42,8 @@ type Runner interface {
 	// determined now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
-	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers have
-	// ended, which may be a moment after the end of the task.
+	// Forget tells the runner that these runs are over on the board. The runner may drop their data as soon as their workers
+	// have ended. This may be a moment after the end of the task.
 	Forget(refs []Ref)
 }
 

@@ -107,7 +107,8 @@ func (t table) create(name string) string {
 // renamedKinds lists the kinds of events that had another name in old files: first the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// shape is the structure of a file: the declared type of each column, by table and column, and the names of the indexes.
+// shape is the structure of a file. It has the declared type of each column, by table and column, and the names of the
+// indexes.
 type shape struct {
 	columns map[string]map[string]string
 	indexes []string

@@ -332,8 +332,8 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is the connection to a command that the engine runs. The engine multiplexes both output streams: a header of 8 bytes
-// with the number of the stream and the size precedes each part of the output.
+// dockerExec is the connection to a command that the engine runs. The engine multiplexes both output streams. A header of 8
+// bytes precedes each part of the output, with the number of the stream and the size of the part.
 type dockerExec struct {
 	types.HijackedResponse
 	once        sync.Once

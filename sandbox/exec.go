@@ -26,8 +26,8 @@ const (
 	// giveUpAfter limits how long the helper may be silent in a running container. After that time, its command is reported as lost.
 	// The limit is long, because the machine may just be busy.
 	giveUpAfter = 30 * time.Second
-	// endLimit limits how long a command may take to end after its time limit and the grace period, while the helper ends its
-	// process tree. After endLimit, the connection is closed.
+	// endLimit limits how long a command may take to end after its time limit and the grace period. In this time, the helper
+	// ends the command's process tree. After endLimit, the connection is closed.
 	endLimit = 8 * time.Second
 )
 

@@ -192,8 +192,8 @@ func (m *Manager) Close() error {
 	return m.engine.Close()
 }
 
-// LastUse returns the time at which the last command in a container ended. It returns the current time if a command is
-// running, and the zero time if no command has run since the sandbox was opened or adopted.
+// LastUse returns the time at which the last command in a container ended. While a command is running, it returns the
+// current time. If no command has run since the sandbox was opened or adopted, it returns the zero time.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,8 +28,8 @@ func rememberedFile(key string) string {
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that this process, or another process with the same sandboxes, has stored with Remember in the last few
-// minutes.
+// Recall returns a value that Remember has stored in the last few minutes, in this process or in another process with the
+// same sandboxes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := rememberedFile(key)
 	info, err := m.store.dir.Lstat(file)

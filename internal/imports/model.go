@@ -91,7 +91,7 @@ type convertCheck struct {
 	place place
 }
 
-// addNeed adds a need, unless the service already has a need for the same service, or the need is for the service itself.
+// addNeed adds a need. It ignores a need for the service itself, and a second need for the same service.
 func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)

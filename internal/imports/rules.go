@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// setting is a setting of the other supervisor: a key of a mapping or of a section, or a file in a directory.
+// setting is a setting of the other supervisor. It comes from a key of a mapping, a key of a section, or a file in a
+// directory.
 type setting struct {
 	from
 	name, value string     // the value is "" for a list or a mapping
@@ -71,7 +72,8 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule converts the value of a setting and passes the result to set, or adds a note why the setting is left out.
+// applyRule converts the value of a setting and passes the result to set. If the rule leaves the setting out, applyRule adds
+// a note with the reason.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {

@@ -90,7 +90,8 @@ func (d *s6dir) noteInterpreter(script string) {
 	}
 }
 
-// shebang returns the interpreter and its arguments from the first line of a script, or nil if the line is not a shebang.
+// shebang returns the interpreter and its arguments from the first line of a script. It returns nil if the line is not a
+// shebang.
 func shebang(script string) []string {
 	text, _ := readFile(script) // an unreadable script is treated like a script without a shebang
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -118,7 +119,7 @@ func (d *s6dir) readWord(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readList returns a list of s6-rc. It consists of the names of the files in the directory NAME.d, or, in older versions, of the
+// readList returns a list of s6-rc. The list is the names of the files in the directory NAME.d. In older versions, it is the
 // lines of the file NAME.
 func (d *s6dir) readList(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))

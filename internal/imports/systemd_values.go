@@ -112,7 +112,8 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return words
 }
 
-// commands imports the commands of a unit: the ones that start, stop and reload it, and the ones that run after its start.
+// commands imports the commands of a unit. These are the commands that start, stop and reload the unit, and the commands
+// that run after its start.
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -155,7 +156,8 @@ func (u *units) commands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s: after each event, it starts the service other, or runs other once if it is a task.
+// runAfter adds an action to s: after each event, it starts the service other. If other is a task, the action runs the task
+// once.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {

@@ -170,8 +170,8 @@ func firstOf(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// claims reports running tasks without a valid claim: the claim is missing, has expired, or belongs to another host, or its
-// worker is gone.
+// claims reports running tasks whose worker is gone, or that have no valid claim. A claim is invalid if it is missing, has
+// expired, or belongs to another host.
 func (x *examination) claims(context.Context) error {
 	now, sound := x.Now().Unix(), true
 	for _, t := range x.running {

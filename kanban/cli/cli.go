@@ -358,7 +358,8 @@ func number(text string) (int64, error) {
 	return n, err
 }
 
-// seconds parses a duration and returns it in seconds: a number of seconds, or a number with the unit s, m, h or d.
+// seconds parses a duration and returns it in seconds. The text is a number of seconds, or a number with the unit s, m, h or
+// d.
 func seconds(text string) (int64, error) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, nil

@@ -79,8 +79,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// volume returns a name for the data volume, or "" unless the board is on it and PID 1 holds the volume's lock. While PID 1 holds
-// this lock, no other container has workers on the volume.
+// volume returns a name for the data volume. It returns "" unless the board is on the volume and PID 1 holds the volume's
+// lock. While PID 1 holds this lock, no other container has workers on the volume.
 func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {

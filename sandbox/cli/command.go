@@ -34,7 +34,8 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	return i.manager.Adopt(i.ctx, d.ID)
 }
 
-// find finds a sandbox by the name or id of its container, or by its task. "" stands for the sandbox that the flags select.
+// find finds a sandbox by the name or id of its container, or by its task. The name "" stands for the sandbox that the flags
+// select.
 func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	all, err := i.manager.List(i.ctx)
 	if err != nil {

@@ -137,9 +137,9 @@ func awaitGo() error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict: [Waiting] or [Opened], or "" while the engine has not
-// started the first process. A process that became the command has another command line, and an init another name. Only a
-// process inside could forge the command line or the name, and no process inside runs before the verdict.
+// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. It returns "" while the engine
+// has not started the first process. A process that became the command has another command line, and an init another name.
+// Only a process inside could forge the command line or the name, and no process inside runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -159,9 +159,9 @@ func state(words []string, name string, err error) string {
 // stateTime limits how long Check waits for the first process.
 const stateTime = 5 * time.Second
 
-// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "-
-// -" for a missing one, and then an empty line. Then it reads commands, one on each line. [Unpack] is followed by an
-// archive, which Check unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has
+// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, or "- -"
+// if the path is missing. An empty line ends this list. Then Check reads commands, one on each line. [Unpack] is followed by
+// an archive, which Check unpacks below the root. At [Go] it passes the verdict on, and returns when the first process has
 // received it. It answers each command by printing the same line.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {

@@ -14,8 +14,8 @@ import (
 const Version = 4
 
 const (
-	// MaxData and maxOpen limit the data of a frame. MaxData applies to streams, maxOpen to a request (the kernel accepts no
-	// longer command line), and maxEnd to the message that ends a channel.
+	// MaxData and the next two constants limit the data of a frame. MaxData applies to streams, and maxEnd to the message that
+	// ends a channel. maxOpen applies to a request; the kernel accepts no longer command line.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10

@@ -217,9 +217,9 @@ func (g *Guarded) checkCount(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks that each mount shows
-// the file at the path that was asked for, without following links. If a mount shows another file, the guard kills the
-// container before the container's command runs.
+// Start implements sandbox.Engine. If the container mounts directories of the owner, the guard checks each mount. The mount
+// must show the file at the path that was asked for, without following links. If a mount shows another file, the guard kills
+// the container before the container's command runs.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {

@@ -413,8 +413,9 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	return volume, nil
 }
 
-// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. It must
-// not be copied again: the engine would remove the file first, and a container that starts at that moment would not find it.
+// hasProgram reports whether the volume already has the program. Another service of the same engine may have copied it. The
+// program must not be copied again. The engine would remove the file first, and a container that starts at that moment would
+// not find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {

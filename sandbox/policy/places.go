@@ -73,8 +73,8 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 }
 
 // Within reports whether the path is read-only for this process (readOnly), and whether something else is mounted below it
-// (covered). A covered path must not be mounted in another container: there, the covering mount would be missing, and the files
-// that it hides would be visible.
+// (covered). A covered path must not be mounted in another container. There, the covering mount would be missing, and the
+// files that it hides would be visible.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {

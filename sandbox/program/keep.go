@@ -147,13 +147,13 @@ func (k *sweeper) remove(ctx context.Context, c sandbox.Container, why string) (
 	return true
 }
 
-// gateKeepTime is the time for which a volume with a gate program is kept without a container, because another service may be
-// about to use it.
+// gateKeepTime is the time for which a volume with a gate program is kept without a container. Another service may be about
+// to use the volume.
 const gateKeepTime = 24 * time.Hour
 
-// removeOld removes objects that later requests can't use: containers of this volume that were made under another root mode, and
-// private volumes whose directory is gone. It also removes volumes with other versions of the gate program. The engine itself
-// refuses to remove a volume that a container uses.
+// removeOld removes objects that later requests can't use. These are containers of this volume that were made under another
+// root mode, and private volumes whose directory is gone. It also removes volumes with other versions of the gate program.
+// The engine itself refuses to remove a volume that a container uses.
 func (k *sweeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // ignore the error: the next scan reports it
 	for _, c := range made {

@@ -49,9 +49,9 @@ func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.S
 	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, the service
-// must be the only way: otherwise an agent could stop the service to evade its rules. And root must not use the home directory of
-// an agent. The agent controls the files in it, and could get sandboxes that only root may have.
+// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, no
+// other way may exist. Otherwise an agent could stop the service to evade its rules. And root must not use the home
+// directory of an agent. The agent controls the files in it, and could get sandboxes that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
 	_, left := os.Stat(socket + ".root") // written by the service into a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {

@@ -190,9 +190,9 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// pauseBeforePass waits before a pass that another program has caused by a change of the file. It waits as long as the last pass
-// took, at most restAfter, so that a busy board does not cause one pass after the other. The end of a worker ends the pause.
-// pauseBeforePass returns false if ctx has ended.
+// pauseBeforePass waits before a pass that another program has caused by a change of the file. It waits as long as the last
+// pass took, at most restAfter. Without this pause, a busy board would cause one pass after the other. The end of a worker
+// ends the pause. pauseBeforePass returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()

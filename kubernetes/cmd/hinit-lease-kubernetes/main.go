@@ -26,8 +26,7 @@ const (
 func main() { os.Exit(run()) }
 
 func run() int {
-	// Prevent an agent that runs as the same user from sending messages in this program's name, and from reading the token out of
-	// its memory.
+	// An agent that runs as the same user must not send messages in this program's name, or read the token out of its memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
 	klog.SetLogger(logr.Discard())                   // package lease reports what matters
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,8 +12,8 @@ import (
 // NextImage is another name for the demo image. Tests use it as the next version.
 const NextImage = "hinit-demo:next"
 
-// podImages are the names that the demo image gets on each node: its names in the manifests and the tutorial, and the name of a
-// sandbox image.
+// podImages are the names that the demo image gets on each node. They are its names in the manifests and the tutorial, and
+// the name of a sandbox image.
 var podImages = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
 	"docker.io/nikolaik/python-nodejs:python3.11-nodejs20",

@@ -145,8 +145,8 @@ type beat struct {
 	heard  bool   // this controller has seen a renewal
 }
 
-// beat evaluates the Lease of a host. The time in the Lease comes from a node's clock, which may be wrong, so beat uses only the
-// fact that the time has changed.
+// beat evaluates the Lease of a host. The time in the Lease comes from a node's clock, which may be wrong. So beat uses only
+// the fact that the time has changed.
 func (v *view) beat(host string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}

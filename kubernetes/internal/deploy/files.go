@@ -48,8 +48,8 @@ func Files() (map[string][]byte, error) {
 	return files, makeChart(files)
 }
 
-// addComponent adds the files of the kustomize component in dir, which has the same effect as setting value to true in the chart.
-// The files are patches for objects of the base, and new objects.
+// addComponent adds the files of the kustomize component in dir. The component has the same effect as setting value to true
+// in the chart. The files are patches for objects of the base, and new objects.
 func addComponent(files map[string][]byte, dir string, base []Manifest, value string) error {
 	with, err := Render(Default(map[string]any{value: true}))
 	if err != nil {

@@ -250,8 +250,8 @@ func hostUsers(mapped bool) *bool {
 	return &no
 }
 
-// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request, Kubernetes
-// would take the limit as the request, and nodes that do not report their disk would take no sandbox.
+// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request,
+// Kubernetes would take the limit as the request. Nodes that do not report their disk would then take no sandbox.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
 	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}

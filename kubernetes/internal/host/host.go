@@ -175,8 +175,8 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every profile on the volume and every watched object every one to three minutes, because a watch may miss a
-// change.
+// resync queues every profile on the volume and every watched object again, at intervals of one to three minutes. A watch
+// may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for {
 		names, err := h.store.Known()

@@ -62,8 +62,8 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
-// back removes the condition that this host is restarting. If the condition is that the host is lost, back keeps it and returns
-// false, because only the controller may remove that condition.
+// back removes the condition that this host is restarting. If the condition is that the host is lost, back keeps it and
+// returns false. Only the controller may remove that condition.
 func back(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false

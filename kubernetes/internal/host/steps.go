@@ -28,9 +28,9 @@ const (
 // serviceName returns the name of the service that runs the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// steps performs the steps of one object on this host until nothing is left to do, or until another host or the controller must
-// act first. p is the object from the watch cache, or nil if it was deleted. Before a step that changes anything, the object is
-// read afresh.
+// steps performs the steps of one object on this host until nothing is left to do. It also ends if another host or the
+// controller must act first. p is the object from the watch cache, or nil if it was deleted. Before a step that changes
+// anything, the object is read afresh.
 func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := p == nil // p is nil: the caller has already read from the API server that the object is gone
 	for range mostSteps {

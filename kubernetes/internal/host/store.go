@@ -160,8 +160,8 @@ func (s *Store) write(name string, r *record) error {
 }
 
 // replace writes a file atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
-// file, because an agent may have replaced it by a pipe. If the agent has made a directory with the name of the temporary file,
-// replace uses another name, because removing that directory could take hours.
+// file, because an agent may have replaced it by a pipe. An agent may also have made a directory with the name of the
+// temporary file. In this case replace uses another name, because removing that directory could take hours.
 func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -156,8 +156,8 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of the offers for the object uid that were made after run, the last run of its gateway; anyRun selects
-// all its offers. sent holds the nonces of offers whose data was already transferred with the checksum sum.
+// known returns the nonces of the offers for the object uid that were made after run, the last run of its gateway. The value
+// anyRun selects all its offers. sent holds the nonces of offers whose data was already transferred with the checksum sum.
 func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -78,9 +78,9 @@ func (l *reportingLock) acquire(ctx context.Context) error {
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod does,
-// renew returns immediately, because client-go counts the other pod's Lease from the time at which the wait for it begins. If
-// renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
+// renew renews the Lease until this has failed for renewDeadline, or until another pod holds the Lease. If another pod holds
+// it, renew returns immediately, and the wait for the Lease begins. client-go counts the other pod's Lease from that time.
+// If renew continued until its deadline, this pod would take over up to two thirds of a Lease too late.
 func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil

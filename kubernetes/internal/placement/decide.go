@@ -234,8 +234,8 @@ func (r *round) comes(p Profile) bool {
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
 
-// ordinal returns the number at the end of a host's name, or -1 if the host is the pod of a single profile or belongs to another
-// pool.
+// ordinal returns the number at the end of a host's name. It returns -1 for the pod of a single profile, and for a host of
+// another pool.
 func (r *round) ordinal(host string) int {
 	number, is := strings.CutPrefix(host, r.pool.Name+"-")
 	if n, err := strconv.Atoi(number); is && err == nil {

@@ -136,8 +136,8 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// template turns the StatefulSet of package deploy, which is for one pod, into one for hosts of the pool, without the data
-// volume. sum is the checksum of the pod template without the image.
+// template turns the StatefulSet of package deploy, which is for one pod, into a StatefulSet for the hosts of the pool. It
+// leaves out the data volume. sum is the checksum of the pod template without the image.
 func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
@@ -218,8 +218,8 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	return c
 }
 
-// network adds the connections that hosts need to the NetworkPolicy of package deploy: to each other, for moves, and to the API
-// server.
+// network adds the connections that hosts need to the NetworkPolicy of package deploy. Hosts connect to each other for
+// moves, and to the API server.
 func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
@@ -322,8 +322,8 @@ func Room(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
-// ReservedMemory returns the memory, in bytes, that the placement reserves for a profile. It is the larger of the expected and
-// the measured memory, or the pool's default if neither is known, but at least one MiB.
+// ReservedMemory returns the memory, in bytes, that the placement reserves for a profile. It is the larger of the expected
+// and the measured memory. If neither is known, it is the pool's default. The result is at least one MiB.
 func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
 	most := func(q *resource.Quantity) int64 {
 		if q == nil {
