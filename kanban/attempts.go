@@ -20,12 +20,13 @@ type crash struct {
 	notSimilar bool // leave out of the count of similar crashes, for instance because the worker may have been asked to end
 }
 
-// reasonGrace is the time in seconds that a task waits after its worker ended, if a request may have ended the worker. Within
-// this time, the requesting program writes the reason on the board: it checks every half second whether the worker has ended.
+// reasonGrace is a time in seconds. If a request may have ended a worker, its task waits for this time after the end.
+// Meanwhile, the requesting program writes the reason on the board. It checks every half second whether the worker has
+// ended.
 const reasonGrace = 5
 
-// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker was killed by SIGTERM, or
-// exited in the way in which the agent's worker exits on SIGTERM.
+// mayBeRequested reports whether the worker may have ended because a program asked it to. Such a worker was killed by
+// SIGTERM. Or it exited in the same way as the agent's worker does on SIGTERM.
 func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
@@ -127,7 +128,7 @@ var (
 	numbers = regexp.MustCompile(`\d{10,}`)
 )
 
-// fingerprint returns a form of an error text without pids and times, to find errors that are otherwise the same.
+// fingerprint returns an error text without pids and times, so that similar errors have equal texts.
 func fingerprint(text string) string {
 	text = pids.ReplaceAllString(clip(text, 80), "pid N")
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
@@ -137,7 +138,8 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// limitOf returns the number of failures at which the task is blocked, and whether the task or the dispatcher sets this limit.
+// limitOf returns the number of failures at which the task is blocked. source says whether the task or the dispatcher sets
+// this limit.
 func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -362,9 +364,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 }
 
 // delayingAttempts returns the events after the given time that may delay a waiting task. These are ends of attempts, and
-// comments with a link to GitHub, which are returned as attempts with an empty outcome. The dispatcher schedules its next pass by
-// these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait for another reason
-// are examined at each regular pass.
+// comments with a link to GitHub. A comment is returned as an attempt with an empty outcome. The dispatcher schedules its
+// next pass by these events. An unnecessary event is harmless, because the pass then finds nothing to do. Tasks that wait
+// for another reason are examined at each regular pass.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

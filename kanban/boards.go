@@ -65,8 +65,8 @@ func (b *Boards) db(slug string) string {
 	return filepath.Join(b.dir(slug), "kanban.db")
 }
 
-// Current returns the board for a command without --board. It is the first existing board of these: the one in
-// HERMES_KANBAN_BOARD, the one that [Boards.Switch] has chosen, the default board.
+// Current returns the board for a command without --board. This is the board in HERMES_KANBAN_BOARD, or else the board that
+// [Boards.Switch] has chosen. If neither exists, it is the default board.
 func (b *Boards) Current() string {
 	line, _ := wholefile.Read(b.pointer(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
@@ -355,7 +355,7 @@ func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log
 // TickLock returns the path of the file that a dispatcher locks during each pass over this board.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
-// initLock returns the path of the file that a program locks while it checks the board and brings it up to date.
+// initLock returns the path of a lock file. A program locks this file while it checks the board and brings it up to date.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
 // ledger returns the path of the file in which the dispatcher records the workers that it has started.

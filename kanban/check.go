@@ -60,8 +60,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. Such data comes from a program that has mixed up
-// its descriptors, and written data of an encrypted connection into the database.
+// tlsNote returns a remark if a file begins with a TLS record, and "" otherwise. Such data comes from a program that has
+// mixed up its descriptors. It has written data of an encrypted connection into the database.
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {

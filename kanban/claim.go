@@ -36,9 +36,9 @@ func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Du
 	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// lockOf returns the value of claim_lock for one claim. It is the claimer's host:pid, as all writers of the board store it,
-// then a dot and the number of the run. Each claim has a different lock, so an update whose condition is a lock can't match
-// a later claim of the same process.
+// lockOf returns the value of claim_lock for one claim. The value is the claimer's host:pid, as all writers of the board
+// store it, then a dot and the number of the run. Each claim has a different lock. So an update whose condition is a lock
+// can't match a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 // claimant returns the process that made the claim with this lock, as host:pid.

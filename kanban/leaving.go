@@ -48,8 +48,8 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted sorts the workers whose attempt is over into three lists of the pass. leaving has those that still run,
-// endedEntries those that have ended, and unanswered those that were requested and may still start.
+// settleDeparted sorts the workers whose attempt is over into three lists of the pass. leaving has the workers that still
+// run, and endedEntries the workers that have ended. unanswered has the workers that were requested and may still start.
 func (p *pass) settleDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.sight == Alive

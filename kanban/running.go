@@ -53,8 +53,8 @@ func (p *pass) dead(w *observedTask) bool {
 	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
 
-// replaced reports whether the worker's pid now belongs to another process, which has another start time. The worker's start time
-// is in the ledger, or was recorded when the pid was first seen for this run.
+// replaced reports whether the worker's pid now belongs to another process, which has another start time. The ledger has the
+// worker's start time, or it was recorded when the pid was first seen for this run.
 func (p *pass) replaced(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true

@@ -131,7 +131,7 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy reports whether a table must be rebuilt, because its ids or its event cursors aren't integers, as in old files.
+// legacy reports whether a table must be rebuilt. In old files, its ids or its event cursors aren't integers.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
 	return slices.ContainsFunc(t.columns, func(c column) bool {

@@ -84,9 +84,9 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt again, because the dispatcher died before the first request or got no answer to
-// it. It keeps the run: the runner starts only one worker for a run, even if the first request takes effect late. With a new run,
-// two workers could run at the same time.
+// startAgain requests the worker of an attempt again, because the dispatcher died before the first request or got no answer
+// to it. It keeps the run, because the runner starts only one worker for a run, even if the first request takes effect late.
+// With a new run, two workers could run at the same time.
 func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true

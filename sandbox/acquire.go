@@ -89,10 +89,10 @@ func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which skip
-// returns true. It also ignores a container that can't be made to run; the sweep removes it later. If the engine doesn't answer,
-// Find returns an error, because the container may exist, and a second one must not be made. The caller holds the lock of the
-// key.
+// Find finds a container by its labels and makes it run. It prefers a running container, and ignores containers for which
+// skip returns true. It also ignores a container that can't be made to run; the sweep removes it later. If the engine
+// doesn't answer, Find returns an error. The container may exist, and a second one must not be made. The caller holds the
+// lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

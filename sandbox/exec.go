@@ -289,9 +289,9 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	}
 }
 
-// checkHelper checks whether the helper still answers. If it does not, checkHelper asks the engine for the reason, and returns an
-// error if the command is lost. A paused container is not an error, because its commands continue when it is unpaused. said
-// stores whether the reason was already handled.
+// checkHelper checks whether the helper still answers. If the helper does not answer, checkHelper asks the engine for the
+// reason. It returns an error if the command is lost. A paused container is not an error, because its commands continue when
+// it is unpaused. said stores whether the reason was already handled.
 func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 	c := t.link.client
 	if c.Heard() < watchInterval/2 {

@@ -86,8 +86,8 @@ func (s *Sandbox) currentLink() (*link, error) {
 	return s.link, nil
 }
 
-// checkAnswer waits for an answer of the helper. Without an answer, it asks the engine, and returns an error if the container
-// can't answer, for example because it is paused.
+// checkAnswer waits for an answer of the helper. Without an answer, it asks the engine about the container. It returns an
+// error if the container can't answer, for example because it is paused.
 func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
@@ -296,9 +296,9 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c.ID, path)
 }
 
-// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other error
-// the container may be ending, and copying would be dangerous. The engine would mount the container's mounts again, and the
-// removal of the container would then delete the files in them.
+// saysMissing reports whether the runtime's error means that the helper does not exist in the container. After any other
+// error the container may be ending, and copying would be dangerous. The engine would mount the container's mounts again.
+// The removal of the container would then delete the files in these mounts.
 func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
@@ -308,7 +308,7 @@ func saysMissing(err error) bool {
 const copiedPrefix = ".hinit-sandbox-"
 
 // copyHelper copies the helper into a container, if possible before its first start. For a copy, an engine mounts all of the
-// container's mounts again, and a running container would notice when they are unmounted.
+// container's mounts again. A running container would notice when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
 	if err != nil {
@@ -321,7 +321,8 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
-// attach starts the helper in the container as a relay of one connection, and checks that it answers for this container.
+// attach starts the helper in the container. There, the helper relays one connection. attach checks that the helper answers
+// for this container.
 func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
 	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
 	if err != nil {

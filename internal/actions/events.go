@@ -28,8 +28,8 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot is the time after hinit's start in which a service that is ready when first seen causes the event ready. After
-// this time, only a service that becomes ready causes the event.
+// readyAfterBoot is a time after hinit's start. Until then, a service that is already ready when first seen causes the event
+// ready. Later, only a service that becomes ready causes the event.
 const readyAfterBoot = time.Minute
 
 // tailTimeout is the maximum time that an event waits for the last log lines of a service that has exited. The status reports the
@@ -166,8 +166,8 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 	return body
 }
 
-// actionsOf returns the actions for an event of a service. They come from the first of these settings that has actions for the
-// event: the service, its profile, all gateways, all services.
+// actionsOf returns the actions for an event of a service. Four settings can have actions for the event: the service, its
+// profile, all gateways, and all services. The first of them that has any is used.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

@@ -172,8 +172,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops the oldest job of a target that has more than mostWaiting jobs, but not the job that is being delivered. The
-// caller holds the lock.
+// dropOldest drops the oldest job of a target that has more than mostWaiting jobs. It never drops the job that is being
+// delivered. The caller holds the lock.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= mostWaiting {

@@ -219,7 +219,8 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that, in the other supervisor's configuration, have this name or belong to a group with this name.
+// find returns the services that have this name in the other supervisor's configuration, or that belong to a group with this
+// name.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
 }
@@ -263,7 +264,8 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	}
 }
 
-// keyInProblem matches the name of the service, its key, and the number of a check in an error message of package config.
+// keyInProblem matches parts of an error message of package config: the name of a service, its key, and the number of a
+// check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
 // leaveOut removes the causes of the problems in wrong, an error of package config. In one call, it removes at most one part of

@@ -87,8 +87,8 @@ func (p *plan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of a layer to list. If list already contains a service or check with the same name, its key
-// override decides whether it is merged or replaced.
+// combine adds the services or checks of a layer to list. An item whose name is already in list is merged with the old item
+// or replaces it, as its key override says.
 func combine(list []*layered, at setting) []*layered {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *layered) bool { return l.name == e.name })

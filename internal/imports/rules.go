@@ -28,7 +28,8 @@ type from struct {
 	where string
 }
 
-// rule defines how to import settings with certain names: as a key of hinit.yaml, as a note, with a function, or not at all.
+// rule defines how to import settings with certain names. A setting can become a key of hinit.yaml or a note. It can also be
+// imported by a function, or not at all.
 type rule struct {
 	name     string                             // regular expression for the names of the settings
 	key      string                             // key of hinit.yaml

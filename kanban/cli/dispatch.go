@@ -55,7 +55,8 @@ type host struct {
 	volume string       // for [kanban.Dispatcher]: name of the data volume if only this container uses it; otherwise empty
 }
 
-// chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
+// chooseHost returns the host that starts workers. The host is PID 1, or this process if here is true or PID 1 does not
+// answer.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)

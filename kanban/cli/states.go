@@ -220,7 +220,7 @@ func runs(c *call) action {
 	}
 }
 
-// leaving fills in the worker pid of each attempt in list that is over but whose worker is still alive.
+// leaving sets the worker's pid in each attempt of list that is over but whose worker is still alive.
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {

@@ -248,8 +248,7 @@ func edit(c *call) action {
 	}
 }
 
-// author returns the author of a comment or task: named, if it isn't empty, otherwise the profile of this process, otherwise
-// "user".
+// author returns the author of a comment or task. If named is empty, the author is the value of HERMES_PROFILE, or "user".
 func (c *call) author(named string) string {
 	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }

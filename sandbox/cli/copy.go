@@ -14,7 +14,8 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run executes a command line of "hinit sandbox" in the process that manages the sandboxes: this one or the service.
+// Run executes a command line of "hinit sandbox" in the process that manages the sandboxes. This is either the calling
+// process or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
 // Copy implements the verb cp. It reads and writes local files in the calling process, with its rights, even if the service

@@ -14,8 +14,8 @@ import (
 	"hinit/sandbox"
 )
 
-// goneTexts are texts that make the agent believe that a container is lost, if they occur anywhere in the output of a failed
-// command.
+// goneTexts are texts that make the agent believe that a container is lost. They have this effect anywhere in the output of
+// a failed command.
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
 // exec handles docker exec. The agent repeats a failed command if its output contains one of goneTexts. In this case exec

@@ -180,9 +180,9 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all writers have closed it. If a process outlives the command and keeps the output
-// open, forward returns after linger without output, or after maxLinger. Output that was in the pipe when the command ended is
-// always sent. over is closed when the command has ended.
+// forward sends the command's output until all writers have closed it. A process may outlive the command and keep the output
+// open. In this case, forward returns after linger without output, or after maxLinger. Output that was in the pipe when the
+// command ended is always sent. over is closed when the command has ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when to stop waiting for processes that outlive the command

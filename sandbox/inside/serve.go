@@ -116,8 +116,9 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	return l, err
 }
 
-// allowed reports whether a client may run commands as this user. The pid is 0 if the client is outside of the container's PID
-// namespace. Such a client is allowed: it has reached the socket through a directory that only its user on the host can open.
+// allowed reports whether a client may run commands as this user. The pid is 0 if the client is outside of the container's
+// PID namespace. Such a client is allowed, because it has reached the socket through a directory that only its user on the
+// host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())

@@ -170,9 +170,9 @@ const maxCopyBytes = 1 << 30
 // copyTime is the time limit of the copy into a container at a start.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsuitable.
-// It would mount the container's volumes again by name, and another container of the owner can change what these names lead to.
-// It would also write below a tmpfs instead of into it.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is
+// unsuitable. It would mount the container's volumes again by name, and write below a tmpfs instead of into it. Another
+// container of the owner can change what the names of volumes lead to.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {

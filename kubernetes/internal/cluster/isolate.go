@@ -103,9 +103,9 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock takes an exclusive lock on the file path, and waits while another process holds it. There are two such files. One protects
-// the build of the programs. The other one protects a run: the control groups of its nodes, or its ports if there are no
-// namespaces.
+// lock takes an exclusive lock on the file path, and waits while another process holds it. Two files are locked. One
+// protects the build of the programs. The other one protects a run: the control groups of its nodes, or without namespaces
+// its ports.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -135,8 +135,8 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// sumAnnotation is the annotation that identifies what was last applied to an object, so that unchanged objects are not
-// written again.
+// sumAnnotation is the annotation that identifies what was last applied to an object. Unchanged objects are not written
+// again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
 // applyPool applies the objects of a pool, with the given number of hosts, if they have changed.

@@ -21,8 +21,8 @@ const leaveTime = time.Minute
 // mostReason limits the length of a reason in bytes, so that it fits into a profile's status.
 const mostReason = 800
 
-// applySinglePods applies the objects of the single-profile pods for the named profiles, and removes the pods that are no longer
-// needed. A maker is the object that creates such a pod: a StatefulSet or a Sandbox.
+// applySinglePods applies the objects of the single-profile pods for the named profiles. It removes single-profile pods that
+// are not needed any more. A maker is the object that creates a single-profile pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error

@@ -197,7 +197,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 	return "", false
 }
 
-// ready returns the reason why a node is not ready, or "" if it is ready or has no such condition.
+// ready returns the reason why a node is not ready. It returns "" if the node is ready or has no condition about this.
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {

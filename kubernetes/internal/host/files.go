@@ -156,8 +156,8 @@ func sum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply updates the files of a profile on the volume. It writes each file that differs, and removes the files that an earlier
-// call wrote and that are no longer wanted. changed is true if it has written or removed a file.
+// apply updates the files of a profile on the volume. It writes each file that differs. It removes the files that an earlier
+// call wrote and that are not in files. changed is true if it has written or removed a file.
 func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.read(name)
 	if err != nil || r == nil {

@@ -9,8 +9,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It returns
-// the number of the gateway's last run (0 if hinit has no such gateway), or errRetry if it isn't down.
+// assertStopped asks hinit whether a gateway is down and will stay down, because the last status report may be old. It
+// returns the number of the gateway's last run, or 0 if hinit has no such gateway. If the gateway isn't down, it returns
+// errRetry.
 func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {

@@ -198,8 +198,8 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns the state of the data on the volume for the profile called name whose object has the UID uid. It fills only the
-// fields Live, Aside and Incoming.
+// Look returns the state of a profile's data on the volume. name is the name of the profile, and uid the UID of its object.
+// Look fills only the fields Live, Aside and Incoming.
 func (s *Store) Look(name, uid string) (placement.Local, error) {
 	var l placement.Local
 	r, err := s.read(name)

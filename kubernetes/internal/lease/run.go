@@ -67,8 +67,9 @@ func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began fu
 	return nil
 }
 
-// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This time delays a
-// takeover twice: the standby notices the last renewal late, and then the end of the Lease. Reading costs the API server little.
+// askEvery is the minimum time between two requests of a standby. client-go takes up to 2.2 times as long. This time delays
+// a takeover twice, because the standby notices both the last renewal and the end of the Lease late. Reading costs the API
+// server little.
 const askEvery = 150 * time.Millisecond
 
 // acquire waits until this pod holds the Lease.

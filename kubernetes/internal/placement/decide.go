@@ -228,7 +228,8 @@ func (r *round) decide(p Profile) {
 	}
 }
 
-// comes reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile.
+// comes reports whether the pod of a profile's owner will be created. The StatefulSet of the hosts creates it, or it is
+// created for this profile.
 func (r *round) comes(p Profile) bool {
 	n := r.ordinal(p.Owner)
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
